@@ -21,6 +21,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
+use rolldock_listener::{Client, ConnectionLimits, Connections, HalfClosed, serve};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -31,14 +32,23 @@ use crate::membership::{Membership, MembershipError, NewMember};
 use crate::proxy::RenderMetrics;
 use crate::snapshot::FleetSnapshot;
 
-/// The token and the metrics of the admin port.
-#[derive(Debug, Clone, Default)]
+/// The token, the metrics and the connections of the admin port.
+#[derive(Debug, Clone)]
 pub struct AdminConfig {
     /// The token that a caller has to send as `Authorization: Bearer ...`. It may be absent only on a
     /// loopback address.
     pub token: Option<String>,
     /// Renders the answer of `/metrics`.
     pub metrics: Option<RenderMetrics>,
+    /// The connections of callers.
+    pub connections: Connections,
+}
+
+impl Default for AdminConfig {
+    fn default() -> Self {
+        let connections = Connections::new("admin", &ConnectionLimits::default());
+        Self { token: None, metrics: None, connections }
+    }
 }
 
 /// Why the admin port is not opened: every client could change the fleet.
@@ -125,7 +135,7 @@ pub struct Drained {
 /// Serves the admin port at `listener` until `end`. Cancel-safe: running calls are dropped.
 ///
 /// # Errors
-/// An error of the listener, or `PermissionDenied` if [`AdminConfig::check`] fails.
+/// `PermissionDenied` if [`AdminConfig::check`] fails.
 pub async fn serve_admin(
     members: Membership,
     config: AdminConfig,
@@ -135,6 +145,7 @@ pub async fn serve_admin(
     config
         .check(listener.local_addr()?)
         .map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
+    let connections = config.connections.clone();
     let admin = Arc::new(Admin { members, config });
     let router = Router::new()
         .route("/v1/fleet", get(list).post(join))
@@ -145,10 +156,11 @@ pub async fn serve_admin(
         .route("/metrics", get(metrics))
         .layer(middleware::from_fn_with_state(Arc::clone(&admin), check_token))
         .with_state(admin);
-    axum::serve(listener, router).with_graceful_shutdown(end.cancelled_owned()).await
+    serve(listener, router, connections, HalfClosed::Dropped, end).await;
+    Ok(())
 }
 
-async fn check_token(State(admin): Shared, request: Request, next: Next) -> Response {
+async fn check_token(State(admin): Shared, client: Client, request: Request, next: Next) -> Response {
     let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let sent = sent.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
     let is_right = admin
@@ -157,6 +169,7 @@ async fn check_token(State(admin): Shared, request: Request, next: Next) -> Resp
         .as_deref()
         .is_none_or(|token| equal_in_constant_time(token.as_bytes(), sent.as_bytes()));
     if is_right {
+        client.authenticated().await;
         next.run(request).await
     } else {
         refusal(StatusCode::UNAUTHORIZED, "unauthorized", "expected the admin token as a bearer token")

@@ -1,5 +1,5 @@
-"""A client of the transfer queue in sixty lines, and a tour that checks each rule of the guide's page "A client
-in an afternoon". Needs pyarrow and nothing else.
+"""A client of the transfer queue in less than seventy lines, and a tour that checks the rules of the guide's page
+"A client in an afternoon". Needs pyarrow and nothing else.
 
 python3 queue/examples/client.py http://127.0.0.1:7070 [TOKEN]
 """
@@ -90,7 +90,7 @@ def number(handle):
 def main():
     queue = Queue(*sys.argv[1:3])
     name = "client-" + uuid.uuid4().hex
-    spec = {"name": name, "tasks": [{"name": "train"}], "capacity_rows": 64, "lease_ms": 1_000}
+    spec = {"name": name, "tasks": [{"name": "train"}], "capacity_rows": 64, "lease_ms": 2_000}
     queue.post("/partitions", spec)
     queue.post("/partitions", spec)  # An equal declaration changes nothing.
     refused("declared_otherwise", queue.post, "/partitions", {**spec, "capacity_rows": 65})
@@ -118,7 +118,7 @@ def main():
 
     # A lease lasts `lease_ms` from its grant or its last renewal.
     for _ in range(3):
-        time.sleep(0.5)
+        time.sleep(0.8)
         queue.lease(name, lease, "renew")
     queue.lease(name, lease, "ack")
     queue.lease(name, lease, "ack")  # A repeated ack changes nothing.
@@ -130,7 +130,7 @@ def main():
     refused("deadline", queue.take, name, task="train", groups=1, wait_ms=0)
     queue.put(name, "c", rows)
     lease, _ = queue.take(name, task="train", groups=1)
-    time.sleep(1.2)
+    time.sleep(2.3)
     refused("lease_gone", queue.lease, name, lease, "ack")
     assert json.loads(queue.call("GET", f"/partitions/{name}")[1])["tasks"][0]["ready_groups"] == 1
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch};
+use rolldock_listener::{ConnectionLimits, Connections};
 use rolldock_queue::{
     PartitionSpec, Put, Queue, QueueConfig, RemoteConfig, RemoteQueue, ServiceConfig, Take, TransferQueue,
     serve,
@@ -44,7 +45,10 @@ async fn two_thousand_clients_that_wait_cost_no_processor_time() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let tasks = TaskTracker::new();
-    let serving = serve(queue.clone(), listener, ServiceConfig::default(), CancellationToken::new());
+    let limits = ConnectionLimits { max: Some(2 * CLIENTS), ..ConnectionLimits::default() };
+    let config =
+        ServiceConfig { connections: Connections::new("queue", &limits), ..ServiceConfig::default() };
+    let serving = serve(queue.clone(), listener, config, CancellationToken::new());
     let _served = AbortOnDropHandle::new(tasks.spawn(serving));
     let until = Instant::now() + Duration::from_secs(300);
     let clients: Vec<_> = (0..CLIENTS)

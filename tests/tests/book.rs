@@ -156,7 +156,9 @@ fn every_link_leads_to_a_file_and_a_heading() {
 /// All Rust sources of the workspace except those in `bench/`, as one text.
 fn sources() -> String {
     let mut folders: Vec<PathBuf> =
-        ["loadbalancer", "orchestrator", "queue", "reward", "simengine", "tests"].map(PathBuf::from).to_vec();
+        ["listener", "loadbalancer", "orchestrator", "queue", "reward", "simengine", "tests"]
+            .map(PathBuf::from)
+            .to_vec();
     let mut text = String::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(workspace_root().join(&folder)).unwrap() {

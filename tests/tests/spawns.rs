@@ -21,6 +21,7 @@ const WITHOUT_NAME: &[(&str, &str)] = &[
     ("tasks.rs", "the place of a leaf that spawns"),
     ("loadbalancer/src/proxy/mod.rs", "connections of one listener, which its future owns, on their thread"),
     ("run/awake.rs", "the one task of a runtime, which ends with it"),
+    ("listener/src/serve.rs", "connections of one listener, which its future owns"),
     ("local/server.rs", "connections of one listener, which its future owns, on their thread"),
     ("queue/src/mapped.rs", "scoped threads, which end inside the call"),
 ];
@@ -102,7 +103,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 #[test]
 fn every_task_has_a_name() {
     let mut found = Vec::new();
-    for folder in ["orchestrator", "loadbalancer", "queue", "reward", "simengine"] {
+    for folder in ["orchestrator", "listener", "loadbalancer", "queue", "reward", "simengine"] {
         sources(&rolldock_tests::workspace_root().join(folder), &mut found);
     }
     assert!(found.len() > 200, "only {} files were read", found.len());

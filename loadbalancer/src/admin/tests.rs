@@ -24,7 +24,7 @@ fn members() -> Membership {
 }
 
 fn with_token(token: Option<&str>) -> AdminConfig {
-    AdminConfig { token: token.map(str::to_owned), metrics: None }
+    AdminConfig { token: token.map(str::to_owned), ..AdminConfig::default() }
 }
 
 #[test]
@@ -65,4 +65,23 @@ async fn only_the_token_opens_and_no_server_joins_without_places() {
     assert_eq!(status, 400);
     assert!(words.contains("expected a capacity above 0"), "{words}");
     assert_eq!(join(1).await.0, 200);
+}
+
+#[tokio::test]
+async fn idle_connections_without_a_token_do_not_close_the_admin_port() {
+    let limits =
+        ConnectionLimits { max: Some(8), unauthenticated_max: Some(4), ..ConnectionLimits::default() };
+    let connections = Connections::new("admin", &limits);
+    let config = AdminConfig { connections, ..with_token(Some("secret")) };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let serving = serve_admin(members(), config, listener, CancellationToken::new());
+    let _serving = AbortOnDropHandle::new(TaskTracker::new().spawn(async move { serving.await.unwrap() }));
+    let mut strangers = Vec::new();
+    for _ in 0..40 {
+        strangers.push(tokio::net::TcpStream::connect(address).await.unwrap());
+    }
+    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(1)).build().unwrap();
+    let asking = client.get(format!("http://{address}/v1/fleet")).bearer_auth("secret");
+    assert_eq!(asking.send().await.unwrap().status(), 200);
 }

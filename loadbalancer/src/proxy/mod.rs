@@ -25,7 +25,8 @@
 //!   weights.
 //! - An abort is sent several times to every server that is not dead, since the proxy does not know which
 //!   server has the request.
-//! - The bytes of all requests that the proxy holds are bounded together.
+//! - The bytes of all requests that the proxy holds are bounded together, and so are its clients' connections
+//!   ([`ProxyConfig::connections`]).
 //!
 //! # Deliberately absent
 //! TLS and users: a gateway in front of the private network handles both.
@@ -58,10 +59,10 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use rustix::net::sockopt;
+use hyper_util::rt::TokioIo;
+use rolldock_listener::{Acceptor, ConnectionLimits, Connections, Leaving, Socket, Ticket};
 use serde_json::json;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -103,6 +104,8 @@ pub struct ProxyConfig {
     pub idle_timeout: Duration,
     /// Longest time for running requests to finish when the proxy ends.
     pub drain: Duration,
+    /// The connections of clients. One that has sent a request counts as authenticated: there are no tokens.
+    pub connections: Connections,
     /// Whether the proxy reads the token limits of requests, for policies that count expected tokens.
     pub counts_tokens: bool,
     /// Renders the answer of `/metrics`.
@@ -134,22 +137,13 @@ impl Default for ProxyConfig {
             request_timeout: Duration::from_secs(3600),
             idle_timeout: Duration::from_secs(600),
             drain: Duration::from_secs(600),
+            connections: Connections::new("proxy", &ConnectionLimits::default()),
             counts_tokens: false,
             metrics: None,
             aborts: None,
         }
     }
 }
-
-/// Longest time for a client to send the head of a request.
-const HEAD_MAX: Duration = Duration::from_secs(60);
-/// Time without data from a client after which the kernel probes its connection.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// Pause after an error of the listener. Usually file descriptors have run out, and other connections have
-/// to close first.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Shortest time between two log lines about errors of the listener, which come in large numbers.
-const ACCEPT_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What the threads of a proxy share.
 struct Shared {
@@ -189,13 +183,13 @@ impl Proxy {
     pub async fn serve(self, listener: TcpListener, end: CancellationToken) {
         let config = &self.shared.config;
         let (drain, upstreams) = (config.drain, Upstreams::new(config.connect));
+        let mut acceptor = Acceptor::new(listener, config.connections.clone()).patience(config.idle_timeout);
         let worker = Rc::new(Worker { shared: self.shared, upstreams });
         let mut connections = JoinSet::new();
         let mut sweeps = tokio::time::interval(SWEEP_INTERVAL);
         sweeps.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut logged_at = None;
         loop {
-            let accepted = tokio::select! {
+            let (socket, ticket) = tokio::select! {
                 biased;
                 () = end.cancelled() => break,
                 // Frees the tasks of connections that have ended.
@@ -204,22 +198,11 @@ impl Proxy {
                     worker.upstreams.sweep();
                     continue;
                 }
-                accepted = listener.accept() => accepted,
+                accepted = acceptor.accept() => accepted,
             };
-            match accepted {
-                Ok((stream, _)) => {
-                    connections.spawn_local(converse(Rc::clone(&worker), stream, end.clone()));
-                }
-                Err(error) => {
-                    if logged_at.is_none_or(|at: Instant| at.elapsed() >= ACCEPT_LOG_INTERVAL) {
-                        tracing::warn!(%error, connections = connections.len(), "cannot take a connection");
-                        logged_at = Some(Instant::now());
-                    }
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
+            connections.spawn_local(converse(Rc::clone(&worker), socket, ticket, end.clone()));
         }
-        drop(listener);
+        drop(acceptor);
         let finishing = async { while connections.join_next().await.is_some() {} };
         if tokio::time::timeout(drain, finishing).await.is_err() {
             tracing::warn!(requests = connections.len(), "requests are cut off: they took too long");
@@ -227,20 +210,8 @@ impl Proxy {
     }
 }
 
-/// Makes the kernel end two kinds of connections: those whose client has acknowledged no data for `patience`,
-/// even if only the kernel still holds the rest of an answer, and those whose client has disappeared without
-/// closing them.
-///
-/// Errors are ignored: without these options such connections only last longer.
-fn attend(stream: &TcpStream, patience: Duration) {
-    let _ = stream.set_nodelay(true);
-    let _ = sockopt::set_tcp_user_timeout(stream, u32::try_from(patience.as_millis()).unwrap_or(u32::MAX));
-    let _ = sockopt::set_tcp_keepidle(stream, SILENCE_MAX)
-        .and_then(|()| sockopt::set_socket_keepalive(stream, true));
-}
-
-async fn converse(worker: Rc<Worker>, stream: TcpStream, end: CancellationToken) {
-    attend(&stream, worker.shared.config.idle_timeout);
+async fn converse(worker: Rc<Worker>, socket: Socket, mut ticket: Ticket, end: CancellationToken) {
+    let client = ticket.client();
     let clock = Rc::new(Clock::default());
     let mut alarm = Alarm::new(&clock);
     let service = {
@@ -248,17 +219,20 @@ async fn converse(worker: Rc<Worker>, stream: TcpStream, end: CancellationToken)
         service_fn(move |request| {
             let until = Instant::now() + worker.shared.config.body_timeout;
             let (worker, timed) = (Rc::clone(&worker), clock.start(until));
-            async move { Ok::<_, Infallible>(worker.answer(request, timed).await) }
+            let client = client.clone();
+            async move {
+                let busy = client.begin().await;
+                client.authenticated().await;
+                let answer = worker.answer(request, timed).await;
+                Ok::<_, Infallible>(answer.map(|body| Leaving::new(body, busy)))
+            }
         })
     };
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_MAX)
-        .serve_connection(TokioIo::new(stream), service);
-    let mut connection = pin!(connection);
+    let mut connection = pin!(http1::Builder::new().serve_connection(TokioIo::new(socket), service));
     {
         // An error only means that the client has gone away.
-        let mut in_time = poll_fn(|context| poll_in_time(connection.as_mut(), &mut alarm, &clock, context));
+        let mut in_time =
+            poll_fn(|context| poll_in_time(connection.as_mut(), &mut ticket, &mut alarm, &clock, context));
         tokio::select! {
             biased;
             () = &mut in_time => return,
@@ -266,13 +240,14 @@ async fn converse(worker: Rc<Worker>, stream: TcpStream, end: CancellationToken)
         }
     }
     connection.as_mut().graceful_shutdown();
-    poll_fn(|context| poll_in_time(connection.as_mut(), &mut alarm, &clock, context)).await;
+    poll_fn(|context| poll_in_time(connection.as_mut(), &mut ticket, &mut alarm, &clock, context)).await;
 }
 
-/// Drives a connection until it ends. If the time of its request is over and the client does not read the
-/// refusal, completes as well.
+/// Drives a connection until it ends or has to be closed. If the time of its request is over and the client
+/// does not read the refusal, completes as well.
 fn poll_in_time<Connection: Future>(
     mut connection: std::pin::Pin<&mut Connection>,
+    ticket: &mut Ticket,
     alarm: &mut Alarm,
     clock: &Clock,
     context: &mut Context<'_>,
@@ -286,7 +261,7 @@ fn poll_in_time<Connection: Future>(
             return Poll::Ready(());
         }
         if alarm.poll(context).is_pending() {
-            return Poll::Pending;
+            return ticket.poll_ended(context);
         }
     }
 }

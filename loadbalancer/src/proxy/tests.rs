@@ -16,6 +16,7 @@ use axum::routing::{get, post};
 use futures::StreamExt;
 use parking_lot::Mutex;
 use serde_json::Value;
+use tokio::net::TcpStream;
 use tokio::task::LocalSet;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 

@@ -8,7 +8,6 @@
 //!
 //! Errors are answered as `{"error": {"code": "...", "message": "...", ...}}`. The codes are stable.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use rolldock_listener::{Client, Connections, HalfClosed};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -51,8 +51,9 @@ pub(super) async fn serve(
     updates: Updates,
     token: Option<String>,
     listener: TcpListener,
+    connections: Connections,
     end: CancellationToken,
-) -> io::Result<()> {
+) {
     let face = Arc::new(Face { updates, token, end: end.clone() });
     let router = Router::new()
         .route("/v1/policy", get(status))
@@ -62,7 +63,7 @@ pub(super) async fn serve(
         .fallback(async || Failure::Path)
         .layer(middleware::from_fn_with_state(Arc::clone(&face), check_token))
         .with_state(face);
-    axum::serve(listener, router).with_graceful_shutdown(end.cancelled_owned()).await
+    rolldock_listener::serve(listener, router, connections, HalfClosed::Dropped, end).await;
 }
 
 /// The reason why a call fails.
@@ -149,11 +150,15 @@ impl Failure {
     }
 }
 
-async fn check_token(State(face): Shared, request: Request, next: Next) -> Response {
+async fn check_token(State(face): Shared, client: Client, request: Request, next: Next) -> Response {
     let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let sent = sent.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
     let is_right = face.token.as_deref().is_none_or(|token| same(token.as_bytes(), sent.as_bytes()));
-    if is_right { next.run(request).await } else { Failure::Unauthorized.into_response() }
+    if !is_right {
+        return Failure::Unauthorized.into_response();
+    }
+    client.authenticated().await;
+    next.run(request).await
 }
 
 /// Compares in a time that does not depend on where the first difference is.

@@ -7,15 +7,18 @@ use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{PolicyError, Updates, face, watched};
+use rolldock_listener::{ConnectionLimits, Connections};
 use rolldock_scope::Scope;
 
 /// Where a trainer announces versions, and the token that it must send.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct SourcesConfig {
     /// The address to listen on for announcements.
     pub listen: Option<SocketAddr>,
     /// The token that a client must send as `Authorization: Bearer ...`; without it no token is needed.
     pub token: Option<String>,
+    /// The limits of the connections of clients.
+    pub connections: ConnectionLimits,
     /// The directory that is searched for checkpoints.
     pub watch: Option<PathBuf>,
 }
@@ -48,12 +51,10 @@ impl Announcements {
                     "any client that can reach this address can announce policy versions: no token is set"
                 );
             }
-            let serving = face::serve(updates.clone(), config.token, listener, scope.token().clone());
-            tasks.push(scope.spawn("policy server", async move {
-                if let Err(error) = serving.await {
-                    tracing::error!(%error, "the server for policy versions has stopped");
-                }
-            }));
+            let connections = Connections::new("policy", &config.connections);
+            let end = scope.token().clone();
+            let serving = face::serve(updates.clone(), config.token, listener, connections, end);
+            tasks.push(scope.spawn("policy server", serving));
             address = Some(bound);
         }
         if let Some(watch) = config.watch {

@@ -1,5 +1,6 @@
 //! Commands and options.
 
+mod connections;
 mod examples;
 mod fleet;
 mod history;
@@ -13,6 +14,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use rolldock_queue::Durability;
 
+pub(super) use connections::ServiceConnectionArgs;
 pub(super) use fleet::{EngineDialect, FleetArgs, FleetCommand, ProxyArgs};
 pub(super) use history::LedgerArgs;
 pub(super) use reward::{AdvantageArgs, RewardArgs, RewardCommand, ScoreArgs};
@@ -227,6 +229,9 @@ pub struct UnitArgs {
     /// Largest body of a request; bytes [default: 256 MiB]
     #[arg(long, value_name = "BYTES")]
     pub body_bytes_max: Option<usize>,
+    /// Clients' connections
+    #[command(flatten)]
+    pub connections: ServiceConnectionArgs,
 }
 
 /// `rolldock queue watch`
@@ -312,6 +317,9 @@ pub struct ServeArgs {
     /// Largest body of a request; bytes [default: 256 MiB, through shared memory 1 GiB]
     #[arg(long, value_name = "BYTES")]
     pub body_bytes_max: Option<usize>,
+    /// Clients' connections
+    #[command(flatten)]
+    pub connections: ServiceConnectionArgs,
 }
 
 /// `rolldock queue export`

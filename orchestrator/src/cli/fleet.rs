@@ -175,38 +175,22 @@ fn text(value: &Value) -> String {
 }
 
 fn table(fleet: &Value) -> String {
-    let mut table = new_table([
-        "server",
-        "state",
-        "running",
-        "permits",
-        "answers",
-        "faults",
-        "busy",
-        "tokens/s each",
-        "epoch",
-    ]);
+    let mut table =
+        new_table(["server", "state", "permits", "answers", "faults", "busy", "tokens/s", "epoch"]);
+    let mut reasons = Vec::new();
     for server in fleet["servers"].as_array().into_iter().flatten() {
-        let outcomes = &server["outcomes"];
-        let state = match server["reason"].as_str() {
-            Some(reason) => format!("{} ({reason})", text(&server["state"])),
-            None => text(&server["state"]),
-        };
+        let (name, state, outcomes) = (text(&server["name"]), text(&server["state"]), &server["outcomes"]);
+        if let Some(reason) = server["reason"].as_str() {
+            reasons.push(format!("{name} is {state}: {reason}\n"));
+        }
         let speed =
             server["tokens_per_second"].as_f64().map_or("-".to_owned(), |speed| format!("{speed:.1}"));
-        let cells = [
-            &server["in_use"],
-            &server["capacity"],
-            &outcomes["success"],
-            &outcomes["fault"],
-            &outcomes["backpressure"],
-        ];
-        let mut row = vec![text(&server["name"]), state];
-        row.extend(cells.into_iter().map(text));
-        row.extend([speed, text(&server["epoch"])]);
+        let permits = format!("{}/{}", server["in_use"], server["capacity"]);
+        let counts = [&outcomes["success"], &outcomes["fault"], &outcomes["backpressure"]].map(text);
+        let row = [name, state, permits].into_iter().chain(counts).chain([speed, text(&server["epoch"])]);
         table.add_row(row);
     }
-    format!("{table}\nwaiting for a permit: {}", fleet["waiting"])
+    format!("{table}\n{}waiting for a permit: {}", reasons.concat(), fleet["waiting"])
 }
 
 #[cfg(test)]
@@ -230,6 +214,9 @@ mod tests {
         for line in table.lines() {
             assert!(line.chars().count() <= 80, "{line}\n{table}");
         }
-        assert!(table.contains("10.200.100.100:8000") && table.contains("1000000"), "{table}");
+        for words in ["10.200.100.100:8000 dead", " 256/256 ", " 1000000 ", " 123.4 "] {
+            assert!(table.contains(words), "{words} in\n{table}");
+        }
+        assert!(table.contains("\n10.0.0.2:8000 is dead: health: no connection within"), "{table}");
     }
 }

@@ -46,8 +46,9 @@ fn filter(text: Option<OsString>) -> Result<EnvFilter, UsageError> {
         let is_level = directive.parse::<LevelFilter>().is_ok();
         let is_ours = directive.starts_with("rolldock");
         let names_a_span = directive.contains(['[', '{', '}', ']']);
-        let is_sound = is_level || is_ours || directive.contains('=');
-        if !names_a_span && !(is_sound && directive.parse::<Directive>().is_ok()) {
+        let is_known = is_level || is_ours || directive.contains('=');
+        let is_sound = names_a_span || is_known && directive.parse::<Directive>().is_ok();
+        if !is_sound {
             return Err(wrong(directive));
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use rolldock_listener::Connections;
 use rolldock_loadbalancer::admin::AdminConfig;
 use rolldock_loadbalancer::control::openai::OpenAiControl;
 use rolldock_loadbalancer::control::vllm::VllmControl;
@@ -61,6 +62,7 @@ fn proxy_config(args: &ProxyArgs) -> Result<ProxyConfig, UsageError> {
         buffered_bytes_max: args.buffered_bytes_max,
         counts_tokens: args.policy == Policy::LeastWork,
         drain: DRAIN,
+        connections: Connections::new("proxy", &args.connections.limits()?),
         ..ProxyConfig::default()
     })
 }
@@ -98,7 +100,9 @@ pub(super) async fn run(args: ProxyArgs) -> anyhow::Result<()> {
         beside.push(scope.spawn("fleet file", async move { members.follow(file, end).await }));
     }
     if let Some(address) = args.admin {
-        let config = AdminConfig { token: args.admin_token.clone(), metrics: Some(metrics.clone()) };
+        let connections = Connections::new("admin", &args.connections.limits()?);
+        let token = args.admin_token.clone();
+        let config = AdminConfig { token, metrics: Some(metrics.clone()), connections };
         let (bound, serving) = serve_fleet(members, address, config, &scope).await?;
         beside.push(serving);
         say(&format!("admin at http://{bound}"));

@@ -9,12 +9,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
+use rolldock_listener::Connections;
 use rolldock_queue::{
     LocalConfig, LocalQueue, LocalServiceConfig, Queue, QueueConfig, QueueInspection, RemoteConfig,
     RemoteQueue, ServiceConfig, TransferQueue, UnitStatus,
 };
 
-use super::args::{QueueArgs, QueueCommand, ServeArgs};
+use super::args::{QueueArgs, QueueCommand, ServeArgs, ServiceConnectionArgs};
 use crate::report::say;
 use crate::run::{Endings, ServingThreads, queue_folder, serve_queue_locally, serve_queue_on_threads};
 use crate::scope::Scope;
@@ -96,7 +97,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let mut places = Vec::new();
     let mut threads = None;
     if let Some(listen) = args.listen.or(if args.uds.is_none() { Some(LISTEN_DEFAULT) } else { None }) {
-        let config = service(args.token, args.body_bytes_max);
+        let config = service(args.token, args.body_bytes_max, &args.connections)?;
         let serving = serve_queue_on_threads(queue.clone(), listen, config, &scope).await?;
         places.push(format!("http://{}", serving.address));
         threads = Some(serving);
@@ -113,9 +114,15 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     until_terminated(queue, threads, scope).await
 }
 
-fn service(token: Option<String>, body_bytes_max: Option<usize>) -> ServiceConfig {
+fn service(
+    token: Option<String>,
+    body_bytes_max: Option<usize>,
+    connections: &ServiceConnectionArgs,
+) -> anyhow::Result<ServiceConfig> {
     let default = ServiceConfig::default();
-    ServiceConfig { token, body_bytes_max: body_bytes_max.unwrap_or(default.body_bytes_max) }
+    let body_bytes_max = body_bytes_max.unwrap_or(default.body_bytes_max);
+    let connections = Connections::new("queue", &connections.limits()?);
+    Ok(ServiceConfig { token, body_bytes_max, connections })
 }
 
 /// Serves until a signal requests the end. Then running calls end and their rows become durable.

@@ -14,6 +14,8 @@ mod queue;
 mod reward;
 mod rollout;
 
+use rolldock_listener::ConnectionLimits;
+
 use super::layers::Layers;
 use super::{Complaint, Files, Recipe};
 use crate::engine::SamplingParams;
@@ -189,14 +191,31 @@ fn check_timeouts(recipe: &Recipe, checks: &mut Checks<'_>) {
         (timeouts.drain, "drain"),
         (timeouts.silence, "silence"),
     ] {
-        checks.require(value > 0.0 && value <= SECONDS_MAX, &format!("timeouts.{key}"), || {
-            format!("expected seconds, above 0 and at most {SECONDS_MAX}, found {value}")
-        });
+        check_seconds(value, &format!("timeouts.{key}"), checks);
+    }
+}
+
+fn check_seconds(value: f64, key: &str, checks: &mut Checks<'_>) {
+    checks.require(value > 0.0 && value <= SECONDS_MAX, key, || {
+        format!("expected seconds, above 0 and at most {SECONDS_MAX}, found {value}")
+    });
+}
+
+fn check_connections(connections: &ConnectionLimits, checks: &mut Checks<'_>) {
+    let ConnectionLimits { max, unauthenticated_max, head_timeout, body_timeout, keep_alive } = connections;
+    for (value, key) in [(max, "max"), (unauthenticated_max, "unauthenticated_max")] {
+        checks.require(*value != Some(0), &format!("limits.connections.{key}"), at_least_one);
+    }
+    for (value, key) in
+        [(head_timeout, "head_timeout"), (body_timeout, "body_timeout"), (keep_alive, "keep_alive")]
+    {
+        check_seconds(*value, &format!("limits.connections.{key}"), checks);
     }
 }
 
 fn check_limits(recipe: &Recipe, checks: &mut Checks<'_>) {
     let limits = &recipe.limits;
+    check_connections(&limits.connections, checks);
     let rollout = &recipe.rollout;
     checks.require(recipe.run.steps != Some(0), "run.steps", at_least_one);
     checks.require(limits.body_bytes_max >= 1 << 16, "limits.body_bytes_max", || {

@@ -11,11 +11,16 @@ pub use progress::{LogWriter, Progress};
 pub use run_log::{RUN_LOG_ONLY, RunLog};
 pub use table::{step_table, validation_line};
 
-/// An empty table that wraps its cells to fit 80 columns, in a terminal and in a file alike.
+/// An empty table that wraps its cells to fit 80 columns, in a terminal and in a file alike. One space stands
+/// between two columns.
 pub fn new_table(header: impl Into<Row>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_BORDERS_ONLY);
     table.set_content_arrangement(ContentArrangement::Dynamic).set_width(line::WIDTH).set_header(header);
+    let last = table.column_count().saturating_sub(1);
+    for (number, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((u16::from(number == 0), u16::from(number == last)));
+    }
     table
 }
 

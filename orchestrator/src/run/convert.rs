@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rolldock_listener::Connections;
 use rolldock_loadbalancer::{BalancerConfig, MonitorConfig, Priority};
-use rolldock_queue::Stale;
+use rolldock_queue::{ServiceConfig, Stale};
 use rolldock_reward::{Advantage, Estimator, Gates, Shaping};
 
 use super::await_servers::Terms;
@@ -118,9 +119,21 @@ pub(super) fn policy_terms(policy: &recipe::Policy) -> PolicyTerms {
     PolicyTerms { mode: policy.mode, max_staleness: policy.max_staleness }
 }
 
+/// How the queue is served to other processes.
+pub(super) fn queue_service(recipe: &Recipe) -> ServiceConfig {
+    let connections = Connections::new("queue", &recipe.limits.connections);
+    ServiceConfig { token: recipe.queue.token.clone(), connections, ..ServiceConfig::default() }
+}
+
 /// Where versions are announced.
-pub(super) fn policy_sources(policy: &recipe::Policy) -> SourcesConfig {
-    SourcesConfig { listen: policy.address(), token: policy.token.clone(), watch: policy.watch.clone() }
+pub(super) fn policy_sources(recipe: &Recipe) -> SourcesConfig {
+    let policy = &recipe.policy;
+    SourcesConfig {
+        listen: policy.address(),
+        token: policy.token.clone(),
+        connections: recipe.limits.connections.clone(),
+        watch: policy.watch.clone(),
+    }
 }
 
 /// How old a group may be when the trainer's stand-in takes it, and what is done with older ones.

@@ -243,7 +243,7 @@ impl Serving {
         });
         let served_at = match recipe.queue.address() {
             Some(address) => {
-                let at = queue.serve(address, recipe.queue.token.clone(), services).await?;
+                let at = queue.serve(address, convert::queue_service(recipe), services).await?;
                 say(&format!("serving the queue at http://{at}"));
                 Some(at)
             }

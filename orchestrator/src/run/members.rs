@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 
 use anyhow::Context;
+use rolldock_listener::Connections;
 use rolldock_loadbalancer::admin::{AdminConfig, serve_admin};
 use rolldock_loadbalancer::membership::{Membership, NewMember};
 use tokio::net::TcpListener;
@@ -57,7 +58,8 @@ pub(super) async fn open(
         // Only one run of a process can keep metrics.
         let metrics = super::keep_metrics(scope).ok();
         let metrics = metrics.map(|metrics| super::of_members(metrics, members.balancer().clone()));
-        let config = AdminConfig { token, metrics };
+        let connections = Connections::new("admin", &recipe.limits.connections);
+        let config = AdminConfig { token, metrics, connections };
         let (bound, serving) = serve_fleet(members.clone(), address, config, scope).await?;
         handles.push(serving);
         say(&format!("fleet's admin at http://{bound}"));

@@ -66,7 +66,7 @@ impl RunPolicy {
             scope,
         )?;
         let updates = Updates::start(state, Arc::new(updater), Arc::new(follower), scope).await;
-        let sources = Announcements::open(convert::policy_sources(policy), &updates, scope).await?;
+        let sources = Announcements::open(convert::policy_sources(&run.recipe), &updates, scope).await?;
         if let Some(address) = sources.address() {
             say(&format!("policy versions are announced at http://{address}/v1/policy/announce"));
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rolldock_queue::{Lease, Partition, PartitionSpec, Put, QueueConfig, Take, TransferQueue};
+use rolldock_queue::{Lease, Partition, PartitionSpec, Put, QueueConfig, ServiceConfig, Take, TransferQueue};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -129,10 +129,10 @@ impl RunQueue {
     pub(super) async fn serve(
         &self,
         address: SocketAddr,
-        token: Option<String>,
+        config: ServiceConfig,
         scope: &Scope,
     ) -> anyhow::Result<SocketAddr> {
-        serve_queue(self.queue.clone(), address, token, scope).await
+        serve_queue(self.queue.clone(), address, config, scope).await
     }
 
     /// Waits until the clients of the served queue have taken everything, or `interrupted` is cancelled.

@@ -23,16 +23,15 @@ const LINGER: Duration = Duration::from_secs(5);
 pub async fn serve_queue(
     queue: TransferQueue,
     address: SocketAddr,
-    token: Option<String>,
+    config: ServiceConfig,
     scope: &Scope,
 ) -> anyhow::Result<SocketAddr> {
     let cannot = || format!("cannot serve the queue at {address}");
     let listener = TcpListener::bind(address).await.with_context(cannot)?;
     let bound = listener.local_addr().with_context(cannot)?;
-    if token.is_none() {
+    if config.token.is_none() {
         warn_if_open(bound);
     }
-    let config = ServiceConfig { token, ..ServiceConfig::default() };
     let end = scope.token().clone();
     scope.spawn_detached("queue server", async move {
         if let Err(error) = serve(queue, listener, config, end).await {

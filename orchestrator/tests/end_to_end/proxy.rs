@@ -235,7 +235,10 @@ async fn a_watched_fleet_is_said_twice_a_second_at_most() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_proxy_with_too_many_connections_holds_it_against_no_server() {
     let engine = Simengine::start(&["--time-scale", "0.001"]);
-    let proxy = Proxy::with_files(64, &["--endpoint", &engine.url, "--threads", "1"]);
+    // The limits of connections are above that of files.
+    let limits = ["--connections-max", "1000", "--unauthenticated-max", "1000"];
+    let options = [&["--endpoint", &engine.url, "--threads", "1"][..], &limits].concat();
+    let proxy = Proxy::with_files(64, &options);
     let address = proxy.url.trim_start_matches("http://").to_owned();
     let mut clients = Vec::new();
     for _ in 0..100 {
@@ -247,7 +250,8 @@ async fn a_proxy_with_too_many_connections_holds_it_against_no_server() {
     let body = "{\"model\":\"simulated\",\"prompt\":[1,2],\"max_tokens\":1}";
     let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
     let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
-    for client in &mut clients[..4] {
+    // The first clients had to make room for the last ones.
+    for client in &mut clients[96..] {
         client.write_all(request.as_bytes()).await.unwrap();
         let mut answer = [0; 12];
         client.read_exact(&mut answer).await.unwrap();

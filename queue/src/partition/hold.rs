@@ -186,6 +186,11 @@ impl Partition {
         Ok(())
     }
 
+    /// How long a lease lasts that is not renewed.
+    pub(crate) fn lease_term(&self) -> std::time::Duration {
+        self.shared.table.lock().spec.lease()
+    }
+
     /// Extends a lease by a full term from now.
     pub(crate) fn renew_lease(&self, id: u64) -> Result<(), QueueError> {
         self.shared.after_expiry(|table, now| {

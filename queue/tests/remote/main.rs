@@ -4,6 +4,7 @@
 
 mod away;
 mod files;
+mod limits;
 mod load;
 mod requests;
 #[path = "../support/mod.rs"]

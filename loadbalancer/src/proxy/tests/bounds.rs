@@ -217,3 +217,22 @@ async fn idle_connections_are_dropped_also_those_to_departed_servers() {
     upstreams.sweep();
     assert_eq!(upstreams.known(), 0);
 }
+
+#[tokio::test]
+async fn connections_without_a_request_keep_no_client_out() {
+    let engine = engine().await;
+    let limits =
+        ConnectionLimits { max: Some(8), unauthenticated_max: Some(4), ..ConnectionLimits::default() };
+    let config = ProxyConfig { connections: Connections::new("proxy", &limits), ..ProxyConfig::default() };
+    before(&[&engine.url], config, async |proxy| {
+        let address = proxy.url.strip_prefix("http://").unwrap();
+        let mut strangers = Vec::new();
+        for _ in 0..40 {
+            strangers.push(TcpStream::connect(address).await.unwrap());
+        }
+        let answered =
+            tokio::time::timeout(Duration::from_secs(1), proxy.ask(json!({ "prompt": "x" }))).await;
+        assert_eq!(answered.unwrap().status(), 200);
+    })
+    .await;
+}

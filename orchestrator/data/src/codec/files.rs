@@ -139,7 +139,7 @@ pub(super) fn read_text(file: &Path) -> Result<Option<String>, DataError> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(DataError::Read { file: file.to_owned(), source }),
+        Err(reason) => Err(DataError::Read { file: file.to_owned(), reason }),
     }
 }
 

@@ -253,7 +253,7 @@ fn load(files: &TokenizerFiles) -> Result<Tokenizer, DataError> {
 }
 
 fn read_template(file: &Path) -> Result<String, DataError> {
-    std::fs::read_to_string(file).map_err(|source| DataError::Read { file: file.to_owned(), source })
+    std::fs::read_to_string(file).map_err(|reason| DataError::Read { file: file.to_owned(), reason })
 }
 
 fn template_tokens(config: &TokenizerConfig) -> TemplateTokens {

@@ -101,7 +101,9 @@ async fn find_model(transport: &Transport, server: &Server, model: &str) -> Resu
     }
     let models: ModelList = serde_json::from_slice(&body).map_err(|error| match error.is_eof() {
         // A list that ends too early was cut off.
-        true => server.failed(server.at_url(&format!("the list of models at /v1/models is cut off: {error}"))),
+        true => {
+            server.failed(server.at_url(&format!("the list of models at /v1/models is cut off: {error}")))
+        }
         false => is_other(&excerpt(&body)),
     })?;
     if let Some(card) = models.data.iter().find(|card| card.id == model) {

@@ -50,7 +50,7 @@ impl Server {
     /// `reason` with the address, for errors that a person has to act on. A server that is named by its address
     /// needs none.
     pub(super) fn at_url(&self, reason: &str) -> String {
-        if name_of(&self.url) == &*self.name {
+        if name_of(&self.url) == self.name.as_ref() {
             return reason.to_owned();
         }
         format!("url={}: {reason}", self.url)

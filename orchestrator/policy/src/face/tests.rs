@@ -9,6 +9,7 @@ use crate::{
     Announcements, Applied, ApplyVersion, FollowVersion, PolicyMode, PolicyState, PolicyTerms, SourcesConfig,
     UpdateProgress,
 };
+use rolldock_listener::ConnectionLimits;
 use rolldock_scope::Scope;
 
 /// A fleet that is updated at once, except for one server that stays behind.
@@ -43,6 +44,10 @@ struct Rig {
 impl Rig {
     /// The mode updates servers only when the test calls `at_boundary`.
     async fn new(token: Option<&str>) -> Self {
+        Self::with_limits(token, ConnectionLimits::default()).await
+    }
+
+    async fn with_limits(token: Option<&str>, connections: ConnectionLimits) -> Self {
         let scope = Scope::new();
         let terms = PolicyTerms { mode: PolicyMode::OneStepOff, max_staleness: 2 };
         let state = PolicyState::new(terms, 0);
@@ -50,7 +55,8 @@ impl Rig {
         let config = SourcesConfig {
             listen: Some(([127, 0, 0, 1], 0).into()),
             token: token.map(str::to_owned),
-            watch: None,
+            connections,
+            ..SourcesConfig::default()
         };
         let sources = Announcements::open(config, &updates, &scope).await.unwrap();
         let base = format!("http://{}/v1/policy", sources.address().unwrap());
@@ -207,4 +213,18 @@ async fn an_address_that_is_taken_is_an_error_that_names_it() {
     let config = SourcesConfig { listen: Some(taken), ..SourcesConfig::default() };
     let error = Announcements::open(config, &rig.updates, &rig.scope).await.unwrap_err().to_string();
     assert!(error.starts_with(&format!("cannot listen for policy versions at address={taken}: ")), "{error}");
+}
+
+#[tokio::test]
+async fn idle_connections_without_a_token_keep_no_trainer_out() {
+    let limits =
+        ConnectionLimits { max: Some(8), unauthenticated_max: Some(4), ..ConnectionLimits::default() };
+    let rig = Rig::with_limits(Some("hush"), limits).await;
+    let address = rig.base.trim_start_matches("http://").trim_end_matches("/v1/policy").to_owned();
+    let mut strangers = Vec::new();
+    for _ in 0..40 {
+        strangers.push(tokio::net::TcpStream::connect(&address).await.unwrap());
+    }
+    let asking = rig.client.get(&rig.base).bearer_auth("hush").timeout(Duration::from_secs(1));
+    assert_eq!(asking.send().await.unwrap().status(), 200);
 }

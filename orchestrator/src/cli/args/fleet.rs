@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use rolldock_loadbalancer::{Policy, Probe};
 
+use super::connections::ConnectionArgs;
 use super::examples;
 use super::words::{POLICIES, PROBES, one_of};
 
@@ -58,6 +59,9 @@ pub struct ProxyArgs {
     /// Maximum number of bytes of requests that servers do not have yet; further requests get 503
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
     pub buffered_bytes_max: usize,
+    /// Clients' connections
+    #[command(flatten)]
+    pub connections: ConnectionArgs,
     /// Threads that pass requests on [default: one for each core]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,

@@ -127,7 +127,7 @@ fn queue_lines(state: &LedgerState, queue: &QueueSide) -> Vec<String> {
 /// The dispatches with one fate.
 type Count = fn(&Totals) -> u64;
 
-/// The steps as a table. A fate that no dispatch has is left out.
+/// The steps as a table. A column without any count is left out.
 fn steps_table(state: &LedgerState) -> String {
     let left_out = state.steps().len().saturating_sub(STEPS_LISTED_MAX);
     let listed: Vec<(&u64, &StepState)> = state.steps().iter().skip(left_out).collect();
@@ -144,11 +144,13 @@ fn steps_table(state: &LedgerState) -> String {
     ];
     let occurs = |count: Count| listed.iter().any(|(_, step)| count(&step.totals) > 0);
     let fates: Vec<_> = fates.into_iter().filter(|(_, count)| occurs(*count)).collect();
-    let names = fates.iter().map(|(name, _)| *name);
-    let mut table = new_table(["step", "target"].into_iter().chain(names).chain(["version", "end"]));
+    let has_versions = listed.iter().any(|(_, step)| step.policy_version > 0);
+    let names = fates.iter().map(|(name, _)| *name).chain(has_versions.then_some("version"));
+    let mut table = new_table(["step", "target"].into_iter().chain(names).chain(["end"]));
     for (number, step) in &listed {
         let counts = fates.iter().map(|(_, count)| count(&step.totals));
-        let cells = [**number, step.target].into_iter().chain(counts).chain([step.policy_version]);
+        let version = has_versions.then_some(step.policy_version);
+        let cells = [**number, step.target].into_iter().chain(counts).chain(version);
         table.add_row(cells.map(|cell| cell.to_string()).chain([ending(step.end).to_owned()]));
     }
     if left_out > 0 {

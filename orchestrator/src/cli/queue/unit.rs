@@ -16,9 +16,8 @@ pub(super) async fn unit(args: UnitArgs) -> anyhow::Result<()> {
     let controller = RemoteConfig { token: args.token.clone(), ..RemoteConfig::new(&args.controller) };
     let controller = RemoteQueue::new(controller)?;
     let scope = Scope::new();
-    let threads =
-        serve_queue_on_threads(queue.clone(), args.listen, service(args.token, args.body_bytes_max), &scope)
-            .await?;
+    let config = service(args.token, args.body_bytes_max, &args.connections)?;
+    let threads = serve_queue_on_threads(queue.clone(), args.listen, config, &scope).await?;
     let url = args.advertise.unwrap_or_else(|| format!("http://{}", threads.address));
     let kept = match &folder {
         Some(dir) => format!("in {}", dir.display()),

@@ -12,6 +12,7 @@ mod rollout;
 
 use std::path::PathBuf;
 
+use rolldock_listener::ConnectionLimits;
 use serde::{Deserialize, Serialize};
 
 use super::OnShort;
@@ -100,10 +101,18 @@ pub struct Limits {
     pub ledger_entries_max: usize,
     /// Maximum number of requests that wait for a permit.
     pub waiting_max: usize,
+    /// Limits of the connections to each address of the run: `queue.listen`, `policy.listen` and
+    /// `fleet.admin`.
+    pub connections: ConnectionLimits,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { body_bytes_max: 256 << 20, ledger_entries_max: 65_536, waiting_max: 1 << 20 }
+        Self {
+            body_bytes_max: 256 << 20,
+            ledger_entries_max: 65_536,
+            waiting_max: 1 << 20,
+            connections: ConnectionLimits::default(),
+        }
     }
 }

@@ -84,7 +84,7 @@ impl Counted {
         }
         for (task, kept) in self.tasks.iter().zip(&kept.tasks) {
             let name = &task.name;
-            let others = (self.rows - task.incomplete).checked_sub(task.acked).unwrap_or_default();
+            let others = self.rows.saturating_sub(task.incomplete + task.acked);
             let kept_others = kept.ready_rows + kept.leased_rows + kept.away_rows;
             checks.extend([
                 invariants::counts_agree(

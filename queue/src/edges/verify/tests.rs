@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, Float32Array, Int64Array, RecordBatch};
 
 use crate::partition::Table;
-use crate::{Partition, PartitionSpec, Problem, Put, QueueConfig, Take, TaskSpec, TransferQueue};
+use crate::{Partition, PartitionSpec, Put, QueueConfig, Take, TaskSpec, TransferQueue};
 
 fn column(name: &str, rows: i64) -> RecordBatch {
     let values: ArrayRef = match name {
@@ -39,35 +39,33 @@ async fn furnished() -> (TransferQueue, Partition) {
     (queue, partition)
 }
 
-async fn violations(queue: &TransferQueue) -> Vec<String> {
-    let problems = queue.verify().await.unwrap().problems.into_iter();
-    let violation = |problem| match problem {
-        Problem::Broken { violation, .. } => violation.to_string(),
-        other => panic!("{other}"),
-    };
-    problems.map(violation).collect()
+/// What a check of the queue finds.
+async fn problems(queue: &TransferQueue) -> Vec<String> {
+    let problems = queue.verify().await.unwrap().problems;
+    problems.iter().map(ToString::to_string).collect()
 }
 
 #[tokio::test]
 async fn wrong_counts_and_rows_of_a_queue_in_use_are_found() {
     let (queue, partition) = furnished().await;
     let _held = partition.take(&Take::rows("train", 5)).await.unwrap().unwrap();
-    assert_eq!(violations(&queue).await, Vec::<String>::new());
-    let damages: [(&str, fn(&mut Table)); 4] = [
+    assert_eq!(problems(&queue).await, Vec::<String>::new());
+    type Damage = fn(&mut Table);
+    let damages: [(&str, Damage); 4] = [
         ("rows: counted 11, kept 12", |table| table.rows_live += 1),
         ("rows with column=reward: counted 5, kept 6", |table| {
             table.groups.get_mut(&1).unwrap().rows.truncate(2)
         }),
         ("for task=train: counted 1, kept 2", |table| table.groups.get_mut(&1).unwrap().rows.truncate(2)),
         ("another group than its own", |table| {
-            let row = table.groups[&1].rows[0];
+            let row = table.groups[&4].rows[0];
             table.groups.get_mut(&3).unwrap().rows[2] = row;
         }),
     ];
     for (expected, damage) in damages {
         let (queue, partition) = furnished().await;
         damage(&mut partition.shared.table.lock());
-        let found = violations(&queue).await;
+        let found = problems(&queue).await;
         assert!(found.iter().any(|found| found.contains(expected)), "{expected}: {found:?}");
     }
 }

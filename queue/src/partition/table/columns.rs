@@ -160,8 +160,8 @@ impl Table {
 
     /// The columns that the declaration does not name.
     pub(crate) fn undeclared_columns(&self) -> Vec<ColumnSpec> {
-        let is_declared = |column: &ColumnSpec| self.spec.columns.iter().any(|one| one.name == column.name);
-        self.columns.known.values().filter(|column| !is_declared(column)).cloned().collect()
+        let declared: HashSet<&String> = self.spec.columns.iter().map(|column| &column.name).collect();
+        self.columns.known.values().filter(|column| !declared.contains(&column.name)).cloned().collect()
     }
 
     /// The number of rows that have each column.

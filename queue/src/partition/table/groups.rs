@@ -1,11 +1,8 @@
 //! The groups of a table.
 
-use std::ops::Range;
-
+use super::RowHandle;
 use super::index::Keys;
-use super::live::{SLICE_ROWS, weight};
 use super::samples::GroupSamples;
-use super::{RowHandle, Table};
 use crate::take::ReadyGroup;
 
 #[derive(Debug)]
@@ -56,24 +53,5 @@ impl Group {
     /// Whether the group is complete and every row is ready for the task.
     pub(super) fn is_ready(&self, task: usize) -> bool {
         self.is_whole() && self.ready[task] == self.rows.len() && !self.rows.is_empty()
-    }
-}
-
-impl Table {
-    /// Returns the next groups of a range, with about [`SLICE_ROWS`] rows in all, and shortens the range to the
-    /// rest. Code that needs many groups locks the table for each of these slices, so that takes and puts get
-    /// their turns.
-    pub(in crate::partition) fn next_groups(&self, range: &mut Range<u64>) -> Vec<(u64, &Group)> {
-        let (mut groups, mut rows) = (Vec::new(), 0);
-        for (id, group) in self.groups.range(range.clone()) {
-            if rows >= SLICE_ROWS {
-                range.start = *id;
-                return groups;
-            }
-            rows += weight(group);
-            groups.push((*id, group));
-        }
-        range.start = range.end;
-        groups
     }
 }

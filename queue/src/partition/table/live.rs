@@ -6,6 +6,7 @@
 //! leased row is not consumed.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use super::columns::types_record;
 use super::{Group, Part, Progress, Table};
@@ -116,6 +117,25 @@ impl Slice {
 /// The cost of making a group's records. A group without rows has a cost too.
 pub(in crate::partition) fn weight(group: &Group) -> usize {
     group.rows.len().max(1)
+}
+
+impl Table {
+    /// Returns the next groups of a range, with about [`SLICE_ROWS`] rows in all, and shortens the range to the
+    /// rest. Code that needs many groups locks the table for each of these slices, so that takes and puts get
+    /// their turns.
+    pub(in crate::partition) fn next_groups(&self, range: &mut Range<u64>) -> Vec<(u64, &Group)> {
+        let (mut groups, mut rows) = (Vec::new(), 0);
+        for (id, group) in self.groups.range(range.clone()) {
+            if rows >= SLICE_ROWS {
+                range.start = *id;
+                return groups;
+            }
+            rows += weight(group);
+            groups.push((*id, group));
+        }
+        range.start = range.end;
+        groups
+    }
 }
 
 /// Makes the first record: the declaration of the partition.

@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
+use rolldock_listener::Client;
 use tokio::time::Instant;
 
 use super::bodies::json_of;
@@ -34,13 +35,20 @@ pub(super) fn routes() -> Router<Arc<Service>> {
 
 async fn status(
     State(service): Shared,
+    client: Client,
     Path(partition): Path<String>,
     Query(query): Query<StatusQuery>,
 ) -> Answer {
     let partition = service.queue.partition(&partition)?;
     let Some(after) = query.after else { return Ok(json(&partition.stats())) };
     let deadline = Instant::now() + std::time::Duration::from_millis(query.wait_ms);
-    let waiting = async { Ok(partition.stats_after(after, deadline).await) };
+    let waiting = async {
+        Ok(tokio::select! {
+            biased;
+            stats = partition.stats_after(after, deadline) => stats,
+            () = client.closed_its_side() => partition.stats_after(after, Instant::now()).await,
+        })
+    };
     Ok(json(&until_end(&service, waiting).await?))
 }
 

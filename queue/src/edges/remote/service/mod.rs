@@ -16,7 +16,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::serve::ListenerExt;
+use rolldock_listener::{Client, ConnectionLimits, Connections, HalfClosed};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -29,7 +29,7 @@ use crate::edges::wire::{
 };
 use crate::lease::lease_name;
 use crate::units::UnitClient;
-use crate::{PartitionSpec, Put, QueueError, RemoteQueue, TransferQueue};
+use crate::{Lease, Partition, PartitionSpec, Put, QueueError, RemoteQueue, Take, TransferQueue};
 use bodies::{json_of, rows_of};
 use naming::{Path, Query};
 use sending::rows_body;
@@ -44,11 +44,14 @@ pub struct ServiceConfig {
     pub token: Option<String>,
     /// The largest body of a request, in bytes.
     pub body_bytes_max: usize,
+    /// The connections of clients. All servers with clones of this have one limit together.
+    pub connections: Connections,
 }
 
 impl Default for ServiceConfig {
     fn default() -> Self {
-        Self { token: None, body_bytes_max: 256 << 20 }
+        let connections = Connections::new("queue", &ConnectionLimits::default());
+        Self { token: None, body_bytes_max: 256 << 20, connections }
     }
 }
 
@@ -92,15 +95,10 @@ pub async fn answer(
         Ok(Arc::new(RemoteQueue::of_unit(url, token.clone())?))
     };
     queue.units().set_connect(Box::new(connect));
+    let connections = config.connections.clone();
     let service = Arc::new(Service { queue, config, end: end.clone() });
-    // An answer is a head and a few frames: without this, each of them could wait until the client has
-    // acknowledged the one before.
-    let listener = listener.tap_io(|stream| {
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "a connection keeps its delays");
-        }
-    });
-    axum::serve(listener, router(service)).with_graceful_shutdown(end.cancelled_owned()).await
+    rolldock_listener::serve(listener, router(service), connections, HalfClosed::Answered, end).await;
+    Ok(())
 }
 
 /// Method, path and handler in one place; `openapi.json` has the same list.
@@ -156,12 +154,16 @@ fn bad(reason: impl ToString) -> QueueError {
     QueueError::BadRequest { reason: reason.to_string() }
 }
 
-async fn check_token(State(service): Shared, request: Request, next: Next) -> Response {
+async fn check_token(State(service): Shared, client: Client, request: Request, next: Next) -> Response {
     let sent = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let sent = sent.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
     let is_right =
         service.config.token.as_deref().is_none_or(|token| same(token.as_bytes(), sent.as_bytes()));
-    if is_right { next.run(request).await } else { Failure(QueueError::Unauthorized).into_response() }
+    if !is_right {
+        return Failure(QueueError::Unauthorized).into_response();
+    }
+    client.authenticated().await;
+    next.run(request).await
 }
 
 /// Compares two texts in a time that does not tell how much of them agrees.
@@ -219,18 +221,17 @@ async fn write_columns(
     done()
 }
 
-async fn take(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
+async fn take(State(service): Shared, client: Client, Path(partition): Path<String>, body: Body) -> Answer {
     let partition = service.queue.partition(&partition)?;
     let body = json_of::<TakeBody>(&service, body).await?;
     let placed = body.placed;
     let take = body.into_take()?;
-    let taking =
-        async { if placed { partition.take_unread(&take).await } else { partition.take(&take).await } };
-    let Some(mut lease) = until_end(&service, taking).await? else {
-        // A take that waits ends without rows only when no more rows will come.
-        let ended = if take.deadline.is_some() { "true" } else { "false" };
+    let (lease, ended) = until_end(&service, take_rows(&partition, &take, placed, &client)).await?;
+    let Some(mut lease) = lease else {
+        let ended = if ended { "true" } else { "false" };
         return Ok((StatusCode::NO_CONTENT, [(ENDED, ended)]).into_response());
     };
+    client.leases_for(partition.lease_term());
     let name = held_name(lease.id(), take.share.map_or(0, |share| share.member));
     let fresh_from = lease.fresh_from();
     let places = if placed { partition.places(lease.rows(), take.columns.as_deref())? } else { None };
@@ -260,6 +261,31 @@ async fn take(State(service): Shared, Path(partition): Path<String>, body: Body)
         headers.insert(LEASE, name);
     }
     Ok(response)
+}
+
+/// Takes rows. The flag says, if there is no lease, whether no more rows will come.
+async fn take_rows(
+    partition: &Partition,
+    take: &Take,
+    placed: bool,
+    client: &Client,
+) -> Result<(Option<Lease>, bool), QueueError> {
+    let taking = async |take: &Take| match placed {
+        true => partition.take_unread(take).await,
+        false => partition.take(take).await,
+    };
+    let waits = take.deadline.is_some();
+    tokio::select! {
+        biased;
+        // A take that waits ends without rows only when no more rows will come.
+        taken = taking(take) => taken.map(|lease| (lease, waits)),
+        // The client may be gone: then rows that come later must not be leased to it. If it still reads, it
+        // gets what is there.
+        () = client.closed_its_side(), if waits => {
+            let at_once = Take { deadline: None, ..take.clone() };
+            taking(&at_once).await.map(|lease| (lease, false))
+        }
+    }
 }
 
 fn streamed(body: Body) -> Response {
@@ -298,8 +324,14 @@ async fn nack(State(service): Shared, Path((partition, lease)): Path<(String, St
     done()
 }
 
-async fn renew(State(service): Shared, Path((partition, lease)): Path<(String, String)>) -> Answer {
-    service.queue.partition(&partition)?.renew_lease(lease_number(&lease)?.0)?;
+async fn renew(
+    State(service): Shared,
+    client: Client,
+    Path((partition, lease)): Path<(String, String)>,
+) -> Answer {
+    let partition = service.queue.partition(&partition)?;
+    partition.renew_lease(lease_number(&lease)?.0)?;
+    client.leases_for(partition.lease_term());
     done()
 }
 

@@ -1,0 +1,79 @@
+//! Accepts connections, and makes room for them.
+
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::Instant;
+
+use crate::connections::Connections;
+use crate::socket::Socket;
+use crate::ticket::Ticket;
+
+/// Time without data from a client after which the kernel probes its connection.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
+/// Pause after an error of the listener. Usually file descriptors have run out, and other connections have to
+/// close first.
+const ERROR_PAUSE: Duration = Duration::from_millis(50);
+/// Shortest time between two log lines about errors of the listener, which come in large numbers.
+const ERROR_LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Accepts the connections of one socket. Several sockets may share their [`Connections`].
+#[derive(Debug)]
+pub struct Acceptor {
+    listener: TcpListener,
+    connections: Connections,
+    patience: Duration,
+    logged_at: Option<Instant>,
+}
+
+impl Acceptor {
+    /// Accepts at `listener`. A client that takes no byte of an answer for
+    /// [`ConnectionLimits::keep_alive`](crate::ConnectionLimits::keep_alive) is disconnected.
+    pub fn new(listener: TcpListener, connections: Connections) -> Self {
+        let patience = connections.bounds().keep_alive;
+        Self { listener, connections, patience, logged_at: None }
+    }
+
+    /// Disconnects clients that take no byte of an answer for `patience`.
+    pub fn patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// The next connection that there is room for. Errors of the listener are logged, and accepting goes on.
+    /// Cancel-safe.
+    pub async fn accept(&mut self) -> (Socket, Ticket) {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    attend(&stream, self.patience);
+                    if let Some(seat) = self.connections.join(stream) {
+                        return (Socket::new(seat.clone()), Ticket::new(seat));
+                    }
+                }
+                Err(error) => {
+                    if self.logged_at.is_none_or(|at| at.elapsed() >= ERROR_LOG_INTERVAL) {
+                        let (connections, _) = self.connections.open();
+                        tracing::warn!(%error, connections, "cannot take a connection");
+                        self.logged_at = Some(Instant::now());
+                    }
+                    self.connections.make_room();
+                    tokio::time::sleep(ERROR_PAUSE).await;
+                }
+            }
+        }
+    }
+}
+
+/// Makes the kernel end two kinds of connections: those whose client has acknowledged no data for `patience`,
+/// even if only the kernel still holds the rest of an answer, and those whose client has disappeared without
+/// closing them. An answer is a head and a few pieces, so none of them may wait until the client has
+/// acknowledged the one before.
+///
+/// Errors are ignored: without these options such connections only last longer.
+fn attend(stream: &TcpStream, patience: Duration) {
+    let _ = stream.set_nodelay(true);
+    let _ = sockopt::set_tcp_user_timeout(stream, u32::try_from(patience.as_millis()).unwrap_or(u32::MAX));
+    let _ = sockopt::set_tcp_keepidle(stream, SILENCE_MAX)
+        .and_then(|()| sockopt::set_socket_keepalive(stream, true));
+}

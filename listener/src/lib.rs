@@ -1,0 +1,49 @@
+//! The HTTP listener of every port of Rolldock: it limits connections and their times.
+//!
+//! ```text
+//!   Acceptor -- accepts, makes room --> Socket + Ticket --> serve (axum), or a server's own loop (the proxy)
+//!                       |                                        |
+//!                  Connections <-- authenticated, lease, busy -- Client
+//! ```
+//!
+//! Clients without a token could fill a port at no cost: each idle connection takes one file descriptor, and a
+//! process may have only a thousand. So each server counts its connections ([`Connections`]) and closes one of
+//! them when a new one finds no room. A connection whose client has sent a valid token counts as
+//! authenticated. At a server without tokens, the first request has this effect.
+//!
+//! # Invariants
+//! - At most [`ConnectionLimits::max`] connections are open, and at most
+//!   [`ConnectionLimits::unauthenticated_max`] of them are not authenticated.
+//! - The connection that makes room is the one that was accepted first of those that are idle and not
+//!   authenticated; then the first of those that are not authenticated; then the one that has been idle longest.
+//!   Connections that are authenticated and have a request, an unsent answer or a lease are never closed for
+//!   others. If no connection can be closed, the new one is.
+//! - A connection that has sent bytes which the server has not read yet is not idle.
+//! - A request that has begun on an authenticated connection is never cut off by these limits.
+//! - Every state that waits for the client has a time-out: the head and the body of a request, the pause between
+//!   two requests, and the client's reading of an answer.
+//!
+//! # Deliberately absent
+//! Limits for each address of clients: all clients of a cluster may share the address of a gateway. TLS: traffic
+//! that leaves the machine belongs on a private network.
+
+mod accept;
+mod body;
+mod client;
+mod connections;
+mod limits;
+mod serve;
+mod socket;
+mod ticket;
+
+pub use accept::Acceptor;
+pub use body::Leaving;
+pub use client::{Busy, Client};
+pub use connections::Connections;
+pub use limits::ConnectionLimits;
+pub use serve::{HalfClosed, serve};
+pub use socket::Socket;
+pub use ticket::Ticket;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,67 @@
+//! The part of a connection that its task holds: it says when the connection has to be closed.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::time::{Instant, Sleep};
+
+use crate::client::Client;
+use crate::connections::Seat;
+
+/// The part of a connection that belongs to the task which drives it. Dropping this ends the count of the
+/// connection.
+#[derive(Debug)]
+pub struct Ticket {
+    seat: Arc<Seat>,
+    alarm: Pin<Box<Sleep>>,
+}
+
+impl Ticket {
+    pub(crate) fn new(seat: Arc<Seat>) -> Self {
+        let first = Instant::now() + seat.bounds().head;
+        Self { seat, alarm: Box::pin(tokio::time::sleep_until(first)) }
+    }
+
+    /// The same connection for its requests.
+    pub fn client(&self) -> Client {
+        Client::of(Arc::clone(&self.seat))
+    }
+
+    /// Ready when the connection has to be closed: for another one, or because the client has had its time.
+    /// Has to be polled after each poll of the connection, which may change what the client has time for.
+    pub fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.seat.wake_when_shed(context.waker());
+        loop {
+            if self.seat.is_shed() {
+                return Poll::Ready(());
+            }
+            let limit = self.seat.limit();
+            if let Some((at, _)) = limit
+                && at < self.alarm.deadline()
+            {
+                self.alarm.as_mut().reset(at);
+            }
+            if self.alarm.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            let now = Instant::now();
+            match limit {
+                Some((at, phase)) if at <= now => {
+                    // A request cannot begin meanwhile: the task that drives the connection is here.
+                    self.seat.count_timeout(phase);
+                    return Poll::Ready(());
+                }
+                Some((at, _)) => self.alarm.as_mut().reset(at),
+                // What follows a request has at least this much time.
+                None => self.alarm.as_mut().reset(now + self.seat.bounds().head),
+            }
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.seat.leave();
+    }
+}
