@@ -23,7 +23,7 @@ impl Ticket {
         Self { seat, alarm: Box::pin(tokio::time::sleep_until(first)) }
     }
 
-    /// The same connection for its requests.
+    /// A handle for the requests of this connection.
     pub fn client(&self) -> Client {
         Client::of(Arc::clone(&self.seat))
     }

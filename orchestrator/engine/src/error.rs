@@ -5,7 +5,7 @@ use std::time::Duration;
 /// What a caller may do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
-    /// The same request may be sent again, since the server cannot have admitted it.
+    /// The server cannot have admitted the request, so the caller may send it again.
     Retryable,
     /// The server is full. Another server may have room, or this one later.
     Backpressure,
