@@ -282,22 +282,27 @@ fn is_declared(sampler: &Sampler) -> bool {
     *sampler == Sampler::Declared
 }
 
-/// Whether a type is nested more than `depth` deep. The function recurses no deeper than that.
-fn is_deeper(dtype: &DataType, depth: usize) -> bool {
-    let Some(below) = depth.checked_sub(1) else { return true };
+/// The types of which a type consists.
+pub(crate) fn inner_types(dtype: &DataType) -> Vec<&DataType> {
     match dtype {
         DataType::List(field)
         | DataType::LargeList(field)
         | DataType::ListView(field)
         | DataType::LargeListView(field)
         | DataType::FixedSizeList(field, _)
-        | DataType::Map(field, _) => is_deeper(field.data_type(), below),
-        DataType::Struct(fields) => fields.iter().any(|field| is_deeper(field.data_type(), below)),
-        DataType::Union(fields, _) => fields.iter().any(|(_, field)| is_deeper(field.data_type(), below)),
-        DataType::Dictionary(_, values) => is_deeper(values, below),
-        DataType::RunEndEncoded(_, values) => is_deeper(values.data_type(), below),
-        _ => false,
+        | DataType::Map(field, _)
+        | DataType::RunEndEncoded(_, field) => vec![field.data_type()],
+        DataType::Struct(fields) => fields.iter().map(|field| field.data_type()).collect(),
+        DataType::Union(fields, _) => fields.iter().map(|(_, field)| field.data_type()).collect(),
+        DataType::Dictionary(_, values) => vec![values.as_ref()],
+        _ => Vec::new(),
     }
+}
+
+/// Whether a type is nested more than `depth` deep. The function recurses no deeper than that.
+fn is_deeper(dtype: &DataType, depth: usize) -> bool {
+    let Some(below) = depth.checked_sub(1) else { return true };
+    inner_types(dtype).into_iter().any(|inner| is_deeper(inner, below))
 }
 
 fn default_lease_ms() -> u64 {

@@ -16,6 +16,7 @@ use flatbuffers::VerifierOptions;
 
 use super::{bad, broken};
 use crate::QueueError;
+use crate::config::inner_types;
 
 /// The maximum number of tables in a head. A field takes two or three, and each of its metadata one. A head may
 /// name one table many times, so its length does not limit what is made of it.
@@ -90,23 +91,6 @@ fn check_type(dtype: &DataType) -> Result<(), QueueError> {
             Err(wrong("run ends of type Int16, Int32 or Int64"))
         }
         _ => inner_types(dtype).into_iter().try_for_each(check_type),
-    }
-}
-
-/// The types of which a type consists.
-fn inner_types(dtype: &DataType) -> Vec<&DataType> {
-    match dtype {
-        DataType::List(field)
-        | DataType::LargeList(field)
-        | DataType::ListView(field)
-        | DataType::LargeListView(field)
-        | DataType::FixedSizeList(field, _)
-        | DataType::Map(field, _)
-        | DataType::RunEndEncoded(_, field) => vec![field.data_type()],
-        DataType::Struct(fields) => fields.iter().map(|field| field.data_type()).collect(),
-        DataType::Union(fields, _) => fields.iter().map(|(_, field)| field.data_type()).collect(),
-        DataType::Dictionary(_, values) => vec![values.as_ref()],
-        _ => Vec::new(),
     }
 }
 
