@@ -60,17 +60,23 @@ async fn ask(stream: &mut TcpStream, request: &str) -> u16 {
     head.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-#[tokio::test]
-async fn idle_connections_without_a_token_keep_no_client_out() {
-    const STRANGERS: usize = 1_100;
-    allow_files(STRANGERS as u64 + 500);
-    let served = limited(64, 16).await;
-    let owner = client(&served);
+/// A connection that has a lease of the only group.
+async fn holder_of_a_lease(served: &Served) -> TcpStream {
+    let owner = client(served);
     owner.declare(spec()).await.unwrap();
     owner.put("train", Put::group("a", batch(0, 1)), soon()).await.unwrap();
     let mut holder = TcpStream::connect(served.address).await.unwrap();
     let take = request("POST", "/v1/partitions/train/take", r#"{"task":"train","groups":1}"#);
     assert_eq!(ask(&mut holder, &take).await, 200);
+    holder
+}
+
+#[tokio::test]
+async fn idle_connections_without_a_token_keep_no_client_out() {
+    const STRANGERS: usize = 1_100;
+    allow_files(STRANGERS as u64 + 500);
+    let served = limited(64, 16).await;
+    let mut holder = holder_of_a_lease(&served).await;
     let mut strangers = Vec::new();
     for _ in 0..STRANGERS {
         strangers.push(TcpStream::connect(served.address).await.unwrap());
@@ -91,12 +97,7 @@ async fn idle_connections_without_a_token_keep_no_client_out() {
 #[tokio::test]
 async fn clients_with_a_token_do_not_close_the_connection_of_a_lease() {
     let served = limited(4, 4).await;
-    let owner = client(&served);
-    owner.declare(spec()).await.unwrap();
-    owner.put("train", Put::group("a", batch(0, 1)), soon()).await.unwrap();
-    let mut holder = TcpStream::connect(served.address).await.unwrap();
-    let take = request("POST", "/v1/partitions/train/take", r#"{"task":"train","groups":1}"#);
-    assert_eq!(ask(&mut holder, &take).await, 200);
+    let mut holder = holder_of_a_lease(&served).await;
     let inspect = request("GET", "/v1/inspect", "");
     let mut others = Vec::new();
     for _ in 0..20 {
