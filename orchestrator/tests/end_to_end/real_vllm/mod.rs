@@ -3,7 +3,8 @@
 //!
 //! `tests/real_vllm.sh` installs vLLM, sets `ROLLDOCK_VLLM_START` to the script that starts a server, and
 //! runs these tests. A server takes up to 90 s to start, so all parts use one pair of servers, in an order
-//! that needs few restarts.
+//! that needs few restarts. With `ROLLDOCK_VLLM_AFTER`, the parts begin when the file of that name exists: the
+//! servers can start while the machine is still busy with something else.
 
 mod answers;
 mod faults;
@@ -15,8 +16,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use crate::support::shared;
 use crate::support::vllm::Vllm;
+use crate::support::{shared, wait_within};
 
 /// With this flag a server takes and returns token ids. Without it, clients use `/v1/completions`.
 const SCALE_OUT: [&str; 1] = ["--enable-scale-out"];
@@ -38,6 +39,9 @@ fn real_servers_answer_fail_and_change_their_versions() {
     let mut second = Vllm::start(&script, logs.path(), port + 1, &[]);
     first.wait_until_healthy();
     second.wait_until_healthy();
+    if let Some(file) = std::env::var_os("ROLLDOCK_VLLM_AFTER").map(PathBuf::from) {
+        wait_within(GENERATED, "file of ROLLDOCK_VLLM_AFTER", || file.exists());
+    }
 
     part("main job", || {
         answers::a_run_over_two_servers_speaks_both_dialects_and_frees_them_when_it_stops(&first, &second)
