@@ -125,8 +125,7 @@ pub(super) fn a_killed_server_is_replaced_and_used_again_when_it_is_back(first: 
     let noticed = step.time_to_lose(first, since);
     eprintln!("killed: noticed after {noticed:?}");
     assert!(noticed <= NOTICED, "{noticed:?}");
-    first.restart(&SCALE_OUT);
-    first.wait_until_healthy();
+    first.restart_beside(second, &SCALE_OUT);
     wait_for("request on the server that came back", || {
         metric(&first.url, "vllm:generation_tokens_total") > 0.0
     });

@@ -318,8 +318,7 @@ pub(super) fn a_server_that_dies_while_it_is_paused_is_done_without_until_it_is_
     first.kill();
     run.serves(1);
     run.steps_on(2);
-    first.restart(&SCALE_OUT);
-    first.wait_until_healthy();
+    first.restart_beside(second, &SCALE_OUT);
     wait_for("request on the server that came back", || {
         metric(&first.url, "vllm:generation_tokens_total") > 0.0
     });

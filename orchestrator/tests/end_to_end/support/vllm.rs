@@ -126,6 +126,15 @@ impl Vllm {
         self.process = launch(&self.script, &self.log, port, flags);
     }
 
+    /// Restarts the server and waits until it is healthy. The engine of `other` is paused until then: a start needs
+    /// a core for most of a minute, and takes twice as long beside an engine that generates.
+    pub(crate) fn restart_beside(&mut self, other: &Self, flags: &[&str]) {
+        post(&other.url, "/pause?mode=keep");
+        self.restart(flags);
+        self.wait_until_healthy();
+        post(&other.url, "/resume");
+    }
+
     fn signal_group(&self, signal: &str) {
         let group = format!("-{}", self.process.id());
         // The process may have ended already.
@@ -149,6 +158,9 @@ impl Drop for Vllm {
 fn launch(script: &Path, log: &Path, port: u16, flags: &[&str]) -> Child {
     let output = File::options().create(true).append(true).open(log).unwrap();
     let mut command = Command::new(script);
-    command.arg(port.to_string()).args(flags).process_group(0).stdin(Stdio::null());
+    // The process of the engine executes the model itself. A process for the executor would start 10 s later.
+    command.env("VLLM_ENABLE_V1_MULTIPROCESSING", "0");
+    let executor = ["--distributed-executor-backend", "uni"];
+    command.arg(port.to_string()).args(executor).args(flags).process_group(0).stdin(Stdio::null());
     command.stdout(output.try_clone().unwrap()).stderr(output).spawn().unwrap()
 }
