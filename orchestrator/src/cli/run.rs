@@ -11,7 +11,7 @@ use crate::run::{Ending, RECIPE_FILE, Run, Unfinished, default_out, is_free, que
 use crate::scope::Scope;
 use rolldock_ledger::ledger_file;
 
-/// Maximum number of directories for runs of one recipe. A further run is an error until some are removed.
+/// Maximum number of default directories of one recipe. If all are taken, a run that names none is an error.
 const OUTS_MAX: u32 = 10_000;
 
 pub(super) async fn run(args: RunArgs, progress: &Progress) -> anyhow::Result<ExitCode> {
@@ -113,9 +113,14 @@ fn check_changes(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
 fn choose_out(asked: Option<PathBuf>, recipe: &Path) -> anyhow::Result<PathBuf> {
     let Some(out) = asked else {
         let first = default_out(recipe);
-        let numbered = (2..OUTS_MAX).map(|number| PathBuf::from(format!("{}-{number}", first.display())));
+        let numbered = (2..=OUTS_MAX).map(|number| PathBuf::from(format!("{}-{number}", first.display())));
         let free = std::iter::once(first.clone()).chain(numbered).find(|out| is_free(out));
-        let taken = || UsageError(format!("{} and its numbered neighbours are all taken", first.display()));
+        let taken = || {
+            let first = first.display();
+            let words =
+                format!("{first} and {first}-2 to {first}-{OUTS_MAX} are taken; name another with --out");
+            UsageError(words)
+        };
         return Ok(free.ok_or_else(taken)?);
     };
     if is_run(&out) || is_free(&out) {
