@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What building costs: CPU seconds (user and system) of fresh clones with empty target folders, beside an older commit.
+"""Measures the cost of building in fresh clones with empty target folders, and compares it with an older commit.
 
-usage: bench/build.py [--only PART ...] [--base COMMIT] [--keep DIR] [--json FILE]
+usage: bench/build.py [--only PART]... [--base COMMIT] [--keep DIR] [--json FILE]
 
-Parts: base (the older commit; half an hour), head (this commit), size (the shipped binary), rates (what the binaries of
-the two profiles reach in `rolldock-bench client`). Without --only all are measured. A bar that does not hold makes the
-exit code 1. Only what is committed is measured. Crates are fetched before the clock runs.
+The cost is CPU seconds, user and system. Parts: base (builds of the older commit; takes half an hour), head (builds of
+this commit), size (the shipped binary), rates (the speed of the binaries of the profiles `dev` and `dist` in
+`rolldock-bench client`). Without --only all parts are measured. If a bar does not hold, the exit code is 1. Changes
+that are not committed are not measured. Crates are fetched before the clock runs.
 """
 
 import argparse
@@ -68,7 +69,7 @@ class Clone:
         self.call(["cargo", "fetch", "--locked", "--quiet"])
 
     def call(self, command):
-        """Runs a command in the clone; its CPU seconds, and those of all that it started and waited for."""
+        """Runs a command in the clone. Returns its CPU seconds, with those of the processes that it waited for."""
         print(f"{self.name}: {' '.join(map(str, command))}", file=sys.stderr, flush=True)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(
@@ -80,7 +81,7 @@ class Clone:
         return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
     def built(self):
-        """CPU seconds of each thing that is measured."""
+        """Builds the clone. Returns the CPU seconds of each figure in RATIOS_AT_MOST."""
         if self.target.exists():
             sys.exit(f"{self.target}: expected no target folder yet")
         first = self.call(["cargo", *FIRST[self.name]])
@@ -144,9 +145,9 @@ def measure(parts, place, base):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", choices=PARTS, help="measures this part; may be given many times")
+    parser.add_argument("--only", action="append", choices=PARTS, help="measures this part (repeatable)")
     parser.add_argument("--base", default=BASE, help="the older commit")
-    parser.add_argument("--keep", type=pathlib.Path, metavar="DIR", help="where clones and targets lie, and stay")
+    parser.add_argument("--keep", type=pathlib.Path, metavar="DIR", help="keeps the clones and target folders in DIR")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="writes the figures as JSON")
     options = parser.parse_args()
     refuse_global_settings()

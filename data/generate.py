@@ -5,12 +5,13 @@
 
 writes `arithmetic/train.jsonl` (2,000 rows, seed 20261) and `arithmetic/validation.jsonl` (64 rows, seed
 20262) beside this file, or below DIR. The same Python source gives the same bytes everywhere: it uses the
-standard library only, a random generator written out below, and no iteration over sets or hashes. A test of
-the orchestrator runs it and compares.
+standard library only, a random generator that is defined below, and no iteration over sets or hashes. A test
+of the orchestrator runs it and compares the files.
 
-Rows have the columns of the DAPO / verl data sets. `extra_info.difficulty` is ours: 0 is what every model
-gets right, 1 what none does. It grows with the operands and the number of steps, and the last kinds cannot
-be done in one's head at all, so groups come out all right, mixed and all wrong.
+Rows have the columns of the DAPO / verl data sets. `extra_info.difficulty` is added by us: every model solves
+a problem of difficulty 0, and none a problem of difficulty 1. It grows with the operands and the number of
+steps. The last kinds cannot be solved without a calculator. So there are groups with only right answers, with
+right and wrong ones, and with only wrong ones.
 """
 
 import argparse
@@ -167,7 +168,7 @@ KINDS = (addition, multiplication, shopping, sharing, working, travelling, seque
 
 
 def rows(count, seed, split, taken):
-    """`count` rows whose questions are in none of the rows before; `taken` remembers the questions."""
+    """Yields `count` rows whose questions are not in `taken`, and adds their questions to `taken`."""
     rng = SplitMix(seed)
     index = 0
     while index < count:
@@ -195,9 +196,11 @@ def write(path, lines):
 
 def main():
     parser = argparse.ArgumentParser(description="Write Rolldock's arithmetic data set.")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).parent, help="folder to write below")
+    parser.add_argument(
+        "--out", type=pathlib.Path, default=pathlib.Path(__file__).parent, help="folder to write arithmetic/ into"
+    )
     out = parser.parse_args().out
-    # Shared, so that no validation question stands in the training rows.
+    # Both calls share it, so that no validation question is in the training rows.
     taken = set()
     write(out / "arithmetic" / "train.jsonl", rows(TRAIN_ROWS, TRAIN_SEED, "train", taken))
     write(out / "arithmetic" / "validation.jsonl", rows(VALIDATION_ROWS, VALIDATION_SEED, "validation", taken))

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Installs vLLM for CPU, and runs the tests with two real servers that have a tiny random model. The tests use
-# the servers, pause, stop and kill them, and give them new versions. Prints a note and skips the tests if the
-# folder with the installer is not beside the checkout.
+# the servers, pause, stop and kill them, and give them new versions. Prints a note and skips the tests if
+# shared/vllm/setup.sh, which installs vLLM, is not beside the checkout.
 # usage: tests/real_vllm.sh [PORT]   (uses PORT, which is 18101 by default, and PORT + 1)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 vllm=../shared/vllm
 if [[ ! -x $vllm/setup.sh ]]; then
-  echo "skipped: $vllm does not exist"
+  echo "skipped: $vllm/setup.sh does not exist or is not executable"
   exit 0
 fi
 "$vllm/setup.sh"

@@ -50,7 +50,7 @@ enum Command {
     Queue(QueueOptions),
     /// The cost of a score, and whether our scorers agree with verl's and math-verify
     Reward(RewardOptions),
-    /// Answers requests at once, for another sub-command
+    /// Answers requests immediately, for another sub-command
     #[command(hide = true)]
     Echo,
     /// Serves simulated servers for another sub-command, in a process of their own

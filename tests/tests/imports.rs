@@ -1,9 +1,11 @@
 //! Checks which crates and modules import which others.
 //!
 //! Each top-level folder has one rule. A crate may import crates of its own folder, and crates of the
-//! folders that the rule names. Cargo itself refuses circles between crates. Two more rules are about
-//! modules: in `rolldock` only some modules import recipes, and in `rolldock-queue` the core does not import
-//! the edges.
+//! folders that the rule names. None of our crates is a build dependency of another. Cargo itself refuses
+//! circles between crates.
+//!
+//! Two more rules are about modules. In `rolldock` only some modules import recipes. In `rolldock-queue` the
+//! core does not import the edges, which are the ways in which rows and calls leave the process.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +16,7 @@ use syn::visit::{self, Visit};
 use syn::{Item, ItemUse, UseTree};
 
 const LEAVES: [&str; 4] = ["loadbalancer", "queue", "reward", "simengine"];
-/// The HTTP listener of every port: crates of all folders may import it, and it imports none of ours.
+/// The crate of the HTTP listener. Crates of all folders may import it, and it imports none of our crates.
 const LISTENER: &str = "listener";
 
 /// Maps each top-level folder that has crates to the other folders whose crates it may import.
@@ -50,11 +52,13 @@ fn crates_import_only_what_the_architecture_allows() {
         metadata.packages.iter().map(|package| (package.name.as_str(), folder(package))).collect();
     let with_crates: BTreeSet<&str> = folders.values().copied().collect();
     for ruled in rules.keys() {
-        assert!(with_crates.contains(ruled), "{ruled}/ has no crate any more; change the rules with it");
+        assert!(with_crates.contains(ruled), "{ruled}/ has no crate any more; remove its rule");
     }
     for package in &metadata.packages {
         let (name, from) = (package.name.as_str(), folder(package));
-        let rule = rules.get(from).unwrap_or_else(|| panic!("{from}/ is new: say here what it may import"));
+        let rule = rules
+            .get(from)
+            .unwrap_or_else(|| panic!("{from}/ is new; add a rule that says what it may import"));
         for dependency in &package.dependencies {
             let imported = dependency.name.as_str();
             let Some(to) = folders.get(imported) else { continue };
@@ -63,16 +67,20 @@ fn crates_import_only_what_the_architecture_allows() {
                 "{name} imports {imported} ({:?}), and {from}/ may not import {to}/",
                 dependency.kind
             );
-            assert_ne!(dependency.kind, DependencyKind::Build, "{name} builds with {imported}");
+            assert_ne!(
+                dependency.kind,
+                DependencyKind::Build,
+                "{name} has {imported} as a build dependency; expected none of our crates there"
+            );
         }
     }
 }
 
-/// The modules of `rolldock` that may import recipes. All others must not.
+/// The modules of `rolldock` that may import recipes. No other module may.
 const ABOVE_RECIPES: [&str; 3] = ["cli", "recipe", "run"];
 
 #[test]
-fn what_lies_below_a_run_knows_no_recipe() {
+fn only_cli_recipe_and_run_import_recipes() {
     let source = rolldock_tests::workspace_root().join("orchestrator").join("src");
     let mut folders = vec![source.clone()];
     while let Some(folder) = folders.pop() {
@@ -93,10 +101,11 @@ fn what_lies_below_a_run_knows_no_recipe() {
     }
 }
 
-/// The module of `rolldock-queue` that contains the edges.
+/// The module of `rolldock-queue` through which rows and calls leave the process: HTTP, shared memory,
+/// snapshots, exports and others. All other modules are the core.
 const EDGES: &str = "edges";
 
-/// Appends the paths that an import names to `paths`.
+/// Appends to `paths` the paths that an import names.
 fn paths_of(tree: &UseTree, before: &[String], paths: &mut Vec<Vec<String>>) {
     let with = |name: &syn::Ident| [before, &[name.to_string()]].concat();
     match tree {
@@ -108,8 +117,8 @@ fn paths_of(tree: &UseTree, before: &[String], paths: &mut Vec<Vec<String>>) {
     }
 }
 
-/// Collects the paths in a file that lead to the edges, either through their module or through a name that
-/// the root of the crate re-exports from it.
+/// Collects the paths in a file that lead to the edges, through their module or through a name that the root
+/// of the crate re-exports from it.
 struct OfEdges<'a> {
     at_the_root: &'a BTreeSet<String>,
     found: Vec<String>,
@@ -170,7 +179,7 @@ fn sources(folder: &Path, except: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn the_core_of_the_queue_knows_no_edge() {
+fn the_queue_core_does_not_import_edges() {
     let source = rolldock_tests::workspace_root().join("queue").join("src");
     let root = source.join("lib.rs");
     let at_the_root = offered_from_edges(&syn::parse_file(&std::fs::read_to_string(&root).unwrap()).unwrap());
@@ -180,7 +189,7 @@ fn the_core_of_the_queue_knows_no_edge() {
     assert!(core.len() > 50, "only {} files were read", core.len());
     for path in core.into_iter().filter(|path| *path != root) {
         let found = says_of_edges(&std::fs::read_to_string(&path).unwrap(), &at_the_root);
-        assert!(found.is_empty(), "{} of the core imports {}", path.display(), found.join(", "));
+        assert!(found.is_empty(), "{} is in the core and imports {}", path.display(), found.join(", "));
     }
 }
 

@@ -1,11 +1,15 @@
-//! Compares the proxy with other routers, each in front of two backends that answer at once.
+//! Compares the proxy with other routers, each in front of two backends that answer immediately.
 //!
-//! Every round measures each router, in a new order, and the backends directly. The overhead of a router is
-//! its median time minus the median time of the backends in the same round. Ratios are also computed per
-//! round, with Student's confidence interval over the rounds. The client and the backends are each pinned to
-//! a core, because in a fleet they never share one. They poll instead of sleeping, because the time to wake a
-//! sleeping core of a virtual machine can change five-fold from one minute to the next. The routers are not
-//! pinned.
+//! Every round measures each router, and one backend directly, in rotated order. The overhead of a router is
+//! its median time for a request minus that of the backend in the same round. The ratio of two overheads is
+//! computed for each round; the figure is the geometric mean over the rounds, with Student's confidence
+//! interval. The other times and rates are medians over the rounds, and their ratios are ratios of medians.
+//! Memory is measured after the last round.
+//!
+//! The backends and the client of the sequential requests are each pinned to a core, because in a fleet they
+//! never share one. They poll instead of sleeping, because the time to wake a sleeping core of a virtual
+//! machine can change five-fold from one minute to the next. The client of the concurrent requests and the
+//! routers are not pinned.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -67,7 +71,7 @@ impl Process {
     }
 }
 
-/// A target of the requests: a router, or the backend itself.
+/// A target of the requests: a router or a backend.
 struct Runner {
     name: String,
     address: SocketAddr,
@@ -217,7 +221,8 @@ fn install() -> anyhow::Result<PathBuf> {
         anyhow::Ok(())
     };
     if !folder.join("bin/python").exists() {
-        run(Path::new("python3"), &["-m", "venv", folder.to_str().context("a folder that is no text")?])?;
+        let place = folder.to_str().context("the path of the folder is not UTF-8")?;
+        run(Path::new("python3"), &["-m", "venv", place])?;
     }
     let wanted = PEERS.map(|(name, version, _)| format!("{name}=={version}"));
     let mut arguments = vec!["install", "--quiet", "--disable-pip-version-check"];
@@ -304,7 +309,7 @@ pub(super) fn measure(quick: bool, with_peers: bool) -> anyhow::Result<Vec<Figur
 
 fn figures(runners: &[Runner]) -> Vec<Figure> {
     let [direct, ours, peers @ ..] = runners else { return Vec::new() };
-    // An overhead within the noise of the backend itself counts as a microsecond.
+    // An overhead below a microsecond is noise, and counts as one.
     let added = |runner: &Runner| -> Vec<f64> {
         runner
             .alone_us
@@ -316,9 +321,9 @@ fn figures(runners: &[Runner]) -> Vec<Figure> {
     let ours_added = added(ours);
     let memory = ours.process.as_ref().map_or(0.0, Process::resident) / 1e6;
     let mut figures = vec![
-        Figure::new("proxy, one request at a time: added to the median", median(&ours_added), "us"),
+        Figure::new("proxy, one request at a time: overhead", median(&ours_added), "us"),
         Figure::new("proxy, one request at a time: 99 of 100 take at most", median(&ours.alone_p99_us), "us"),
-        Figure::new(format!("proxy, {TOGETHER} at once"), median(&ours.rate), "requests/s"),
+        Figure::new(format!("proxy, {TOGETHER} concurrent requests"), median(&ours.rate), "requests/s"),
         Figure::new("proxy: resident memory", memory, "MB").bar(Bar::AtMost(20.0)),
     ];
     for peer in peers {
@@ -326,9 +331,9 @@ fn figures(runners: &[Runner]) -> Vec<Figure> {
         let ratios: Vec<f64> =
             ours_added.iter().zip(&theirs_added).map(|(ours, theirs)| ours / theirs).collect();
         let (mean, low, high) = interval(&ratios);
-        let name = format!("added to the median, over {}'s ({low:.2} to {high:.2})", peer.name);
+        let name = format!("overhead divided by that of {} (95 % interval {low:.2} to {high:.2})", peer.name);
         figures.push(Figure::new(name, mean, "x").bar(Bar::AtMost(1.0)));
-        let rate = Figure::new(format!("{TOGETHER} at once"), median(&ours.rate), "requests/s");
+        let rate = Figure::new(format!("{TOGETHER} concurrent requests"), median(&ours.rate), "requests/s");
         figures.push(rate.against_named(&peer.name, median(&peer.rate)).bar(Bar::RatioAtLeast(1.5)));
         let p99 = Figure::new("99 of 100 take at most", median(&ours.alone_p99_us), "us");
         figures.push(p99.against_named(&peer.name, median(&peer.alone_p99_us)));

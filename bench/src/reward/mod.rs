@@ -1,9 +1,9 @@
 //! `reward`: the cost of a score, and whether our scorers agree with others.
 //!
-//! Without a peer it measures the speed of `math_dapo` ([`speed`]), the time of every scorer on the worst
-//! megabyte ([`nasty`]), and how often `math_equiv` is right on pairs whose right verdict is known
-//! ([`agreement`]). With `--peer` it also measures verl's scorers in Python, which ours must agree with on
-//! any text ([`fuzz`]), and the library `math-verify`.
+//! Without a peer it measures the speed of `math_dapo` ([`speed`]), the longest time of a score over many
+//! hostile texts of a megabyte ([`nasty`]), and how often `math_equiv` is right on pairs whose right verdict
+//! is known ([`agreement`]). With `--peer` it also measures the library `math-verify` and verl's scorers in
+//! Python, with which ours must agree on any text ([`fuzz`]).
 
 mod agreement;
 mod data;
@@ -30,7 +30,7 @@ pub(crate) struct RewardArgs {
     /// ~/.cache/rolldock-scorers or the folder that ROLLDOCK_SCORERS_ENV names
     #[arg(long)]
     peer: bool,
-    /// How long hostile texts are compared with verl's scorers; only with --peer
+    /// Seconds for which our scores of hostile texts are compared with verl's; only with --peer
     #[arg(long, value_name = "SECONDS", requires = "peer")]
     fuzz: Option<u64>,
     /// Seed of the hostile texts

@@ -1,5 +1,5 @@
-//! Measures the time of a score on the worst megabyte. The texts repeat the patterns that a scorer looks for,
-//! alone and in the place of the answer.
+//! Measures the longest time of a score over many hostile texts of a megabyte. The texts repeat the patterns
+//! that a scorer looks for, alone and in the place of the answer.
 //!
 //! No output of a model may lead to a score that takes a noticeable time. Only CPU time counts. A slow score
 //! is measured twice and the faster time counts, so that the machine's other load has little effect.
@@ -63,7 +63,8 @@ struct Subject {
     truth: &'static str,
 }
 
-/// Every scorer that searches the text, with its options and a truth that it accepts.
+/// The built-in scorers, each with options and a truth that it accepts. `rubric` and `routed` are missing,
+/// because they call other scorers.
 fn subjects() -> anyhow::Result<Vec<Subject>> {
     let all: [(&str, Value, &str); 13] = [
         ("math_dapo 2025", json!({"scorer": "math_dapo", "variant": "2025"}), "42"),
@@ -123,7 +124,7 @@ pub(super) fn figures(quick: bool) -> anyhow::Result<Vec<Figure>> {
         }
     }
     let figures = subjects.iter().zip(worst).map(|(subject, worst)| {
-        let what = format!("{}: the worst megabyte", subject.name);
+        let what = format!("{}: longest time for a megabyte", subject.name);
         Figure::new(what, worst, "ms").bar(Bar::AtMost(MOST_MS))
     });
     Ok(figures.collect())

@@ -64,7 +64,7 @@ pub struct DispatchRecord {
     pub step: u64,
     /// The policy version at the moment of sending.
     pub policy_version: u64,
-    /// Attempts that its parents have used up.
+    /// The attempt with which its samples start; a carried sample continues with its own.
     pub first_attempt: u32,
     /// How often its number was sent back because it was too old.
     pub returns: u32,
@@ -93,7 +93,7 @@ pub enum Next {
     Again,
     /// It is sent out again without tokens.
     Anew {
-        /// The first attempt that is not used up.
+        /// The attempt with which its samples start.
         first_attempt: u32,
     },
     /// It is sent out again from these tokens.

@@ -29,7 +29,7 @@ pub struct QueuedPrompt {
     pub row: u64,
     /// How many epochs came before this visit to the row.
     pub visit: u32,
-    /// The first attempt that is not used up.
+    /// The attempt with which its samples start.
     pub first_attempt: u32,
     /// How often it was sent back because it was too old.
     pub returns: u32,

@@ -6,8 +6,8 @@
 //! the others are skipped.
 //!
 //! # Invariants
-//! A version is published only when at least one server has it. The updater keeps servers that missed it out
-//! of rotation. At most one update runs at a time.
+//! A version is published only if at least one server has it, or if no server is alive. The updater keeps
+//! servers that lack the version out of rotation. At most one update runs at a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,7 +81,7 @@ pub trait ApplyVersion: Send + Sync + 'static {
         future::ready(()).boxed()
     }
 
-    /// Brings servers that missed a version up to date later, until `end`.
+    /// Brings servers that lack the version up to date after the update, until `end`.
     fn keep_up(self: Arc<Self>, end: CancellationToken) -> BoxFuture<'static, ()> {
         drop(end);
         future::ready(()).boxed()
@@ -292,7 +292,7 @@ impl Driver {
                 tracing::error!(
                     version,
                     reason,
-                    "no server has got the new weights; the version does not change"
+                    "no server has the new weights; the version does not change"
                 );
                 self.state.fail_update(version, &reason);
                 false
@@ -301,8 +301,8 @@ impl Driver {
     }
 }
 
-/// The number of servers that have the version, or the reason why no server has it. For a fleet without
-/// servers it is 0.
+/// The number of servers that have the version, or the reason why no server has it. If no server was asked,
+/// because none is alive, the number is 0.
 fn has_any_server(version: u64, updated: usize, missed: &[Missed]) -> Result<usize, String> {
     for Missed { server, reason } in missed {
         tracing::warn!(version, server, reason, "a server has missed the new weights and is kept out");

@@ -1,9 +1,9 @@
-//! The one place that starts tasks. Each task has a name, which is logged if the task panics.
+//! Starts the tasks of the orchestrator. Each task has a name, which is logged if the task panics.
 //!
-//! A [`Scope`] owns the tasks started in it and the token that ends them: no task outlives its owner, and a
-//! shutdown can wait for all of them. Leaf crates that need a task of their own are handed the scope's
-//! tracker and token; `clippy.toml` forbids `tokio::spawn` and `spawn_blocking` everywhere else, and a test
-//! finds tasks that are started without a name.
+//! A [`Scope`] has a tracker of the tasks started in it, and the token that ends them. Closing a scope
+//! cancels the token and waits for the tasks, up to a limit. Leaf crates start their tasks in their `tasks`
+//! modules, with the scope's tracker and token. `clippy.toml` forbids `tokio::spawn` and `spawn_blocking`
+//! elsewhere, and a test finds tasks that are started without a name.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -87,7 +87,7 @@ impl Scope {
         &self.tracker
     }
 
-    /// Asks every task to end and waits for them; `false` when some were still there after `limit`.
+    /// Asks every task to end and waits for them. Returns `false` if some still run after `limit`.
     ///
     /// Cancel-safe.
     pub async fn close(&self, limit: Duration) -> bool {
@@ -108,7 +108,7 @@ where
     tokio::task::spawn_blocking(move || named_blocking(name, work))
 }
 
-/// Says which task panicked, and lets the panic go on to the task's owner.
+/// Logs the name of a task that panicked, and passes the panic on to the task's owner.
 async fn named<F: Future>(name: &'static str, task: F) -> F::Output {
     match AssertUnwindSafe(task).catch_unwind().await {
         Ok(output) => output,
@@ -119,7 +119,7 @@ async fn named<F: Future>(name: &'static str, task: F) -> F::Output {
     }
 }
 
-/// Says which work panicked, and lets the panic go on to the work's owner.
+/// Logs the name of the work that panicked, and passes the panic on to the work's owner.
 fn named_blocking<T>(name: &'static str, work: impl FnOnce() -> T) -> T {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(output) => output,

@@ -52,7 +52,7 @@ pub(super) async fn run(args: RunArgs, progress: &Progress) -> anyhow::Result<Ex
     })
 }
 
-/// The named recipe, or else the recipe in the directory of the resumed run.
+/// The file of the named recipe. If none is named, it is the recipe in the directory of the resumed run.
 fn recipe_file(named: Option<PathBuf>, resume: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(file) = named {
         return Ok(file);
@@ -65,7 +65,7 @@ fn recipe_file(named: Option<PathBuf>, resume: Option<&Path>) -> anyhow::Result<
     Ok(file)
 }
 
-/// The error of a recipe, and what is wrong with the directory that was named beside it.
+/// Adds the error of the `--out` directory, if it has one, to that of the recipe: both are reported at once.
 fn with_out(error: RecipeError, out: Option<PathBuf>, recipe: &Path) -> anyhow::Error {
     match out.map(|out| choose_out(Some(out), recipe)) {
         Some(Err(wrong)) => UsageError(format!("{error}\n\n{wrong}")).into(),
@@ -108,8 +108,8 @@ fn check_changes(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The directory of the run. A named directory must have a run with a ledger, or be free. Without a name it is
-/// the first free one of the default directory and its numbered variants.
+/// The directory of the run. A named directory must have a run with a ledger, or be free. If none is named, it
+/// is the first free one of the default directory and its numbered variants.
 fn choose_out(asked: Option<PathBuf>, recipe: &Path) -> anyhow::Result<PathBuf> {
     let Some(out) = asked else {
         let first = default_out(recipe);

@@ -13,8 +13,8 @@
 //! - [`EarlyStop::Off`]: groups are decided in dispatch order too, but every group that was sent out is
 //!   awaited.
 //!
-//! A group that is rejected only by gates that yield is set aside, and accepted at the end of a step that
-//! would be short otherwise.
+//! A group that is rejected only by gates that yield is set aside. If the step would be short without the
+//! group, it accepts the group at its end.
 //!
 //! # What is handed from step to step
 //! Held groups (valid, beyond the target) and requeued prompts keep their dispatch numbers, which are smaller
@@ -58,11 +58,11 @@ pub(crate) struct Dispatch {
     pub(crate) id: DispatchId,
     pub(crate) number: u64,
     pub(crate) prompt: Arc<Prompt>,
-    /// Attempts that its parents have used up.
+    /// The attempt with which its samples start; a carried sample continues with its own.
     pub(crate) first_attempt: u32,
-    /// The servers' version when it was sent out, or the version of the oldest token that it brings.
+    /// The servers' version when it was sent out, or that of its oldest carried token if that is lower.
     pub(crate) policy_version: u64,
-    /// The samples that its parent has left.
+    /// The finished samples and the tokens that the previous dispatch of this prompt has passed on.
     pub(crate) carried: Option<Arc<CarriedGroup>>,
     pub(crate) returns: u32,
 }
@@ -85,7 +85,7 @@ pub(crate) enum GroupEnd {
     Valid(Box<Group>),
     /// All samples are finished, and a gate rejects the group for this reason.
     Filtered(&'static str),
-    /// All samples are finished, and only gates reject the group that yield to a step that would be short.
+    /// All samples are finished. The group is rejected only by gates that yield when a step would be short.
     SetAside(Box<Group>),
     /// Cut off by the early stop or an interrupt.
     Cancelled,
@@ -142,7 +142,7 @@ pub(crate) struct Board {
     config: BoardConfig,
     dispatches: Dispatches,
     step: u64,
-    /// The step up to which steps follow each other without a cut, if the run is a flow.
+    /// The last step of the flow that [`begin_flow`](Self::begin_flow) started; `None` outside a flow.
     flow_until: Option<u64>,
     target: usize,
     /// The version of the servers.
@@ -152,23 +152,22 @@ pub(crate) struct Board {
     next_number: u64,
     /// Undecided numbers of this step, in dispatch order.
     slots: BTreeMap<u64, Slot>,
-    /// The numbers in `slots` that are `Queued`, and below those that are `Valid`: finding the first one
-    /// needs no scan.
+    /// The numbers of the `Queued` and of the `Valid` slots: finding the first of a kind needs no scan.
     queued: BTreeSet<u64>,
     undecided: BTreeSet<u64>,
-    /// Filtered groups that a short step may accept, by number; at most as many as the step may still need.
+    /// Groups that were set aside, by number: at most as many as the step would need if it were short.
     set_aside: BTreeMap<u64, Box<Group>>,
     running: usize,
-    /// Prompts that were drawn and never dispatched; the next step starts with those that are left.
+    /// Prompts that were drawn and not dispatched yet. The next step starts with those that are left.
     fresh: VecDeque<Drawn>,
     source_exhausted: bool,
     /// New prompts dispatched in this step, and the generation batches opened for them.
     dispatched_new: usize,
     batches_opened: usize,
     accepted_count: usize,
-    /// Later steps that an earlier life of the run has ended.
+    /// Steps after the first open one that an earlier process has ended.
     ended_before: BTreeSet<u64>,
-    /// Accepted groups of each step that an earlier life of the run has begun.
+    /// The number of accepted groups of each step that an earlier process began but did not end.
     accepted_before: BTreeMap<u64, usize>,
     /// Accepted groups of the step by their staleness at the claim.
     ages: BTreeMap<u64, u64>,
@@ -214,7 +213,7 @@ impl Board {
             return Next::Done;
         }
         if let Some(number) = self.queued.pop_first() {
-            // This holds under on-demand launch too: in dispatch order every later group waits for it.
+            // `may_dispatch_new` does not matter: in dispatch order every later group waits for this one.
             let Some(Slot::Queued(requeued)) = self.slots.remove(&number) else { return Next::Wait };
             return Next::Run(self.send_out_again(number, requeued));
         }
@@ -323,7 +322,7 @@ impl Board {
         &self.dispatches
     }
 
-    /// Notes the servers' new version. Returns the oldest version that running groups may have begun with.
+    /// Notes the servers' new version. Returns the oldest one that is still fresh enough for running groups.
     pub(crate) fn set_policy_version(&mut self, version: u64) -> u64 {
         if version > self.policy_version {
             self.policy_version = version;
@@ -332,7 +331,7 @@ impl Board {
         self.fresh_from_at(self.policy_version)
     }
 
-    /// The oldest version that running groups may have begun with once the servers have `version`.
+    /// The oldest version that is fresh enough for running groups once the servers have `version`.
     pub(crate) fn fresh_from_at(&self, version: u64) -> u64 {
         let rule = self.config.staleness;
         rule.fresh_from(rule.claim_version(self.step, version))
@@ -346,7 +345,7 @@ impl Board {
         self.policy_version
     }
 
-    /// Notes that the queue has one more of the groups that were handed on, or never will have it.
+    /// Notes that one more of the groups that were handed on is in the queue, or never will be.
     pub(crate) fn was_put(&mut self) {
         self.not_put = self.not_put.saturating_sub(1);
     }
@@ -378,7 +377,7 @@ pub struct Counts {
     pub running: usize,
     /// Groups handed on that the queue does not have yet.
     pub not_put: usize,
-    /// Why no new prompt is sent out although there is room for it.
+    /// What new prompts of a flow wait for; `None` if nothing holds them back.
     pub hold: Option<Hold>,
     /// Prompts that are ready to be sent out.
     pub queued: usize,
@@ -386,10 +385,10 @@ pub struct Counts {
     pub batches_opened: usize,
 }
 
-/// What new groups wait for.
+/// What new prompts of a flow wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
-    /// The trainer's next version: as many groups are in flight as the trainer may lag behind.
+    /// The trainer's next version: one more group would be too old when the trainer takes it.
     Trainer,
     /// Room in the queue for accepted groups.
     Queue,

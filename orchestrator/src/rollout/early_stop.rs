@@ -25,8 +25,8 @@ pub(crate) enum AtTarget {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StopRule {
     pub(crate) order: DecisionOrder,
-    /// What happens when a step reaches its target. It applies to steps that end with a cut: in a flow every
-    /// group is decided in some step, so that nothing has to be awaited.
+    /// What happens when a step outside a flow reaches its target. In a flow every group is decided in some
+    /// step, so nothing has to be awaited.
     pub(crate) at_target: AtTarget,
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct Signals {
     /// Workers have taken prompts and the manager should draw more: nothing has ended, so no other signal
     /// would wake it.
     pub(crate) low: Notify,
-    /// The oldest version that running groups may have begun with.
+    /// The oldest version that is still fresh enough for running groups.
     pub(crate) fresh_from: watch::Sender<u64>,
     /// The last group that the watchdog has given up.
     pub(crate) given_up: watch::Sender<Option<DispatchId>>,

@@ -10,8 +10,9 @@
 //!
 //! Lengths have a log-normal distribution. The median grows with the prompt's difficulty, and that of wrong
 //! responses is multiplied by a factor. The chance that a response is right is `u^k / (u^k + (1 - u)^k)`,
-//! where `1 - u` is the difficulty. Over all prompts, this chance has a uniform distribution for k = 1. For a
-//! larger k the distribution is U-shaped: many prompts are solved nearly always or nearly never.
+//! where `1 - u` is the difficulty. Prompts without a difficulty of their own get one from a uniform
+//! distribution. Over these, the chance has a uniform distribution for k = 1. For a larger k it is U-shaped:
+//! many prompts are solved nearly always or nearly never.
 //!
 //! # Deliberately absent
 //! Text: a stream of hashes draws filler from a list of token ids, at about a nanosecond per token. Sampling
@@ -63,7 +64,7 @@ pub struct WorkloadConfig {
     pub seed: u64,
     /// The end-of-sequence token.
     pub eos_id: u32,
-    /// Number of token ids in the vocabulary. A prompt with a larger id is refused.
+    /// Number of token ids in the vocabulary. A prompt with an id that is not below it is refused.
     pub vocab_size: u32,
     /// The token ids of filler. A response consists of filler up to its answer.
     pub filler_ids: Vec<u32>,

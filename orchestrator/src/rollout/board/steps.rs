@@ -11,14 +11,14 @@ use crate::rollout::{Group, OnStale, OnStop, invariants};
 use rolldock_ledger::KeptGroup;
 
 impl Board {
-    /// Starts a step that ends with a cut. Held groups get their next dispatch at once. Under `drop` and
-    /// `requeue`, the dispatches of groups beyond the staleness bound end `stale`.
+    /// Starts a step at whose end running groups are cut off. Held groups get their next dispatch at once.
+    /// Under `drop` and `requeue`, the dispatches of groups beyond the staleness bound end `stale`.
     pub(crate) fn begin_step(&mut self, step: u64, target: usize) {
         self.flow_until = None;
         self.begin(step, target);
     }
 
-    /// Starts steps that follow each other without a cut, from `step` to `last`.
+    /// Starts a flow from `step` to `last`: groups that still run at the end of a step continue in the next.
     pub(crate) fn begin_flow(&mut self, step: u64, last: u64, target: usize) {
         self.flow_until = Some(last);
         self.begin(step, target);
@@ -44,7 +44,7 @@ impl Board {
                 prompt: &group.prompt,
                 step: self.step,
                 policy_version: group.policy_version_min(),
-                first_attempt: attempts_used(&group),
+                first_attempt: earliest_attempt(&group),
                 returns: group.returns,
                 drawn_to: None,
             });
@@ -135,7 +135,7 @@ impl Board {
 
     fn send_back(&mut self, group: Group) {
         // The next dispatch repeats the seeds with newer weights. Fresh seeds would favour short answers.
-        let first_attempt = attempts_used(&group);
+        let first_attempt = earliest_attempt(&group);
         let Group { dispatch, number, prompt, returns, .. } = group;
         if returns >= RETURNS_MAX {
             self.dispatches.end(dispatch, Fate::Stale);
@@ -233,8 +233,8 @@ impl Board {
     }
 }
 
-/// The number of attempts that were used up before the earliest attempt among the group's samples.
-fn attempts_used(group: &Group) -> u32 {
+/// The earliest attempt among the group's samples, with which its next dispatch starts.
+fn earliest_attempt(group: &Group) -> u32 {
     group.samples.iter().map(|sample| sample.attempt).min().unwrap_or(0)
 }
 

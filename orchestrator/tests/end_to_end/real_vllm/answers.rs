@@ -17,7 +17,7 @@ use crate::support::{Rolldock, recipe, shared, wait_for, wait_within};
 /// random.
 const LENGTH_MAX: usize = 64;
 
-pub(super) fn a_run_over_two_servers_speaks_both_dialects_and_frees_them_when_it_stops(
+pub(super) fn a_run_over_two_servers_uses_both_dialects_and_cancels_its_requests_when_it_stops(
     first: &Vllm,
     second: &Vllm,
 ) {

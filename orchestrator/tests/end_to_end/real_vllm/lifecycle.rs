@@ -302,7 +302,7 @@ pub(super) fn servers_that_a_dead_run_left_paused_go_on(servers: &[&Vllm]) {
     assert!(!servers.iter().any(|server| is_paused(&server.url)));
 }
 
-pub(super) fn a_server_that_dies_while_it_is_paused_is_done_without_until_it_is_back(
+pub(super) fn a_run_continues_without_a_server_that_dies_while_paused_and_uses_it_when_it_is_back(
     first: &mut Vllm,
     second: &Vllm,
 ) {
@@ -335,5 +335,5 @@ pub(super) fn a_server_that_dies_while_it_is_paused_is_done_without_until_it_is_
         of_it.into_iter().for_each(|version| *of_first.entry(version).or_insert(0_u32) += 1);
     }
     eprintln!("killed while paused: tokens of the server by version: {of_first:?}");
-    assert!(of_first.contains_key("1"), "it has worked since it was back, with the new version");
+    assert!(of_first.contains_key("1"), "it has generated since it is back, with the new version");
 }

@@ -3,8 +3,8 @@
 //!
 //! `tests/real_vllm.sh` installs vLLM, sets `ROLLDOCK_VLLM_START` to the script that starts a server, and
 //! runs these tests. A server takes up to 90 s to start, so all parts use one pair of servers, in an order
-//! that needs few restarts. With `ROLLDOCK_VLLM_AFTER`, the parts begin when the file of that name exists: the
-//! servers can start while the machine is still busy with something else.
+//! that needs few restarts. If `ROLLDOCK_VLLM_AFTER` is set, the parts begin only when the file that it names
+//! exists, so the servers can start while the machine is still busy with other work.
 
 mod answers;
 mod faults;
@@ -42,11 +42,13 @@ fn real_servers_answer_fail_and_change_their_versions() {
     first.wait_until_healthy();
     second.wait_until_healthy();
     if let Some(file) = std::env::var_os("ROLLDOCK_VLLM_AFTER").map(PathBuf::from) {
-        wait_within(BUSY, "file of ROLLDOCK_VLLM_AFTER", || file.exists());
+        wait_within(BUSY, "file that ROLLDOCK_VLLM_AFTER names", || file.exists());
     }
 
     part("main job", || {
-        answers::a_run_over_two_servers_speaks_both_dialects_and_frees_them_when_it_stops(&first, &second)
+        answers::a_run_over_two_servers_uses_both_dialects_and_cancels_its_requests_when_it_stops(
+            &first, &second,
+        )
     });
     part("proxy", || answers::a_server_says_the_same_through_the_proxy(&first));
 
@@ -67,7 +69,9 @@ fn real_servers_answer_fail_and_change_their_versions() {
         lifecycle::servers_that_a_dead_run_left_paused_go_on(&[&first, &second])
     });
     part("server killed in an update", || {
-        lifecycle::a_server_that_dies_while_it_is_paused_is_done_without_until_it_is_back(&mut first, &second)
+        lifecycle::a_run_continues_without_a_server_that_dies_while_paused_and_uses_it_when_it_is_back(
+            &mut first, &second,
+        )
     });
     part("engine fault", || faults::an_engine_that_breaks_costs_attempts_only(&first, &second));
 }

@@ -85,7 +85,7 @@ fn a_group_that_one_task_holds_is_not_dropped() {
 }
 
 #[test]
-fn what_is_set_aside_counts_and_comes_back() {
+fn reserved_rows_count_towards_their_group_until_they_are_released() {
     let mut table = table();
     let two_of_three = put("g", 2, 3);
     let claim = table.reserve(&two_of_three, two_of_three.rows(), 0, &[]);
@@ -165,7 +165,7 @@ fn groups_that_are_being_closed_take_nothing_and_an_undone_closing_opens_them() 
         for round in 0..2 {
             let closing = table.begin_close(Instant::now());
             assert_eq!((closing.len(), closing[0].samples_whole, closing[0].rows), (1, 0, 1));
-            assert!(table.begin_close(Instant::now()).is_empty(), "once");
+            assert!(table.begin_close(Instant::now()).is_empty(), "it is closed once");
             assert!(matches!(table.check_sample(&step), Err(QueueError::GroupClosed { .. })));
             if round == 0 {
                 table.undo_close(&["g".to_owned()]);
@@ -197,14 +197,14 @@ fn a_group_that_one_task_has_acked_may_be_dropped_and_an_undone_drop_gives_it_ba
 }
 
 #[test]
-fn stale_groups_are_found_by_their_version_and_none_that_is_held() {
+fn stale_groups_are_found_by_their_version_unless_they_are_leased() {
     let mut table = table();
     let held = publish(&mut table, &Put { policy_version: 1, ..put("held", 2, 2) }, 0);
     let old = publish(&mut table, &Put { policy_version: 2, ..put("old", 2, 2) }, 1);
     publish(&mut table, &Put { policy_version: 7, ..put("fresh", 2, 2) }, 2);
     table.lease(0, held.clone(), Instant::now());
     assert_eq!(table.begin_drop_stale(5), old);
-    assert_eq!(table.begin_drop_stale(5), [], "they are on their way out");
+    assert_eq!(table.begin_drop_stale(5), [], "its drop has begun");
     table.undo_drop(&old);
     table.expire(Instant::now() + std::time::Duration::from_secs(1));
     assert_eq!(table.begin_drop_stale(5), [held, old].concat());
@@ -267,7 +267,7 @@ fn a_put_that_fails_leaves_the_types_of_its_columns_free() {
 }
 
 #[test]
-fn few_long_rows_make_a_chunk_sparse_when_they_go_and_short_ones_when_much_is_kept() {
+fn a_chunk_is_sparse_by_bytes_and_earlier_when_the_partition_keeps_too_much() {
     let mut table = table();
     let rows = publish(&mut table, &put("g", 4, 4), 7);
     let sizes = |rows: [u32; 4]| crate::store::ChunkSizes {
@@ -275,16 +275,24 @@ fn few_long_rows_make_a_chunk_sparse_when_they_go_and_short_ones_when_much_is_ke
         rows: rows.to_vec(),
     };
     table.size_chunk(ChunkId(7), &sizes([1000, 10, 10, 10]));
-    assert_eq!(table.remove(&rows[..1], Freed::Cleared).sparse, [ChunkId(7)], "one of four rows");
+    assert_eq!(
+        table.remove(&rows[..1], Freed::Cleared).sparse,
+        [ChunkId(7)],
+        "one of four rows had most of the bytes"
+    );
     let rows = publish(&mut table, &put("h", 4, 4), 8);
     table.size_chunk(ChunkId(8), &sizes([40 << 20; 4]));
-    assert_eq!(table.remove(&rows[..1], Freed::Cleared).sparse, [], "three quarters are needed");
-    assert_eq!(table.remove(&rows[1..2], Freed::Cleared).sparse, [ChunkId(8)], "half of much");
+    assert_eq!(table.remove(&rows[..1], Freed::Cleared).sparse, [], "three quarters of the chunk are needed");
+    assert_eq!(
+        table.remove(&rows[1..2], Freed::Cleared).sparse,
+        [ChunkId(8)],
+        "half is needed, and the partition keeps too much"
+    );
 }
 
 /// Takes wait while a slice is read, so a slice must not grow with the table.
 #[test]
-fn no_slice_has_more_rows_than_a_slice_and_its_last_group() {
+fn a_slice_ends_with_the_group_that_reaches_slice_rows() {
     let mut table = table();
     let groups = 8;
     for group in 0..groups {

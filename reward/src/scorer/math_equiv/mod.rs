@@ -10,14 +10,14 @@
 //! | numbers | `\frac12`, `1/2`, `0.5`, `.50`, `5e-1`, `5\times10^{-1}`; `1\frac12` and `3/2`; `0.\overline{3}` and `1/3` | `1/3` and `0.33` |
 //! | thousands | `1,000`, `1{,}000`, `1\,000`, `1 000`, `1000`; inside brackets and sets, a comma separates elements | `(1,000)` and `1000`; `3{,}14` and `314` |
 //! | percent | `50\%`, `50 percent`, `0.5`; also `50` | `50\%` and `0.5\%`; `50\%` and `5` |
-//! | units | `5\text{ cm}`, `5 cm`, `5`; `\$5`, `5 dollars`, `5`; `60 mph`, `60`; `30^\circ` and `30`; convertible units are converted exactly: `100 cm` and `1\text{ m}`, `50` cents and `\$0.50` | two known units that differ, `5 cm` and `5 m`; a single letter is a unit only in `\text{}` or after a slash |
+//! | units | `5\text{ cm}`, `5 cm`, `5`; `\$5`, `5 dollars`, `5`; `60 mph`, `60`; `30^\circ` and `30`; convertible units are converted exactly: `100 cm` and `1\text{ m}`, `50` cents and `\$0.50` | known units with different values: `5 cm` and `5\text{ m}`; without `\text{}` or a slash, a single letter is a variable: `5 m` |
 //! | counted things | unknown words after a number are ignored: `5 apples`, `5` | a word that is a number: `5 million` and `5` |
 //! | constants | `\pi`, `e`, `i`; `\sqrt{8}` and `2\sqrt2`; `\sqrt[3]{-8}` and `-2`; `\log` is `\ln`, `\lg` has base 10, `\log_2` has base 2 | `\pi` and `3.14` |
 //! | expressions | the values are compared at every sample point where both are real; if there are too few such points, the points where they are complex count too; variables are real, of both signs: `(x+1)^2` and `x^2+2x+1`, `\sin^2 x` and `1-\cos^2 x` | `x` and `X`; `x+1` and `x-1`; `\sqrt{x^2}` and `x` |
 //! | `\pm` | `1\pm\sqrt2` and `1+\sqrt2, 1-\sqrt2` | |
 //! | lists | in any order, with each element equally often: `1, 2, 3`, `3, 2 and 1`; a list can also equal a set: `\{1,2,3\}` | `1, 2` and `1, 2, 2` |
 //! | sets | in any order, with any repetitions: `\{1,2\}`, `{2,1}`, `\{1,1,2\}`; `\emptyset` and `\{\}` | `\{1,2\}` and `\{1,2,3\}`; `\{5\}` and `5` |
-//! | tuples | in order: `(1,2,3)`, `[1,2,3]`, `\langle1,2,3\rangle` and a column of a matrix | `(1,2)` and `(2,1)` |
+//! | tuples | in order: `(1,2,3)`, `[1,2,3]`, `\langle1,2,3\rangle`; a matrix with one column equals the first and the last | `(1,2)` and `(2,1)` |
 //! | pairs, intervals | with the same brackets | `(1,2)` and `[1,2]` |
 //! | unions | in any order, part by part | `[1,2]\cup[2,3]` and `[1,3]` |
 //! | inequalities | as intervals: `x>2`, `2<x`, `(2,\infty)`; `1\le x<2` and `[1,2)`; `x\ne0` and its union; inequalities joined by "or" are unions | `x>2` and `y>2` |
