@@ -115,6 +115,14 @@ pub enum RewardError {
         /// The error message.
         reason: String,
     },
+    /// A reward says that it failed for a reason outside of the sample, or this machine could not run a sandbox.
+    #[error("{what} is unavailable: {reason}")]
+    Unavailable {
+        /// The runner.
+        what: String,
+        /// The error message.
+        reason: String,
+    },
     /// A command, a function or a sandbox does not exist or cannot be started. Later attempts would fail too.
     #[error("{what} cannot be started: {reason}")]
     Unloadable {
@@ -170,6 +178,14 @@ pub enum RewardError {
         /// How the previous attempt failed, or that no attempt had failed.
         last_error: String,
     },
+    /// The reward has answered no job for so long that the run has to end.
+    #[error("no score for outage_deadline_s={}; the last error: {last_error}", after.as_secs_f64())]
+    Outage {
+        /// The limit.
+        after: Duration,
+        /// How the last probe failed.
+        last_error: String,
+    },
     /// The runner was closed before the job had a score.
     #[error("scoring was cancelled")]
     Cancelled,
@@ -183,6 +199,10 @@ pub enum RewardError {
 
 /// Maximum number of code points of a value that an error shows.
 const EXCERPT_CODE_POINTS: usize = 200;
+
+/// The HTTP statuses with which a server refuses a single question: 400 "Bad Request", 413 "Content Too Large"
+/// and 422 "Unprocessable Content".
+const STATUSES_OF_A_SAMPLE: [u16; 3] = [400, 413, 422];
 
 /// HTTP 429, "Too Many Requests".
 const STATUS_BACKPRESSURE: u16 = 429;
@@ -206,7 +226,9 @@ impl RewardError {
             | Self::Invalid { .. }
             | Self::NeedsOptions { .. }
             | Self::Unloadable { .. } => ErrorClass::Client,
-            Self::Unreachable { .. } | Self::TimedOut { .. } => ErrorClass::Retryable,
+            Self::Unreachable { .. } | Self::Unavailable { .. } | Self::TimedOut { .. } => {
+                ErrorClass::Retryable
+            }
             Self::Refused { status, .. } => match *status {
                 STATUS_BACKPRESSURE => ErrorClass::Backpressure,
                 STATUS_TIMEOUT | 500.. => ErrorClass::Retryable,
@@ -219,9 +241,48 @@ impl RewardError {
             | Self::WorkersKeepDying { .. }
             | Self::Deadline { .. }
             | Self::NoTurn { .. }
+            | Self::Outage { .. }
             | Self::Stop { .. } => ErrorClass::Fault,
             Self::Cancelled => ErrorClass::Cancelled,
         }
+    }
+
+    /// Whether the failure may have a reason outside of the sample, so that the sample may get a score later.
+    /// Whether it had one, only the answers to other samples can tell.
+    pub fn may_be_outage(&self) -> bool {
+        match self {
+            Self::Unreachable { .. }
+            | Self::Unavailable { .. }
+            | Self::Unloadable { .. }
+            | Self::WorkerDied { .. }
+            | Self::WorkersKeepDying { .. }
+            | Self::TimedOut { .. }
+            | Self::NoTurn { .. }
+            | Self::Deadline { .. } => true,
+            Self::Refused { status, .. } => !STATUSES_OF_A_SAMPLE.contains(status),
+            Self::UnknownSource { .. }
+            | Self::SourceElsewhere { .. }
+            | Self::Unknown { .. }
+            | Self::Invalid { .. }
+            | Self::NeedsOptions { .. }
+            | Self::Misconfigured { .. }
+            | Self::Nonsense { .. }
+            | Self::Raised { .. }
+            | Self::Outage { .. }
+            | Self::Cancelled
+            | Self::Stop { .. } => false,
+        }
+    }
+
+    /// Whether the runner refused the job without asking about it, because of what became of earlier jobs. A
+    /// refusal is evidence neither about the job nor about the reward.
+    pub fn is_refusal(&self) -> bool {
+        matches!(self, Self::WorkersKeepDying { .. })
+    }
+
+    /// Whether the run has to end because of the failure.
+    pub fn ends_run(&self) -> bool {
+        matches!(self, Self::Stop { .. } | Self::Outage { .. })
     }
 
     /// The pause that the server asked for before the next attempt, if any.

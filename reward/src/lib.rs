@@ -49,7 +49,7 @@ mod tasks;
 
 pub use advantage::{Advantage, Estimator};
 pub use error::{ErrorClass, RewardError};
-pub use external::{ExternalConfig, OnFailure, RewardJob, RewardRunner};
+pub use external::{ExternalConfig, OnFailure, RewardHealth, RewardJob, RewardRunner, RewardState};
 pub use filter::{FilterMetric, GroupFilter};
 pub use gates::{GateConfig, GateCounts, GateRow, GateRule, Gates, GatesConfig, GroupView, Rejection};
 pub use overlong::Overlong;

@@ -173,6 +173,8 @@ pub(crate) struct Board {
     ages: BTreeMap<u64, u64>,
     decided: VecDeque<Decided>,
     stopped: bool,
+    /// Whether samples wait for a reward that is out.
+    reward_is_out: bool,
     accept_rate: AcceptRate,
 }
 
@@ -203,6 +205,7 @@ impl Board {
             ages: BTreeMap::new(),
             decided: VecDeque::new(),
             stopped: true,
+            reward_is_out: false,
             accept_rate: AcceptRate::default(),
         }
     }
@@ -211,6 +214,9 @@ impl Board {
     pub(crate) fn next(&mut self) -> Next {
         if self.stopped {
             return Next::Done;
+        }
+        if self.reward_is_out {
+            return Next::Wait;
         }
         if let Some(number) = self.queued.pop_first() {
             // `may_dispatch_new` does not matter: in dispatch order every later group waits for this one.
@@ -385,15 +391,7 @@ pub struct Counts {
     pub batches_opened: usize,
 }
 
-/// What new prompts of a flow wait for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hold {
-    /// The trainer's next version: one more group would be too old when the trainer takes it.
-    Trainer,
-    /// Room in the queue for accepted groups.
-    Queue,
-}
-
+pub use admission::Hold;
 pub use restore::Restored;
 
 #[cfg(test)]

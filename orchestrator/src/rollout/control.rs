@@ -9,6 +9,7 @@ use rolldock_dispatch::Totals;
 
 use crate::rollout::board::{Board, Counts};
 use crate::rollout::meter::{Meter, StepCosts};
+use crate::rollout::outage::RewardWatch;
 use crate::rollout::waits::Waits;
 use crate::rollout::watchdog::{OnSilence, Watchdog};
 use crate::rollout::worker::Signals;
@@ -55,6 +56,7 @@ pub struct RolloutControl {
     pub(crate) signals: Arc<Signals>,
     pub(crate) waits: Arc<Waits>,
     pub(crate) policy_version: Arc<AtomicU64>,
+    pub(crate) rewards: RewardWatch,
 }
 
 impl RolloutControl {
@@ -102,6 +104,7 @@ impl RolloutControl {
             waits: Arc::clone(&self.waits),
             board: Arc::clone(&self.board),
             signals: Arc::clone(&self.signals),
+            rewards: self.rewards.clone(),
             silence,
             action,
         }

@@ -3,15 +3,17 @@
 //! Scoring in this process is processor work: it runs on the blocking pool, in as many places as the recipe
 //! gives it, and each grading has a deadline. On virtual time it runs in the worker's own task instead, so
 //! that the order of events is a pure function of the seed. A reward from outside is only awaited here: its
-//! runner bounds it, repeats it and gives it up. A group that is cut off drops the wait, and with it the
-//! work.
+//! runner bounds it, repeats it, waits out an outage and gives it up. A group that is cut off drops the wait,
+//! and with it the work.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rolldock_reward::{Overlong, Parts, RewardError, RewardJob, RewardRunner, Score, ScoreInput, Scorer};
-use tokio::sync::Semaphore;
+use rolldock_reward::{
+    GateRow, Overlong, Parts, RewardError, RewardHealth, RewardJob, RewardRunner, Score, ScoreInput, Scorer,
+};
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::data::{Prompt, TextCodec};
@@ -100,13 +102,33 @@ pub struct OutsideGrader {
 impl OutsideGrader {
     /// Makes the job of a sample. This is processor work, because it decodes the response.
     fn job(&self, prompt: &Prompt, output: &SampleOutput) -> RewardJob {
-        RewardJob {
-            response: self.codec.decode(&output.response_ids).into(),
-            ground_truth: Arc::clone(&prompt.answer),
-            data_source: Arc::clone(&prompt.source),
-            prompt: Arc::clone(&prompt.text),
-            extra: Arc::new(prompt.fields.extra_info()),
-        }
+        reward_job(prompt, self.codec.decode(&output.response_ids).into())
+    }
+}
+
+/// The job of a response to `prompt`.
+fn reward_job(prompt: &Prompt, response: Arc<str>) -> RewardJob {
+    RewardJob {
+        response,
+        ground_truth: Arc::clone(&prompt.answer),
+        data_source: Arc::clone(&prompt.source),
+        prompt: Arc::clone(&prompt.text),
+        extra: Arc::new(prompt.fields.extra_info()),
+    }
+}
+
+/// A job that finds out whether a reward answers: its response is the right answer to `prompt`.
+pub fn probe_job(prompt: &Prompt) -> RewardJob {
+    reward_job(prompt, Arc::clone(&prompt.answer))
+}
+
+/// What a gate outside of this process is told about the row of `prompt`.
+pub fn gate_row(prompt: &Prompt) -> GateRow {
+    GateRow {
+        ground_truth: Arc::clone(&prompt.answer),
+        data_source: Arc::clone(&prompt.source),
+        prompt: Arc::clone(&prompt.text),
+        row: prompt.fields.extra_info(),
     }
 }
 
@@ -115,7 +137,7 @@ impl OutsideGrader {
 pub(crate) enum Ungraded {
     /// The grading failed; the reason.
     Failed(String),
-    /// The cut came before the score; the sample is returned as it was.
+    /// The cut, or the end of the run, came before the score; the sample is returned as it was.
     Cut(SampleOutput),
 }
 
@@ -202,7 +224,15 @@ impl Grades {
                     score = grader.runner.score(&job) => score,
                     () = cut => return Err(Ungraded::Cut(output)),
                 };
-                let score = score.map_err(|error| Ungraded::Failed(self.note(error)))?;
+                let score = match score {
+                    Ok(score) => score,
+                    // The sample is not at fault: when the run is resumed, its grading is repeated.
+                    Err(error) if error.ends_run() => {
+                        self.end(&error);
+                        return Err(Ungraded::Cut(output));
+                    }
+                    Err(error) => return Err(Ungraded::Failed(error.to_string())),
+                };
                 let penalty = penalty(grader.overlong.as_ref(), &output);
                 Ok((output, Grade::new(score, penalty)))
             }
@@ -231,13 +261,17 @@ impl Grades {
         timed.map_err(|_| format!("no score within reward_s={}", self.deadline.as_secs_f64()))?
     }
 
-    /// The reason why there is no score; a rule that ends the run is noted.
-    pub(crate) fn note(&self, error: RewardError) -> String {
-        let reason = error.to_string();
-        if matches!(error, RewardError::Stop { .. }) {
-            self.ending.lock().get_or_insert_with(|| reason.clone());
-            self.has_ended.cancel();
+    /// The health of a reward outside of this process, if its runner watches it.
+    pub(crate) fn health(&self) -> Option<watch::Receiver<RewardHealth>> {
+        match &self.grading {
+            Grading::Outside { grader, .. } => grader.runner.health(),
+            Grading::Pool { .. } | Grading::Inline(_) => None,
         }
-        reason
+    }
+
+    /// Ends the run because of `error`, unless an earlier one has ended it.
+    pub(crate) fn end(&self, error: &RewardError) {
+        self.ending.lock().get_or_insert_with(|| error.to_string());
+        self.has_ended.cancel();
     }
 }

@@ -17,12 +17,14 @@ use crate::engine::Engine;
 use crate::rollout::board::{Board, BoardConfig, Counts, Restored};
 use crate::rollout::control::{RolloutControl, RolloutView};
 use crate::rollout::grading::{Grades, Grading};
+use crate::rollout::holding::Holding;
 use crate::rollout::meter::Meter;
+use crate::rollout::outage::RewardWatch;
 use crate::rollout::sample::StepContext;
 use crate::rollout::step_ends::{Handed, StepEnds, StepMetrics};
-use crate::rollout::waits::{InWait, Phase, Subject, Waits};
+use crate::rollout::waits::Waits;
 use crate::rollout::worker::{AgentLoopWorker, Signals, StepState};
-use crate::rollout::{Group, Hold, OnStop, PromptFeed, RolloutConfig, RolloutError, invariants};
+use crate::rollout::{Group, OnStop, PromptFeed, RolloutConfig, RolloutError, invariants};
 use crate::scope::Scope;
 use rolldock_ledger::LedgerWriter;
 
@@ -54,6 +56,7 @@ pub struct AgentLoopManager {
     engine: Arc<dyn Engine>,
     balancer: LoadBalancer,
     grades: Arc<Grades>,
+    rewards: RewardWatch,
     meter: Arc<Meter>,
     waits: Arc<Waits>,
     board: Arc<Mutex<Board>>,
@@ -83,6 +86,7 @@ impl AgentLoopManager {
             board: Arc::new(Mutex::new(Board::new(board_config))),
             engine: parts.engine,
             balancer: parts.balancer,
+            rewards: RewardWatch::new(&grades, &config.gates),
             grades: Arc::new(grades),
             waits: Arc::default(),
             signals: Arc::default(),
@@ -129,6 +133,7 @@ impl AgentLoopManager {
             signals: Arc::clone(&self.signals),
             waits: Arc::clone(&self.waits),
             policy_version: Arc::clone(&self.policy_version),
+            rewards: self.rewards.clone(),
         }
     }
 
@@ -140,11 +145,6 @@ impl AgentLoopManager {
     /// Totals of the whole run by fate.
     pub fn run_totals(&self) -> Totals {
         self.board.lock().dispatches().run_totals().clone()
-    }
-
-    /// Steps begun so far.
-    pub fn steps(&self) -> u64 {
-        self.step
     }
 
     /// Collects `expected_prompt_num` valid groups.
@@ -279,6 +279,9 @@ impl AgentLoopManager {
         context: &Arc<StepContext>,
         state: &Arc<StepState>,
     ) -> Result<(), RolloutError> {
+        let mut rewards = self.rewards.clone();
+        state.board.lock().set_reward_is_out(rewards.is_out());
+        let mut holding = Holding::new(Arc::clone(&self.waits));
         let mut workers: FuturesUnordered<_> = (0..self.config.workers)
             .map(|_| {
                 let worker = AgentLoopWorker { context: Arc::clone(context), state: Arc::clone(state) };
@@ -286,14 +289,13 @@ impl AgentLoopManager {
             })
             .collect();
         let mut failure = None;
-        let mut held_for = None;
         loop {
             let changed = state.signals.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
             let wanted = {
                 let mut board = state.board.lock();
-                self.note_hold(board.hold_of_flow(), &mut held_for);
+                holding.note(board.hold_of_all(), board.policy_version());
                 if board.is_finished() && !board.is_stopped() {
                     board.finish();
                     state.publish(context, &mut board);
@@ -323,6 +325,7 @@ impl AgentLoopManager {
                     state.board.lock().stop();
                     state.publish(context, &mut state.board.lock());
                 },
+                () = rewards.changed() => self.follow_rewards(&rewards, context, state),
                 () = &mut changed => {}
                 () = state.signals.low.notified() => {}
             }
@@ -330,6 +333,13 @@ impl AgentLoopManager {
         // After an interrupt from outside, the workers learn of it from the board.
         state.board.lock().stop();
         state.publish(context, &mut state.board.lock());
+        self.drain(workers).await;
+        let ended_by_reward = || self.grades.ending().map(|reason| RolloutError::Reward { reason });
+        failure.or_else(ended_by_reward).map_or(Ok(()), Err)
+    }
+
+    /// Waits for the workers of a step that has stopped, and aborts those that take longer than `drain`.
+    async fn drain(&self, mut workers: FuturesUnordered<AbortOnDropHandle<()>>) {
         let drain = self.config.timeouts.drain;
         let in_time = tokio::time::timeout(drain, async { while workers.next().await.is_some() {} }).await;
         if in_time.is_err() {
@@ -340,27 +350,16 @@ impl AgentLoopManager {
             // once.
             while workers.next().await.is_some() {}
         }
-        let ended_by_reward = || self.grades.ending().map(|reason| RolloutError::Reward { reason });
-        failure.or_else(ended_by_reward).map_or(Ok(()), Err)
     }
 
-    /// Enters the wait that holds back new groups, and leaves it when it is over.
-    fn note_hold(&self, hold: Option<Hold>, held_for: &mut Option<(Hold, InWait)>) {
-        let Some(hold) = hold else {
-            *held_for = None;
-            return;
-        };
-        if held_for.as_ref().is_some_and(|(of, _)| *of == hold) {
-            return;
+    /// Sends out nothing while a reward is out, and ends the run if one is given up.
+    fn follow_rewards(&self, rewards: &RewardWatch, context: &StepContext, state: &StepState) {
+        if let Some(error) = rewards.given_up() {
+            self.grades.end(&error);
         }
-        let (phase, detail) = match hold {
-            Hold::Trainer => {
-                (Phase::Trainer, format!("the version after version={}", self.control().policy_version()))
-            }
-            Hold::Queue => (Phase::Queue, "room for accepted groups".to_owned()),
-        };
-        let subject = Subject { detail: Some(detail.into()), ..Subject::default() };
-        *held_for = Some((hold, self.waits.enter(phase, subject)));
+        let mut board = state.board.lock();
+        board.set_reward_is_out(rewards.is_out());
+        state.publish(context, &mut board);
     }
 
     /// Why the last group failed that has failed, if it is among the ended dispatches that are kept.

@@ -7,8 +7,9 @@
 //! Without tokens it starts again as a further *attempt*, a draw of its own.
 //!
 //! A weight update that pauses a server may abort its requests. Such an abort costs the sample no try: the
-//! sample goes on as soon as it gets a permit again. The deadline of the sample bounds everything in here, so
-//! every wait has an end.
+//! sample goes on as soon as it gets a permit again. The deadline of the sample bounds everything up to its
+//! last token, so every wait for a server has an end. The grading after that holds no permit and has limits of
+//! its own: a sample that waits for a reward that is out is as good as before.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -137,6 +138,16 @@ struct Tries {
     so_far: CarriedSample,
 }
 
+/// Whole samples that wait for their grades.
+struct Generated {
+    samples: Vec<CarriedSample>,
+    spent: Spent,
+    /// The server of the last request; empty if none was sent.
+    server: Arc<str>,
+    /// The time of the last request.
+    request_time: Duration,
+}
+
 /// Samples `first..first + count` of a dispatch, as one request.
 pub(crate) struct SampleRequest<'a> {
     pub(crate) context: &'a StepContext,
@@ -153,15 +164,16 @@ impl SampleRequest<'_> {
     /// Runs the request to graded samples, or says why there are none. Cancel-safe.
     pub(crate) async fn run(&self) -> Result<Vec<Sample>, Unfinished> {
         let limit = self.context.config.timeouts.sample;
-        match tokio::time::timeout(limit, self.tries()).await {
-            Ok(samples) => samples,
-            Err(_) => {
-                Err(Unfinished::Failed(format!("not finished within sample_s={}", limit.as_secs_f64())))
-            }
-        }
+        let Ok(generated) = tokio::time::timeout(limit, self.generate()).await else {
+            return Err(Unfinished::Failed(format!("not finished within sample_s={}", limit.as_secs_f64())));
+        };
+        // This is boxed, as the wait for a permit is below: thousands of requests wait in `ask`, and their
+        // futures would otherwise have room for the permit and the grading too.
+        Box::pin(self.grade(generated?)).await
     }
 
-    async fn tries(&self) -> Result<Vec<Sample>, Unfinished> {
+    /// Generates the samples, with as many tries as it takes and the recipe allows.
+    async fn generate(&self) -> Result<Generated, Unfinished> {
         let first_attempt = self.dispatch.first_attempt;
         let so_far = self.carried.clone().unwrap_or_else(|| CarriedSample::new(self.first, first_attempt));
         let mut tries = Tries {
@@ -177,10 +189,8 @@ impl SampleRequest<'_> {
         };
         loop {
             if self.is_complete(&mut tries.so_far) {
-                return self.grade_carried(tries).await;
+                return Ok(Generated::before(tries.so_far, tries.spent));
             }
-            // This is boxed, as grading is below: thousands of requests wait in `ask`, and their futures
-            // would otherwise have room for the permit and the grading too.
             let permit = match Box::pin(self.permit(&mut tries)).await {
                 Ok(permit) => permit,
                 Err(Trouble::Cut) => return Err(Unfinished::Cut(kept(tries.so_far))),
@@ -196,8 +206,7 @@ impl SampleRequest<'_> {
             let trouble = match answer {
                 Ok(generation) => {
                     let stamp = self.context.stamp(sent);
-                    let grading = self.finish(generation, tries, stamp, &server_name, request_time);
-                    return Box::pin(grading).await;
+                    return self.finish(generation, tries, stamp, server_name, request_time);
                 }
                 Err(trouble) => trouble,
             };

@@ -4,6 +4,9 @@
 //! updated, a version was announced. If there is none for `silence`, a report names the wait that matters
 //! (see below) and the oldest wait of every other kind. The report is repeated after every further `silence`.
 //!
+//! An outage of a reward is no silence: its guard reports it and ends it, and the samples that wait for their
+//! grades are worth keeping.
+//!
 //! # Which wait matters
 //! The outermost wait matters: servers that are being updated; then, if no group runs, the trainer or the
 //! queue; then the oldest wait of the first running group in dispatch order. A sample without a permit waits
@@ -19,6 +22,7 @@ use tokio::time::Instant;
 
 use crate::rollout::Hold;
 use crate::rollout::board::{Board, Counts};
+use crate::rollout::outage::RewardWatch;
 use crate::rollout::waits::{Phase, Waiting, Waits};
 use crate::rollout::worker::Signals;
 
@@ -73,6 +77,7 @@ pub struct Watchdog {
     pub(crate) waits: Arc<Waits>,
     pub(crate) board: Arc<Mutex<Board>>,
     pub(crate) signals: Arc<Signals>,
+    pub(crate) rewards: RewardWatch,
     pub(crate) silence: Duration,
     pub(crate) action: OnSilence,
 }
@@ -86,7 +91,7 @@ impl Watchdog {
         loop {
             tokio::time::sleep(self.silence / LOOKS).await;
             let progress = self.waits.progress();
-            if progress != seen {
+            if progress != seen || !self.rewards.all_answer() {
                 seen = progress;
                 quiet_since = Instant::now();
                 told_at = quiet_since;

@@ -10,21 +10,21 @@ use futures::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use rolldock_dispatch::{CarriedSample, DispatchId, FinishReason, StepEnd};
-use rolldock_reward::{GateRow, GroupView, Rejection};
+use rolldock_reward::{GroupView, Rejection};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::data::Prompt;
 use crate::rollout::board::{Board, Decided, Dispatch, GroupEnd, Next};
 use crate::rollout::carry::CarriedGroup;
+use crate::rollout::grading::gate_row;
 use crate::rollout::reasons::counted_as;
 use crate::rollout::sample::{SampleRequest, StepContext, Unfinished};
 use crate::rollout::step_ends::{Handed, StepEnds};
 use crate::rollout::waits::{Phase, Subject};
 use crate::rollout::{Group, OnStale, RequestShape, Sample};
 
-/// The most failures of a step that are logged one by one. They tend to be alike, and all of them are
-/// counted.
+/// The most failures of a step that are logged one by one. They tend to be alike, so later ones are logged
+/// when their number has doubled. All of them are counted.
 const FAILURES_LOGGED_MAX: usize = 8;
 /// How much longer than its engine a group that is cut off may take to hand over its samples.
 const CUT_SLACK: Duration = Duration::from_secs(1);
@@ -106,8 +106,9 @@ impl StepState {
     fn end(&self, context: &StepContext, dispatch: &Dispatch, end: GroupEnd) {
         if let GroupEnd::Failed(reason) = &end {
             let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
-            if failures <= FAILURES_LOGGED_MAX {
-                tracing::warn!(dispatch = %dispatch.id, prompt_uid = %dispatch.prompt.uid, %reason, "a group failed");
+            if is_logged(failures) {
+                let (id, prompt_uid) = (dispatch.id, dispatch.prompt.uid);
+                tracing::warn!(dispatch = %id, %prompt_uid, failures, %reason, "a group failed");
             }
         }
         context.waits.progressed();
@@ -115,6 +116,11 @@ impl StepState {
         board.end(dispatch.id, dispatch.number, end);
         self.publish(context, &mut board);
     }
+}
+
+/// Whether the failure with this number in its step, from 1 on, is logged.
+fn is_logged(failures: usize) -> bool {
+    failures <= FAILURES_LOGGED_MAX || failures.is_power_of_two()
 }
 
 /// A worker of one step.
@@ -189,8 +195,9 @@ impl AgentLoopWorker {
             () = self.is_given_up(dispatch) => return GroupEnd::GivenUp,
         };
         let ended = match ended {
-            // The group's requests know of the cut, and hand over the tokens that they have.
-            None if self.context.carries => {
+            // The group's requests know of the cut, or of the reward that ends the run, and hand over the tokens
+            // that they have.
+            None if self.context.carries || self.context.grades.has_ended.is_cancelled() => {
                 let limit = self.context.config.carry.grace + CUT_SLACK;
                 tokio::time::timeout(limit, &mut work).await.ok()
             }
@@ -336,14 +343,15 @@ async fn judge(context: &StepContext, mut group: Group) -> GroupEnd {
         let said = tokio::select! {
             biased;
             said = gates.ask(&view, &row) => said,
-            () = context.is_cut() => {
-                let carried = CarriedGroup { graded: group.samples, samples: Vec::new() };
-                return GroupEnd::Carried(Box::new(carried));
-            }
+            () = context.is_cut() => return carried_whole(group),
         };
         match said {
             Ok(said) => verdict = Rejection::of_both(verdict, said),
-            Err(error) => return GroupEnd::Failed(context.grades.note(error)),
+            Err(error) if error.ends_run() => {
+                context.grades.end(&error);
+                return carried_whole(group);
+            }
+            Err(error) => return GroupEnd::Failed(error.to_string()),
         }
     }
     group.set_aside = verdict.err();
@@ -369,13 +377,9 @@ async fn judge(context: &StepContext, mut group: Group) -> GroupEnd {
     GroupEnd::Valid(Box::new(group))
 }
 
-fn gate_row(prompt: &Prompt) -> GateRow {
-    GateRow {
-        ground_truth: Arc::clone(&prompt.answer),
-        data_source: Arc::clone(&prompt.source),
-        prompt: Arc::clone(&prompt.text),
-        row: prompt.fields.extra_info(),
-    }
+/// The end of a group that lacks only the verdict of a gate.
+fn carried_whole(group: Group) -> GroupEnd {
+    GroupEnd::Carried(Box::new(CarriedGroup { graded: group.samples, samples: Vec::new() }))
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
@@ -386,3 +390,6 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
         .unwrap_or("no message");
     format!("panicked: {message}")
 }
+
+#[cfg(test)]
+mod tests;

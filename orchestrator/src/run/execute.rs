@@ -65,7 +65,10 @@ pub(super) async fn execute(mut run: Run, progress: &Progress) -> anyhow::Result
     let (collected, consumed_groups, rows_left) = collected.map_err(unfinished)?;
     let Collected { steps, interrupted, totals, gates, drawn } = collected;
     let ended_by = ended_by.get().copied();
+    let (reward_outages, reward_out) = run.reward.outages();
     Ok(Summary {
+        reward_outages,
+        reward_out,
         steps,
         interrupted,
         ended_by,
@@ -132,7 +135,7 @@ async fn start(
     services: &Scope,
 ) -> anyhow::Result<Started> {
     let Records { queue, ledger } = records;
-    steps.token().run_until_cancelled(run.reward.check()).await.unwrap_or(Ok(()))?;
+    steps.token().run_until_cancelled(run.check_reward()).await.unwrap_or(Ok(()))?;
     let last = resumption.as_ref().map(last_announcement).transpose()?.flatten();
     queue.allow_earlier(resumption.as_ref())?;
     let (manager, prompts) = open_rollout(run, ledger, resumption, steps, services).await?;

@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::data::{Dataset, TextCodec};
+use crate::data::{Dataset, PromptSource, TextCodec};
 use crate::policy::PolicyMode;
 use crate::recipe::Recipe;
 use crate::report::Progress;
@@ -178,6 +178,20 @@ impl Run {
         lines.join("\n")
     }
 
+    /// Checks that rewards and gates outside of this process answer, by a row of the data. Cancel-safe.
+    async fn check_reward(&self) -> anyhow::Result<()> {
+        if !self.reward.is_outside() {
+            return Ok(());
+        }
+        let mut rows = self.train.pass(Arc::clone(&self.codec));
+        let drawn = self.scope.spawn_blocking("reward probe", move || rows.next()).await;
+        // Data without a prompt that fits ends the run by itself.
+        match drawn.context("cannot read the data")?? {
+            Some(prompt) => self.reward.check(&prompt).await,
+            None => Ok(()),
+        }
+    }
+
     /// An id that is unique among the runs that share servers, since request ids start with it.
     fn id(&self) -> String {
         let name = self.out.to_string_lossy();
@@ -193,7 +207,7 @@ impl Run {
         }
     }
 
-    /// Runs to the end, or until the scope is ended.
+    /// Runs to the end, or until the scope is ended. A run that cannot start leaves nothing behind.
     pub async fn execute(self, progress: &Progress) -> anyhow::Result<Summary> {
         execute::execute(self, progress).await
     }

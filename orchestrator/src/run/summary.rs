@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rolldock_dispatch::Totals;
 use rolldock_reward::GateCounts;
@@ -25,6 +26,10 @@ pub struct Summary {
     pub totals: Totals,
     /// The counts of each gate of the filter.
     pub gates: Vec<GateCounts>,
+    /// Outages of the reward and of gates outside of this process.
+    pub reward_outages: u64,
+    /// The time that these outages lasted in all.
+    pub reward_out: Duration,
     /// Rows of the training data that were read.
     pub drawn: DrawCounts,
     /// Groups that the embedded consumer took and acked.
@@ -61,6 +66,10 @@ impl fmt::Display for Summary {
                 f,
                 "gate {name}: {seen} groups seen, {rejected} rejected, {kept} of them kept for a short step"
             )?;
+        }
+        if self.reward_outages > 0 {
+            let seconds = self.reward_out.as_secs_f64();
+            writeln!(f, "reward outages: {}, {seconds:.0} s in all", self.reward_outages)?;
         }
         if self.drawn.overlong_dropped + self.drawn.overlong_truncated > 0 {
             writeln!(

@@ -2,9 +2,10 @@
 //!
 //! A question is `{"id", "data_source", "solution_str", "ground_truth", "extra_info", "prompt"}`, with the
 //! names of verl's `compute_score`. An answer is a number, a bool, `{"score": x}` with optional `"acc"` (0 to
-//! 1, or a bool), `"pred"` and `"parts"` (numbers by name, like those of a rubric), or `{"error": "why"}`;
-//! other keys are ignored. If an answer has no `acc`, its `acc` is the score if this is from 0 to 1;
-//! otherwise it is 1 for a positive score and 0 for a negative one.
+//! 1, or a bool), `"pred"` and `"parts"` (numbers by name, like those of a rubric), or `{"error": "why"}`, with
+//! `"unavailable": true` if the reason is outside of the sample; other keys are ignored. If an answer has no
+//! `acc`, its `acc` is the score if this is from 0 to 1; otherwise it is 1 for a positive score and 0 for a
+//! negative one.
 
 use serde_json::{Value, json};
 
@@ -56,7 +57,11 @@ pub(super) fn score_of(what: &str, value: &Value) -> Result<Score, RewardError> 
     };
     if let Some(reason) = fields.get("error").filter(|reason| !reason.is_null()) {
         let reason = first_chars(reason.as_str().unwrap_or(&reason.to_string()), PRED_CHARS_MAX);
-        return Err(RewardError::Raised { what: what.to_owned(), reason });
+        let what = what.to_owned();
+        return Err(match fields.get("unavailable") {
+            Some(Value::Bool(true)) => RewardError::Unavailable { what, reason },
+            _ => RewardError::Raised { what, reason },
+        });
     }
     let score = fields.get("score").ok_or_else(|| wrong("expected \"score\" or \"error\""))?;
     let score =

@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use super::RewardRunner;
 use super::code::{CodeConfig, CodeRunner};
 use super::command::CommandConfig;
-use super::guarded::{Guard, Guarded, OnFailure};
+use super::guarded::{BreakerConfig, Guard, Guarded, OnFailure};
 use super::http::HttpConfig;
 use super::judge::{Judge, JudgeConfig};
 use super::processes::ProcessPool;
@@ -28,6 +28,8 @@ use crate::invariants::is_finite_in_32_bits;
 const CONCURRENCY_DEFAULT: usize = 64;
 /// The largest `concurrency`.
 const CONCURRENCY_MAX: usize = 1 << 16;
+/// The longest back-off, so that an outage is spoken of at least every ten minutes.
+const BACKOFF_S_MAX: f64 = 600.0;
 /// The largest `retries`.
 const RETRIES_MAX: u32 = 100;
 
@@ -67,6 +69,16 @@ pub struct ExternalConfig {
     pub cache_entries: usize,
     /// What happens to a job that has no score.
     pub on_failure: OnFailure,
+    /// The number of failures in a row after which the reward is suspected to be out. Only failures count that
+    /// may have a reason outside of the sample. With 0, no outage is waited out, and nothing is probed at the
+    /// start.
+    pub consecutive_failures_max: u32,
+    /// The pause after the first probe of an outage that failed, in seconds. It doubles from probe to probe.
+    pub backoff_initial_s: f64,
+    /// The longest pause between two probes, in seconds.
+    pub backoff_max_s: f64,
+    /// The run ends when the reward has been out for this time, in seconds.
+    pub outage_deadline_s: f64,
 }
 
 impl Default for ExternalConfig {
@@ -84,6 +96,10 @@ impl Default for ExternalConfig {
             deadline_s: 300.0,
             cache_entries: 65_536,
             on_failure: OnFailure::default(),
+            consecutive_failures_max: 8,
+            backoff_initial_s: 1.0,
+            backoff_max_s: 60.0,
+            outage_deadline_s: 3600.0,
         }
     }
 }
@@ -99,24 +115,35 @@ impl ExternalConfig {
     ) -> Result<Arc<dyn RewardRunner>, RewardError> {
         let (runner, concurrency): (Arc<dyn RewardRunner>, usize) = match self.only_kind()? {
             Kind::Python(config) => {
-                let pool = ProcessPool::new(config.pool_spec()?, tracker, &token);
+                let pool = ProcessPool::new(config.pool_spec()?, tracker.clone(), &token);
                 (Arc::new(pool), config.workers)
             }
             Kind::Command(config) => {
-                let pool = ProcessPool::new(config.pool_spec()?, tracker, &token);
+                let pool = ProcessPool::new(config.pool_spec()?, tracker.clone(), &token);
                 (Arc::new(pool), config.workers)
             }
-            Kind::Http(config) => (config.runner(tracker, token.clone())?, CONCURRENCY_DEFAULT),
+            Kind::Http(config) => (config.runner(tracker.clone(), token.clone())?, CONCURRENCY_DEFAULT),
             Kind::Judge(config) => {
                 let key = api_key("judge.api_key_env", config.api_key_env.as_deref())?;
                 (Arc::new(Judge::new(config, key)?), CONCURRENCY_DEFAULT)
             }
             Kind::Code(config) => {
-                (Arc::new(CodeRunner::new(config, self.attempt()?, tracker)?), config.workers)
+                (Arc::new(CodeRunner::new(config, self.attempt()?, tracker.clone())?), config.workers)
             }
         };
-        let guard = self.guard(concurrency)?;
-        Ok(Arc::new(Guarded::new(runner, guard, token)))
+        self.guard_runner(runner, concurrency, tracker, token)
+    }
+
+    /// Puts a runner behind the guard, in place of the runner that is configured. `concurrency` is the default of
+    /// the key. Tasks and errors are those of [`Self::build`].
+    pub fn guard_runner(
+        &self,
+        runner: Arc<dyn RewardRunner>,
+        concurrency: usize,
+        tracker: TaskTracker,
+        token: CancellationToken,
+    ) -> Result<Arc<dyn RewardRunner>, RewardError> {
+        Ok(Arc::new(Guarded::new(runner, self.guard(concurrency)?, tracker, token)))
     }
 
     /// Whether any runner is configured.
@@ -177,7 +204,30 @@ impl ExternalConfig {
             deadline: seconds("deadline_s", self.deadline_s)?,
             cache_entries: self.cache_entries,
             on_failure: self.on_failure,
+            breaker: self.breaker()?,
         })
+    }
+
+    fn breaker(&self) -> Result<Option<BreakerConfig>, RewardError> {
+        if self.consecutive_failures_max == 0 {
+            return Ok(None);
+        }
+        let (first, most) = (self.backoff_initial_s, self.backoff_max_s);
+        let wrong = |key, expected, found: f64| {
+            Err(RewardError::Misconfigured { key, expected, found: found.to_string() })
+        };
+        if !(most > 0.0 && most <= BACKOFF_S_MAX) {
+            return wrong("backoff_max_s", "seconds above 0, at most 600", most);
+        }
+        if !(first > 0.0 && first <= most) {
+            return wrong("backoff_initial_s", "seconds above 0, at most backoff_max_s", first);
+        }
+        Ok(Some(BreakerConfig {
+            failures_max: self.consecutive_failures_max,
+            backoff_initial: seconds("backoff_initial_s", first)?,
+            backoff_max: seconds("backoff_max_s", most)?,
+            deadline: seconds("outage_deadline_s", self.outage_deadline_s)?,
+        }))
     }
 }
 

@@ -9,13 +9,24 @@
 //! applied to a failure.
 //!
 //! The deadline counts from the first attempt, after the waits for the permit and the rate limit, so a burst
-//! of jobs does not time out in the queue. A job before its first attempt keeps waiting as long as other jobs
-//! are answered. It fails when no job was answered for [`PATIENCE_DEADLINES`] deadlines. Both errors name
-//! what the job waited for.
+//! of jobs does not time out in the queue. The error names what the job waited for.
+//!
+//! # Outages
+//! A reward that answers no job is out (`breaker.rs`), and no sample is at fault. A job that fails meanwhile
+//! waits, and begins anew when the reward answers again: a sample costs far more than its grading. A failure
+//! that may be an outage is the job's own only if the job has failed, the reward has answered another one, and
+//! the job has failed again. A few outages excuse a job, and no more, since a job may be what brings the reward
+//! down; jobs that two outages have excused are asked about one at a time. A runner may also refuse a job
+//! without asking about it; the job then waits, and is tried again. An outage ends by its deadline, and then
+//! every job gets [`RewardError::Outage`].
+//!
+//! Without a breaker, a job before its first attempt keeps waiting as long as other jobs are answered, and
+//! fails when no job was answered for [`PATIENCE_DEADLINES`] deadlines.
 //!
 //! # Invariants
-//! - A job ends within `deadline` of its first attempt. A job before its first attempt ends when answers
-//!   stop. Both end at once when the token is cancelled.
+//! - A job ends within two deadlines of its first attempt, as long as the reward answers other jobs; without a
+//!   breaker, within one. All jobs end when an outage is given up, and at once when the token is cancelled.
+//! - A job ends after a bounded number of attempts, whatever becomes of other jobs (`breaker.rs`).
 //! - At most `concurrency` jobs are with the runner. A job keeps its permit during pauses, so a server in
 //!   trouble gets fewer requests, not more.
 //! - Failures are never cached. When a job is dropped, an equal job that waits takes over.
@@ -24,6 +35,8 @@
 //! Pauses have no jitter: randomness is injected in this project, and the rate limit already spreads
 //! attempts. `Retry-After` is not read as a date, because nothing in this crate reads the wall clock.
 
+mod asked;
+mod breaker;
 mod cache;
 mod rate;
 
@@ -33,14 +46,19 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use super::{RewardJob, RewardRunner};
-use crate::{ErrorClass, RewardError, Score, invariants};
+use super::{RewardHealth, RewardJob, RewardRunner};
+use crate::{ErrorClass, RewardError, Score};
+use asked::Asked;
+use breaker::Failures;
 use cache::Cache;
 use rate::RateLimit;
+
+pub(crate) use breaker::BreakerConfig;
 
 /// The pause before the second attempt.
 const RETRY_PAUSE_FIRST: Duration = Duration::from_millis(100);
@@ -67,8 +85,8 @@ pub enum OnFailure {
 impl OnFailure {
     fn apply(self, result: Result<Score, RewardError>) -> Result<Score, RewardError> {
         let error = match result {
-            // A cancelled job must become neither a score nor a stopped run.
-            Ok(_) | Err(RewardError::Cancelled) => return result,
+            // A job that was cancelled or met an outage must become neither a score nor a stopped run.
+            Ok(_) | Err(RewardError::Cancelled | RewardError::Outage { .. }) => return result,
             Err(error) => error,
         };
         match self {
@@ -98,29 +116,38 @@ pub(crate) struct Guard {
     pub cache_entries: usize,
     /// What happens to a job that has no score.
     pub on_failure: OnFailure,
+    /// How outages are met; when absent, all failures are those of jobs.
+    pub breaker: Option<BreakerConfig>,
 }
 
 /// A runner behind a guard.
 pub(crate) struct Guarded {
-    runner: Arc<dyn RewardRunner>,
+    asked: Arc<Asked>,
     guard: Guard,
     places: Semaphore,
+    /// The permit to ask about a job that may be what brings the reward down.
+    suspects: Semaphore,
     rate: Option<RateLimit>,
     cache: Option<Cache>,
-    /// The time of the last answer.
-    answered_at: Mutex<Option<Instant>>,
     token: CancellationToken,
 }
 
 impl Guarded {
-    /// Guards `runner`; all its jobs end when `token` is cancelled.
-    pub(crate) fn new(runner: Arc<dyn RewardRunner>, guard: Guard, token: CancellationToken) -> Self {
+    /// Guards `runner`; all its jobs end when `token` is cancelled. Its tasks run on `tracker`.
+    pub(crate) fn new(
+        runner: Arc<dyn RewardRunner>,
+        guard: Guard,
+        tracker: TaskTracker,
+        token: CancellationToken,
+    ) -> Self {
+        // A rule that ends the run at the first failure waits for no outage to end.
+        let breaker = guard.breaker.filter(|_| guard.on_failure != OnFailure::Stop);
         Self {
             places: Semaphore::new(guard.concurrency.clamp(1, Semaphore::MAX_PERMITS)),
+            suspects: Semaphore::new(1),
             rate: guard.per_second.map(RateLimit::new),
             cache: (guard.cache_entries > 0).then(|| Cache::new(guard.cache_entries)),
-            answered_at: Mutex::default(),
-            runner,
+            asked: Arc::new(Asked::new(runner, guard.attempt, breaker, tracker, token.clone())),
             guard,
             token,
         }
@@ -136,12 +163,16 @@ impl Guarded {
         }
     }
 
-    /// Ends when a job has waited too long for its first attempt; never ends after that attempt. Cancel-safe.
+    /// Ends when a job has waited too long for its first attempt; never ends after that attempt, or with a
+    /// breaker, which notices that jobs are not answered. Cancel-safe.
     async fn out_of_patience(&self, progress: &Progress) -> RewardError {
+        if self.asked.has_breaker() {
+            return std::future::pending().await;
+        }
         let asked_at = Instant::now();
         let patience = self.guard.deadline.saturating_mul(PATIENCE_DEADLINES);
         loop {
-            let answered_at = *self.answered_at.lock();
+            let answered_at = self.asked.answered_at();
             let last = answered_at.map_or(asked_at, |instant| instant.max(asked_at));
             // A limit beyond the clock's range is no limit.
             let Some(end) = last.checked_add(patience) else { return std::future::pending().await };
@@ -168,11 +199,34 @@ impl Guarded {
     async fn in_turn(&self, job: &RewardJob, progress: &Progress) -> Result<Score, RewardError> {
         progress.waits_for("one of the jobs at a time to end");
         let _place = self.places.acquire().await.map_err(|_| RewardError::Cancelled)?;
-        self.rate_allows(progress).await;
-        progress.has_turn();
-        match timeout(self.guard.deadline, self.attempts(job, progress)).await {
-            Ok(result) => result,
-            Err(_) => Err(progress.deadline(self.guard.deadline)),
+        let mut failures = Failures::default();
+        let mut alone = None;
+        loop {
+            if alone.is_none() && failures.is_suspect() {
+                progress.waits_for("other jobs that may have brought the reward down");
+                // It is kept until the job ends, so that what the job brings about meets no other suspect.
+                alone = Some(self.suspects.acquire().await.map_err(|_| RewardError::Cancelled)?);
+            }
+            progress.waits_for("the reward to answer again");
+            self.asked.ready().await?;
+            self.rate_allows(progress).await;
+            progress.has_turn();
+            let attempts = self.attempts(job, progress, &mut failures);
+            let error = match timeout(self.guard.deadline, attempts).await {
+                Ok(Ok(score)) => return Ok(score),
+                Ok(Err(error)) => error,
+                Err(_) => {
+                    let error = progress.deadline(self.guard.deadline);
+                    self.asked.failed(&error, &mut failures);
+                    error
+                }
+            };
+            // If the reward is suspected, its probe tells whether the failure is the job's own.
+            self.asked.ready().await?;
+            if self.asked.blames_job(&error, &mut failures) {
+                return Err(error);
+            }
+            sleep(RETRY_PAUSE_FIRST).await;
         }
     }
 
@@ -185,12 +239,17 @@ impl Guarded {
     }
 
     /// The first attempt starts at once; pauses separate the others. Cancel-safe.
-    async fn attempts(&self, job: &RewardJob, progress: &Progress) -> Result<Score, RewardError> {
+    async fn attempts(
+        &self,
+        job: &RewardJob,
+        progress: &Progress,
+        failures: &mut Failures,
+    ) -> Result<Score, RewardError> {
         let mut pause = RETRY_PAUSE_FIRST;
         let mut left = self.guard.retries;
         loop {
             progress.waits_for("an answer");
-            let error = match self.attempt(job).await {
+            let error = match self.asked.attempt(job, failures).await {
                 Ok(score) => return Ok(score),
                 Err(error) => error,
             };
@@ -202,48 +261,62 @@ impl Guarded {
             progress.failed(&error);
             sleep(error.retry_after().unwrap_or(pause)).await;
             pause = (pause * 2).min(RETRY_PAUSE_MAX);
+            self.asked.ready().await?;
             self.rate_allows(progress).await;
         }
     }
 
-    /// Cancel-safe.
-    async fn attempt(&self, job: &RewardJob) -> Result<Score, RewardError> {
-        let attempt = timeout(self.guard.attempt, self.runner.score(job)).await;
-        let result = attempt.unwrap_or(Err(RewardError::TimedOut { after: self.guard.attempt }));
-        let is_answer = result.as_ref().map_or_else(|error| error.class() != ErrorClass::Retryable, |_| true);
-        if is_answer {
-            *self.answered_at.lock() = Some(Instant::now());
-        }
-        let score = result?;
-        invariants::score_is_sound(&score).map_err(|violation| RewardError::Nonsense {
-            what: "the reward".into(),
-            reason: "expected a score that is finite in 32 bits, and an acc from 0 to 1".into(),
-            quote: violation.0,
-        })?;
-        Ok(score)
+    /// Asks whether the reward answers `job`, with the guard's attempts. Cancel-safe.
+    async fn probed(&self, job: &RewardJob) -> Result<(), RewardError> {
+        let progress = Progress::default();
+        let probing = async {
+            let mut pause = RETRY_PAUSE_FIRST;
+            for left in (0..=self.guard.retries).rev() {
+                progress.waits_for("an answer");
+                match self.asked.probe(job).await {
+                    Ok(()) => break,
+                    Err(error) if left == 0 => return Err(error),
+                    Err(error) => progress.failed(&error),
+                }
+                sleep(pause).await;
+                pause = (pause * 2).min(RETRY_PAUSE_MAX);
+            }
+            Ok(())
+        };
+        let in_time = timeout(self.guard.deadline, probing).await;
+        in_time.unwrap_or_else(|_| Err(progress.deadline(self.guard.deadline)))
+    }
+
+    /// Runs `work` until the token is cancelled.
+    async fn until_closed<T>(
+        &self,
+        work: impl Future<Output = Result<T, RewardError>>,
+    ) -> Result<T, RewardError> {
+        self.token.run_until_cancelled(work).await.unwrap_or(Err(RewardError::Cancelled))
     }
 }
 
 impl RewardRunner for Guarded {
     fn score<'a>(&'a self, job: &'a RewardJob) -> BoxFuture<'a, Result<Score, RewardError>> {
         Box::pin(async move {
-            let result = tokio::select! {
-                biased;
-                () = self.token.cancelled() => Err(RewardError::Cancelled),
-                result = self.patient(job) => result,
-            };
+            let result = self.until_closed(self.patient(job)).await;
             self.guard.on_failure.apply(result)
         })
     }
 
     fn check(&self) -> BoxFuture<'_, Result<(), RewardError>> {
-        Box::pin(async move {
-            tokio::select! {
-                biased;
-                () = self.token.cancelled() => Err(RewardError::Cancelled),
-                result = self.runner.check() => result,
-            }
-        })
+        Box::pin(self.until_closed(self.asked.check()))
+    }
+
+    fn probe<'a>(&'a self, job: &'a RewardJob) -> BoxFuture<'a, Result<(), RewardError>> {
+        match self.guard.breaker {
+            Some(_) => Box::pin(self.until_closed(self.probed(job))),
+            None => Box::pin(std::future::ready(Ok(()))),
+        }
+    }
+
+    fn health(&self) -> Option<watch::Receiver<RewardHealth>> {
+        self.asked.health()
     }
 }
 

@@ -8,7 +8,8 @@
 //! # Invariants
 //! - Dropping a runner's future cancels its work: the connection is closed, or the busy worker process is
 //!   killed with its process group.
-//! - A job that has begun its first attempt ends within its deadline, with a score or an error.
+//! - A job that has begun its first attempt ends within two deadlines, with a score or an error, as long as the
+//!   reward answers other jobs. An outage of the reward has a deadline of its own.
 //! - Answers, queues, restarts, retries, processes and the cache are bounded by named constants or by
 //!   settings.
 //! - A score that leaves this module is finite in 32 bits, and its `acc` is between 0 and 1; see
@@ -36,9 +37,11 @@ mod short_form;
 mod test_server;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde_json::Value;
+use tokio::sync::watch;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::{RewardError, Score};
@@ -97,4 +100,52 @@ pub trait RewardRunner: Send + Sync + 'static {
     fn check(&self) -> BoxFuture<'_, Result<(), RewardError>> {
         Box::pin(std::future::ready(Ok(())))
     }
+
+    /// Checks, by asking about a job, that jobs are answered. An error that is the job's own is an answer. A
+    /// run calls this before its first step, and the guard while it suspects an outage. A runner that refuses
+    /// jobs for a while, because of what became of earlier ones, asks about a probe nevertheless.
+    ///
+    /// Cancel-safe.
+    fn probe<'a>(&'a self, job: &'a RewardJob) -> BoxFuture<'a, Result<(), RewardError>> {
+        Box::pin(async move { answers(self.score(job).await) })
+    }
+
+    /// How the reward does, for callers that send out no new work while it is out; `None` if the runner does
+    /// not watch it.
+    fn health(&self) -> Option<watch::Receiver<RewardHealth>> {
+        None
+    }
+}
+
+/// Whether the reward has answered, given the result of a job.
+fn answers(result: Result<Score, RewardError>) -> Result<(), RewardError> {
+    match result {
+        Err(error) if error.may_be_outage() || error == RewardError::Cancelled => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// How a reward does.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RewardHealth {
+    /// Whether it answers.
+    pub state: RewardState,
+    /// The number of outages so far, the present one included.
+    pub outages: u64,
+    /// The time of the outages that are over.
+    pub out: Duration,
+}
+
+/// Whether a reward answers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum RewardState {
+    /// It answers, as far as is known.
+    #[default]
+    Answering,
+    /// Many jobs in a row have failed, and a probe is on its way.
+    Suspected,
+    /// Jobs wait until it answers again.
+    Out,
+    /// It was out for too long, and the run has to end with this error.
+    GivenUp(RewardError),
 }

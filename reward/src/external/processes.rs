@@ -5,9 +5,10 @@
 //! standard output, in UTF-8. It scores one job at a time. A question is `{"id": 7, "data_source": "..",
 //! "solution_str": "..", "ground_truth": "..", "extra_info": .., "prompt": ".."}`. An answer is a number or a
 //! bool, or `{"id": 7, "score": x, "acc": y, "pred": "z"}` where only `score` is required, or `{"id": 7,
-//! "error": "why"}`, after which the worker continues. Empty lines are skipped. Errors quote the last lines
-//! of standard error. With a handshake, a worker first prints `{"ready": true}`, or `{"fatal": "why"}` when
-//! no worker could ever score. A worker should exit at the end of its input.
+//! "error": "why"}`, after which the worker continues; `"unavailable": true` beside it says that the reason is
+//! outside of the sample. Empty lines are skipped. Errors quote the last lines of standard error. With a
+//! handshake, a worker first prints `{"ready": true}`, or `{"fatal": "why"}` when no worker could score. A
+//! worker should exit at the end of its input.
 //!
 //! # How it works
 //! A slot is the right to one process; there are `workers` slots. A job waits for an idle worker or for a
@@ -19,9 +20,11 @@
 //! # Invariants
 //! - At most `workers` worker processes run at a time. Each has its own process group, which contains the
 //!   processes that it starts. A slot is free again only after its process was killed and waited for.
-//! - At most two workers get the same job. After each death in a row without an answer, the pause before the
-//!   next start doubles. After [`DEATHS_IN_A_ROW_MAX`] such deaths (or two per worker, if that is more) jobs
-//!   are refused, and only one start at a time tests whether workers survive again.
+//! - An attempt at a job is given to at most two workers. After each death in a row without an answer, the
+//!   pause before the next start doubles. After eight such deaths (or two per worker, if that is more) jobs are
+//!   refused, and only one start at a time tests whether workers survive again (`processes/health.rs`).
+//! - A refused job was given to no worker ([`RewardError::is_refusal`]), so the refusal is evidence neither
+//!   about the job nor about the reward. A probe is never refused: its worker starts at once.
 //! - When the pool is dropped or its token is cancelled, every process group is killed. The tracker has tasks
 //!   that wait for these processes to end.
 //!
@@ -29,6 +32,7 @@
 //! No worker scores several jobs at a time. Memory limits exist on Linux only. Processes that have left their
 //! group are not searched for.
 
+mod health;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -41,26 +45,21 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::answer::{nonsense, question, read_json, score_of};
-use super::{RewardJob, RewardRunner};
+use super::{RewardJob, RewardRunner, answers};
 use crate::tasks;
 use crate::{RewardError, Score};
-use worker::{Death, Ended, LINE_BYTES_MAX, StartError, Worker};
+use worker::{Ended, LINE_BYTES_MAX, StartError, Worker};
 
-/// Jobs are refused after this many deaths in a row without an answer, or two per worker if that is more.
-const DEATHS_IN_A_ROW_MAX: u32 = 8;
+pub(super) use health::{Health, Start};
+pub(super) use worker::Death;
+
 /// Maximum number of workers that get the same job before it fails.
 const WORKERS_PER_JOB_MAX: usize = 2;
-/// The pause before the start that follows the first death.
-const START_PAUSE_FIRST: Duration = Duration::from_millis(20);
-/// The longest pause before a start.
-const START_PAUSE_MAX: Duration = Duration::from_secs(5);
-/// Maximum number of doublings of the pause; the longest pause is reached earlier.
-const DOUBLINGS_MAX: u32 = 16;
 
 /// The settings of a pool.
 #[derive(Debug, Clone, PartialEq)]
@@ -100,15 +99,6 @@ struct Pool {
     closing: CancellationToken,
 }
 
-#[derive(Default)]
-struct Health {
-    deaths: u32,
-    next_start: Option<Instant>,
-    last: Death,
-    /// The reason why no worker can ever start.
-    unloadable: Option<RewardError>,
-}
-
 /// What a waiting job has found.
 enum Found {
     Idle(Box<Worker>),
@@ -133,11 +123,11 @@ impl ProcessPool {
         let workers = spec.workers.clamp(1, Semaphore::MAX_PERMITS);
         let (idle_sender, idle) = async_channel::bounded(workers);
         Self(Arc::new(Pool {
+            health: Mutex::new(Health::new(spec.what.clone(), spec.workers)),
             spec,
             slots: Arc::new(Semaphore::new(workers)),
             idle,
             idle_sender,
-            health: Mutex::default(),
             next_id: AtomicU64::new(1),
             is_watched: AtomicBool::new(false),
             tracker,
@@ -155,34 +145,47 @@ impl Drop for ProcessPool {
 
 impl RewardRunner for ProcessPool {
     fn score<'a>(&'a self, job: &'a RewardJob) -> BoxFuture<'a, Result<Score, RewardError>> {
-        Box::pin(async move {
-            tokio::select! {
-                biased;
-                () = self.0.closing.cancelled() => Err(RewardError::Cancelled),
-                result = self.0.score(job) => result,
-            }
-        })
+        Box::pin(self.0.until_closed(self.0.ask(job, Start::Paced)))
     }
 
     fn check(&self) -> BoxFuture<'_, Result<(), RewardError>> {
-        Box::pin(async move {
-            tokio::select! {
-                biased;
-                () = self.0.closing.cancelled() => Err(RewardError::Cancelled),
-                worker = self.0.worker() => worker.map(|worker| self.0.give_back(worker)),
-            }
-        })
+        Box::pin(self.0.until_closed(async move {
+            let worker = self.0.worker(Start::Paced).await?;
+            self.0.give_back(worker);
+            Ok(())
+        }))
+    }
+
+    fn probe<'a>(&'a self, job: &'a RewardJob) -> BoxFuture<'a, Result<(), RewardError>> {
+        Box::pin(async move { answers(self.0.until_closed(self.0.ask(job, Start::AtOnce)).await) })
     }
 }
 
 impl Pool {
+    /// Does `work` until the pool is closed. Cancel-safe if `work` is.
+    async fn until_closed<T>(
+        &self,
+        work: impl Future<Output = Result<T, RewardError>>,
+    ) -> Result<T, RewardError> {
+        tokio::select! {
+            biased;
+            () = self.closing.cancelled() => Err(RewardError::Cancelled),
+            result = work => result,
+        }
+    }
+
     /// Cancel-safe: dropping a job also drops its worker.
-    async fn score(self: &Arc<Self>, job: &RewardJob) -> Result<Score, RewardError> {
+    async fn ask(self: &Arc<Self>, job: &RewardJob, start: Start) -> Result<Score, RewardError> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let line = format!("{}\n", question(id, job));
-        let mut last = Death::default();
+        let mut last: Option<Death> = None;
         for _ in 0..WORKERS_PER_JOB_MAX {
-            let mut worker = self.worker().await?;
+            let mut worker = match (self.worker(start).await, &last) {
+                (Ok(worker), _) => worker,
+                // The job has had a worker, and that worker died.
+                (Err(error), Some(death)) if error.is_refusal() => return Err(self.worker_died(death)),
+                (Err(error), _) => return Err(error),
+            };
             let error = match worker.ask(line.as_bytes()).await {
                 Ok(bytes) => match self.read(id, &bytes) {
                     Line::Answer(result) => {
@@ -198,19 +201,25 @@ impl Pool {
                     &start,
                 ),
                 Err(Ended::Died) => {
-                    last = worker.death().await;
-                    self.died(&last);
+                    let death = worker.death().await;
+                    self.died(&death);
+                    last = Some(death);
                     continue;
                 }
             };
             self.died(&Death { how: "killed for an answer out of step".into(), ..Death::default() });
             return Err(error);
         }
-        Err(self.worker_died(last))
+        Err(self.worker_died(&last.unwrap_or_default()))
     }
 
-    fn worker_died(&self, death: Death) -> RewardError {
-        RewardError::WorkerDied { what: self.spec.what.clone(), how: death.how, stderr: death.stderr }
+    fn died(&self, death: &Death) {
+        self.health.lock().died(death);
+    }
+
+    fn worker_died(&self, death: &Death) -> RewardError {
+        let Death { how, stderr } = death.clone();
+        RewardError::WorkerDied { what: self.spec.what.clone(), how, stderr }
     }
 
     fn read(&self, id: u64, bytes: &[u8]) -> Line {
@@ -228,14 +237,14 @@ impl Pool {
     }
 
     /// Gets an idle worker, or starts one. Cancel-safe: a start that has begun continues for other jobs.
-    async fn worker(self: &Arc<Self>) -> Result<Worker, RewardError> {
+    async fn worker(self: &Arc<Self>, start: Start) -> Result<Worker, RewardError> {
         let mut starting: Option<oneshot::Receiver<RewardError>> = None;
         loop {
             match self.find(&mut starting).await {
                 Found::Idle(worker) if worker.lives() => return Ok(*worker),
                 // The worker died between two jobs; dropping it frees its slot.
                 Found::Idle(_) => {}
-                Found::Slot(slot) => starting = Some(self.start(slot)),
+                Found::Slot(slot) => starting = Some(self.start(slot, start)),
                 Found::Started(None) => starting = None,
                 Found::Started(Some(error)) => return Err(error),
                 Found::Closed => return Err(RewardError::Cancelled),
@@ -264,7 +273,7 @@ impl Pool {
 
     /// Starts a worker in a task. The receiver gets only an error; a worker that has started goes to the idle
     /// queue.
-    fn start(self: &Arc<Self>, slot: OwnedSemaphorePermit) -> oneshot::Receiver<RewardError> {
+    fn start(self: &Arc<Self>, slot: OwnedSemaphorePermit, start: Start) -> oneshot::Receiver<RewardError> {
         if !self.is_watched.swap(true, Ordering::Relaxed) {
             let pool = Arc::clone(self);
             tasks::spawn(&self.tracker, "reward workers", async move {
@@ -278,7 +287,7 @@ impl Pool {
             let started = tokio::select! {
                 biased;
                 () = pool.closing.cancelled() => return,
-                started = pool.started(slot) => started,
+                started = pool.started(slot, start) => started,
             };
             match started {
                 Ok(worker) => pool.give_back(worker),
@@ -289,25 +298,26 @@ impl Pool {
         failure
     }
 
-    /// Starts workers until one is ready. Cancel-safe: a process that was started is killed.
-    async fn started(&self, slot: OwnedSemaphorePermit) -> Result<Worker, RewardError> {
+    /// Starts workers until one is ready, or only one if it starts at once. Cancel-safe: a process that was
+    /// started is killed.
+    async fn started(&self, slot: OwnedSemaphorePermit, start: Start) -> Result<Worker, RewardError> {
         loop {
-            let may_start_at = self.health.lock().may_start(&self.spec)?;
+            let may_start_at = self.health.lock().may_start(start)?;
             if let Some(instant) = may_start_at {
                 sleep_until(instant).await;
             }
-            match Worker::start(&self.spec, &self.tracker).await {
-                Ok(worker) => return Ok(worker.with_slot(slot)),
-                Err(StartError::Died(death)) => self.died(&death),
-                Err(StartError::Slow(death)) => {
-                    self.died(&death);
-                    return Err(self.worker_died(death));
+            let (death, is_last) = match Worker::start(&self.spec, &self.tracker).await {
+                Ok(worker) => {
+                    self.health.lock().started();
+                    return Ok(worker.with_slot(slot));
                 }
-                Err(StartError::Never(reason)) => {
-                    let error = RewardError::Unloadable { what: self.spec.what.clone(), reason };
-                    self.health.lock().unloadable = Some(error.clone());
-                    return Err(error);
-                }
+                Err(StartError::Died(death)) => (death, start == Start::AtOnce),
+                Err(StartError::Slow(death)) => (death, true),
+                Err(StartError::Never(reason)) => return Err(self.health.lock().is_unloadable(reason)),
+            };
+            self.died(&death);
+            if is_last {
+                return Err(self.worker_died(&death));
             }
         }
     }
@@ -332,46 +342,6 @@ impl Pool {
         while let Ok(worker) = self.idle.try_recv() {
             drop(worker);
         }
-    }
-
-    fn died(&self, death: &Death) {
-        let mut health = self.health.lock();
-        let doublings = health.deaths.min(DOUBLINGS_MAX);
-        let pause = (START_PAUSE_FIRST * (1 << doublings)).min(START_PAUSE_MAX);
-        health.deaths = health.deaths.saturating_add(1);
-        health.next_start = Some(Instant::now() + pause);
-        health.last = death.clone();
-    }
-}
-
-impl Health {
-    fn answered(&mut self) {
-        self.deaths = 0;
-        self.next_start = None;
-    }
-
-    /// The earliest time of the next start, if it must wait; an error when jobs are refused.
-    fn may_start(&mut self, spec: &PoolSpec) -> Result<Option<Instant>, RewardError> {
-        if let Some(error) = &self.unloadable {
-            return Err(error.clone());
-        }
-        // One cause can kill all workers of a pool at the same time, which alone is no reason to refuse jobs.
-        let two_rounds = u32::try_from(spec.workers.saturating_mul(2)).unwrap_or(u32::MAX);
-        if self.deaths < two_rounds.max(DEATHS_IN_A_ROW_MAX) {
-            return Ok(self.next_start);
-        }
-        let now = Instant::now();
-        if self.next_start.is_some_and(|instant| now < instant) {
-            return Err(RewardError::WorkersKeepDying {
-                what: spec.what.clone(),
-                deaths: self.deaths,
-                how: self.last.how.clone(),
-                stderr: self.last.stderr.clone(),
-            });
-        }
-        // This start tests whether workers live again; other starts are refused until it has ended.
-        self.next_start = Some(now + START_PAUSE_MAX);
-        Ok(None)
     }
 }
 

@@ -368,7 +368,7 @@ fn apart(sight: &Sight) -> Result<(), String> {
 }
 
 fn failed(reason: &str) -> RewardError {
-    RewardError::Raised { what: WHAT.into(), reason: reason.to_owned() }
+    RewardError::Unavailable { what: WHAT.into(), reason: reason.to_owned() }
 }
 
 /// The first two numbers of a kernel release; a missing number is 0.

@@ -147,6 +147,9 @@ class Worker:
                 answer = self.ask(function, with_prompt, job)
             except WrongResult as error:
                 answer = {"error": clean(error)}
+            except OSError as error:
+                # A connection, a time-out or a file: probably not the fault of the sample.
+                answer = {"error": reason(error), "unavailable": True}
             except Exception as error:
                 answer = {"error": reason(error)}
             except SystemExit as error:

@@ -12,9 +12,10 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use super::{Counted, Gates, GroupView, Rejection};
-use crate::{RewardError, RewardJob, RewardRunner};
+use crate::{RewardError, RewardHealth, RewardJob, RewardRunner};
 
 /// The reason of a rejection by an outside gate.
 const REASON: &str = "outside";
@@ -72,19 +73,7 @@ impl Gates {
         group: &GroupView<'_>,
         row: &GateRow,
     ) -> Result<Result<(), Rejection>, RewardError> {
-        let job = RewardJob {
-            response: "".into(),
-            ground_truth: Arc::clone(&row.ground_truth),
-            data_source: Arc::clone(&row.data_source),
-            prompt: Arc::clone(&row.prompt),
-            extra: Arc::new(json!({
-                "rewards": group.rewards,
-                "accs": group.accs,
-                "truncated": group.truncated,
-                "tokens": group.tokens,
-                "row": row.row,
-            })),
-        };
+        let job = question(group, row);
         let mut soft = None;
         for Outside { counted, runner } in &self.outside {
             let value = runner.score(&job).await?.score;
@@ -102,12 +91,38 @@ impl Gates {
         Ok(soft.map_or(Ok(()), Err))
     }
 
-    /// Checks that every outside gate can be asked; see [`RewardRunner::check`]. Cancel-safe.
-    pub async fn check_outside(&self) -> Result<(), RewardError> {
+    /// Checks that every outside gate can be asked and answers; see [`RewardRunner::check`] and
+    /// [`RewardRunner::probe`]. The probe is a group of `samples` responses without any reward. Cancel-safe.
+    pub async fn check_outside(&self, row: &GateRow, samples: usize) -> Result<(), RewardError> {
+        let (zeros, tokens, truncated) = (vec![0.0; samples], vec![0; samples], vec![false; samples]);
+        let group = GroupView { accs: &zeros, rewards: &zeros, truncated: &truncated, tokens: &tokens };
         for outside in &self.outside {
             outside.runner.check().await?;
+            outside.runner.probe(&question(&group, row)).await?;
         }
         Ok(())
+    }
+
+    /// The health of every outside gate that is watched.
+    pub fn outside_health(&self) -> Vec<watch::Receiver<RewardHealth>> {
+        self.outside.iter().filter_map(|outside| outside.runner.health()).collect()
+    }
+}
+
+/// The question about a group.
+fn question(group: &GroupView<'_>, row: &GateRow) -> RewardJob {
+    RewardJob {
+        response: "".into(),
+        ground_truth: Arc::clone(&row.ground_truth),
+        data_source: Arc::clone(&row.data_source),
+        prompt: Arc::clone(&row.prompt),
+        extra: Arc::new(json!({
+            "rewards": group.rewards,
+            "accs": group.accs,
+            "truncated": group.truncated,
+            "tokens": group.tokens,
+            "row": row.row,
+        })),
     }
 }
 

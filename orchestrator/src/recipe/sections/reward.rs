@@ -121,6 +121,10 @@ impl Reward {
             deadline_s: deadline.as_secs_f64(),
             cache_entries: self.guard.cache_entries,
             on_failure: self.guard.on_failure,
+            consecutive_failures_max: self.guard.consecutive_failures_max,
+            backoff_initial_s: self.guard.backoff_initial_s,
+            backoff_max_s: self.guard.backoff_max_s,
+            outage_deadline_s: self.guard.outage_deadline_s,
         };
         external.has_runner().then_some(external)
     }
@@ -158,13 +162,33 @@ pub struct RewardGuard {
     /// What happens to a sample without a score: "fail_sample", `{ score = 0.0 }`, or "stop", which ends the
     /// run.
     pub on_failure: OnFailure,
+    /// Number of failures in a row, for reasons that may lie outside of the sample, after which the reward is
+    /// probed. If the probe fails too, nothing is sent out until the reward answers again. With 0, outages are not
+    /// waited out, and the reward is not probed at the start.
+    pub consecutive_failures_max: u32,
+    /// Seconds from the first probe of an outage to the next one; the pause doubles from probe to probe.
+    pub backoff_initial_s: f64,
+    /// Maximum seconds between two probes.
+    pub backoff_max_s: f64,
+    /// The run ends when the reward was out for this time, in seconds.
+    pub outage_deadline_s: f64,
 }
 
 impl Default for RewardGuard {
     fn default() -> Self {
-        let ExternalConfig { concurrency, per_second, retries, attempt_s, cache_entries, on_failure, .. } =
-            ExternalConfig::default();
-        Self { concurrency, per_second, retries, attempt_s, cache_entries, on_failure }
+        let external = ExternalConfig::default();
+        Self {
+            concurrency: external.concurrency,
+            per_second: external.per_second,
+            retries: external.retries,
+            attempt_s: external.attempt_s,
+            cache_entries: external.cache_entries,
+            on_failure: external.on_failure,
+            consecutive_failures_max: external.consecutive_failures_max,
+            backoff_initial_s: external.backoff_initial_s,
+            backoff_max_s: external.backoff_max_s,
+            outage_deadline_s: external.outage_deadline_s,
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Whether another prompt may be sent out, and how many should be drawn.
 
-use super::{Board, Hold};
+use super::Board;
 use crate::rollout::Launch;
 use crate::rollout::early_stop::AtTarget;
 use crate::rollout::feed::Drawn;
@@ -8,7 +8,23 @@ use crate::rollout::feed::Drawn;
 /// How many prompts are drawn from the data set ahead of their dispatch.
 const DRAW_CHUNK: usize = 64;
 
+/// What new prompts wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// The trainer's next version: one more group would be too old when the trainer takes it.
+    Trainer,
+    /// Room in the queue for accepted groups.
+    Queue,
+    /// A reward that is out. Prompts that were sent out before wait for it too.
+    Reward,
+}
+
 impl Board {
+    /// Notes whether samples wait for a reward that is out: nothing is sent out meanwhile.
+    pub(crate) fn set_reward_is_out(&mut self, is_out: bool) {
+        self.reward_is_out = is_out;
+    }
+
     /// Whether the groups under way are expected to miss the target.
     fn needs_more(&self) -> bool {
         let sure = (self.accepted_count + self.undecided.len()) as f64;
@@ -64,8 +80,12 @@ impl Board {
         self.running + self.queued.len() + self.undecided.len()
     }
 
-    /// What a flow waits for before it sends out a new prompt; `None` if it waits for nothing.
+    /// What new prompts wait for before they are sent out; `None` if they wait for nothing. Only a flow waits
+    /// for the trainer or the queue.
     pub(crate) fn hold(&self) -> Option<Hold> {
+        if self.reward_is_out {
+            return Some(Hold::Reward);
+        }
         self.flow_until?;
         let target = self.target as u64;
         let place = self.step.saturating_sub(1) * target + (self.accepted_count + self.under_way()) as u64;
@@ -78,8 +98,8 @@ impl Board {
         ((self.not_put + self.under_way()) as u64 >= ahead_max).then_some(Hold::Queue)
     }
 
-    /// What the whole flow waits for; `None` while a group runs.
-    pub(crate) fn hold_of_flow(&self) -> Option<Hold> {
+    /// What the whole step or flow waits for; `None` while a group runs.
+    pub(crate) fn hold_of_all(&self) -> Option<Hold> {
         self.hold().filter(|_| self.running == 0)
     }
 

@@ -293,3 +293,33 @@ fn a_second_end_changes_nothing() {
     assert_eq!(accepted(&mut board), [0]);
     assert_eq!(board.dispatches().step_totals().cancelled, 0);
 }
+
+#[test]
+fn nothing_is_sent_out_while_a_reward_is_out_but_groups_end() {
+    let mut board = Board::new(config(EarlyStop::Fifo, OnStop::Requeue, Launch::Batch));
+    let mut row = 0;
+    board.begin_step(1, 2);
+    feed(&mut board, &mut row);
+    let [first, second, third] = [(); 3].map(|()| match board.next() {
+        Next::Run(dispatch) => dispatch,
+        next => panic!("{next:?}"),
+    });
+    board.end(third.id, third.number, GroupEnd::GivenUp);
+    board.set_reward_is_out(true);
+    assert_eq!(board.counts().hold, Some(Hold::Reward));
+    assert!(matches!(board.next(), Next::Wait), "neither the prompt that waits nor a new one");
+    assert_eq!(board.draw_wanted(), 0);
+    assert!(!board.is_finished());
+    board.end(second.id, second.number, GroupEnd::Valid(group(&second, 0)));
+    assert!(accepted(&mut board).is_empty());
+    board.set_reward_is_out(false);
+    let Next::Run(again) = board.next() else { panic!("the prompt that waits goes first") };
+    assert_eq!(again.number, third.number);
+    board.set_reward_is_out(true);
+    board.end(first.id, first.number, GroupEnd::Valid(group(&first, 0)));
+    assert_eq!(accepted(&mut board), [0, 1]);
+    assert!(board.is_stopped(), "an early stop ends a step in an outage");
+    assert!(matches!(board.next(), Next::Done));
+    board.end(again.id, again.number, GroupEnd::Cancelled);
+    board.end_step().unwrap();
+}

@@ -7,48 +7,46 @@ use futures::future::try_join_all;
 use rolldock_dispatch::{CarriedSample, FinishReason, PartialOutput, Spent, Stamp};
 use tokio::time::Instant;
 
-use super::{SampleRequest, Tries, Unfinished};
+use super::{Generated, SampleRequest, Tries, Unfinished};
 use crate::engine::{Generation, SampleOutput};
 use crate::rollout::Sample;
 use crate::rollout::grading::{Grade, Ungraded};
 use crate::rollout::waits::Phase;
 
+impl Generated {
+    /// A sample for which nothing was left to generate.
+    pub(super) fn before(sample: CarriedSample, spent: Spent) -> Self {
+        Self { samples: vec![sample], spent, server: "".into(), request_time: Duration::ZERO }
+    }
+}
+
 impl SampleRequest<'_> {
-    /// Grades the samples that the engine has finished.
-    pub(super) async fn finish(
+    /// Joins what the engine has finished to the earlier segments.
+    pub(super) fn finish(
         &self,
         generation: Generation,
         tries: Tries,
         stamp: Stamp,
-        server: &Arc<str>,
+        server: Arc<str>,
         request_time: Duration,
-    ) -> Result<Vec<Sample>, Unfinished> {
+    ) -> Result<Generated, Unfinished> {
         let Tries { attempt, spent, mut so_far, .. } = tries;
-        let mut whole = Vec::with_capacity(generation.samples.len());
+        let mut samples = Vec::with_capacity(generation.samples.len());
         for (index, output) in (self.first..).zip(generation.samples) {
             let segment = if so_far.segments > 0 && self.count == 1 {
                 std::mem::replace(&mut so_far, CarriedSample::new(index, attempt))
             } else {
                 CarriedSample::new(index, attempt)
             };
-            whole.push(joined(segment, output, stamp).map_err(Unfinished::Failed)?);
+            samples.push(joined(segment, output, stamp).map_err(Unfinished::Failed)?);
         }
-        self.grade(whole, spent, server, request_time).await
+        Ok(Generated { samples, spent, server, request_time })
     }
 
-    /// Grades a sample for which nothing was left to generate.
-    pub(super) async fn grade_carried(&self, tries: Tries) -> Result<Vec<Sample>, Unfinished> {
-        let server: Arc<str> = "".into();
-        self.grade(vec![tries.so_far], tries.spent, &server, Duration::ZERO).await
-    }
-
-    async fn grade(
-        &self,
-        samples: Vec<CarriedSample>,
-        spent: Spent,
-        server: &Arc<str>,
-        request_time: Duration,
-    ) -> Result<Vec<Sample>, Unfinished> {
+    /// Grades whole samples. Cancel-safe: a grading here that has begun ends on its own, unread.
+    pub(super) async fn grade(&self, generated: Generated) -> Result<Vec<Sample>, Unfinished> {
+        let Generated { samples, spent, server, request_time } = generated;
+        let server = &server;
         let _in_reward = self.context.waits.enter(Phase::Reward, self.subject());
         let gradings = samples.into_iter().map(|mut sample| async move {
             let asked_at = Instant::now();

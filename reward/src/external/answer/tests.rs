@@ -80,6 +80,10 @@ fn what_is_no_answer_is_named_and_quoted() {
 fn an_error_is_the_functions_own() {
     let error = read(r#"{"error": "ValueError: no box"}"#).unwrap_err();
     assert_eq!(error, RewardError::Raised { what: "test".into(), reason: "ValueError: no box".into() });
+    assert!(!error.may_be_outage());
+    let error = read(r#"{"error": "no connection", "unavailable": true}"#).unwrap_err();
+    assert_eq!(error, RewardError::Unavailable { what: "test".into(), reason: "no connection".into() });
+    assert!(error.may_be_outage());
 }
 
 proptest! {

@@ -103,6 +103,10 @@ fn invalid_values_are_named() {
         ("http = \"http://h/\"\nretries = 1000", "retries"),
         ("http = \"http://h/\"\nattempt_s = -1", "attempt_s"),
         ("http = \"http://h/\"\ndeadline_s = nan", "deadline_s"),
+        ("http = \"http://h/\"\nbackoff_initial_s = 0", "backoff_initial_s"),
+        ("http = \"http://h/\"\nbackoff_max_s = 0.5", "backoff_initial_s"),
+        ("http = \"http://h/\"\nbackoff_max_s = 601", "backoff_max_s"),
+        ("http = \"http://h/\"\noutage_deadline_s = 0", "outage_deadline_s"),
         ("http = \"http://h/\"\non_failure = { score = nan }", "on_failure.score"),
         ("http = \"http://h/\"\non_failure = { score = 1e39 }", "on_failure.score"),
     ] {

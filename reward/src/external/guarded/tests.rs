@@ -1,11 +1,13 @@
 //! Tests of the guard around scripted runners, on a paused clock.
 
+mod outages;
+mod workers;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::future::join_all;
 use serde_json::Value;
 use tokio::time::Instant;
-use tokio_util::task::TaskTracker;
 
 use super::*;
 
@@ -67,12 +69,13 @@ fn guard() -> Guard {
         deadline: Duration::from_secs(60),
         cache_entries: 0,
         on_failure: OnFailure::FailSample,
+        breaker: None,
     }
 }
 
 fn guarded(runner: &Arc<Told>, settings: Guard) -> Arc<Guarded> {
     let runner: Arc<dyn RewardRunner> = Arc::clone(runner) as _;
-    Arc::new(Guarded::new(runner, settings, CancellationToken::new()))
+    Arc::new(Guarded::new(runner, settings, TaskTracker::new(), CancellationToken::new()))
 }
 
 fn job(response: &str) -> RewardJob {
@@ -235,7 +238,8 @@ async fn an_attempt_that_hangs_leaves_time_for_the_next() {
         }
     }
     let settings = Guard { attempt: Duration::from_secs(20), ..guard() };
-    let runner = Guarded::new(Arc::new(HangsOnce(AtomicUsize::new(0))), settings, CancellationToken::new());
+    let runner: Arc<dyn RewardRunner> = Arc::new(HangsOnce(AtomicUsize::new(0)));
+    let runner = Guarded::new(runner, settings, TaskTracker::new(), CancellationToken::new());
     assert_eq!(score_of(&runner, "a").await, Ok(1.0));
 }
 
@@ -302,7 +306,7 @@ async fn the_end_of_the_token_ends_every_job_whatever_the_rule() {
     let told = Told::new(10_000_000, |_| Ok(1.0));
     let token = CancellationToken::new();
     let settings = Guard { on_failure: OnFailure::Score(0.0), concurrency: 1, ..guard() };
-    let runner = Arc::new(Guarded::new(Arc::clone(&told) as _, settings, token.clone()));
+    let runner = Arc::new(Guarded::new(Arc::clone(&told) as _, settings, TaskTracker::new(), token.clone()));
     let jobs = TaskTracker::new().spawn(async move { all(&runner, &different(10)).await });
     sleep(Duration::from_millis(10)).await;
     token.cancel();

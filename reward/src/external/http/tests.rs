@@ -17,7 +17,8 @@ fn runner(
     server: &Server,
     change: impl FnOnce(&mut ExternalConfig, &mut HttpConfig),
 ) -> Arc<dyn RewardRunner> {
-    let mut config = ExternalConfig { cache_entries: 0, ..ExternalConfig::default() };
+    let mut config =
+        ExternalConfig { cache_entries: 0, consecutive_failures_max: 0, ..ExternalConfig::default() };
     let mut http =
         HttpConfig { url: server.url.clone(), api_key_env: None, batch_max: None, batch_wait_ms: 20 };
     change(&mut config, &mut http);

@@ -74,6 +74,7 @@ async fn a_judge_that_hangs_ends_at_the_deadline_and_has_its_connection_closed()
         judge: Some(config(&server.url)),
         deadline_s: 0.3,
         on_failure: OnFailure::Score(-2.0),
+        consecutive_failures_max: 0,
         ..ExternalConfig::default()
     };
     let runner = external.build(TaskTracker::new(), CancellationToken::new()).unwrap();

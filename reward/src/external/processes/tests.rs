@@ -4,8 +4,9 @@ use std::path::Path;
 
 use futures::future::join_all;
 use rustix::process::{Pid, test_kill_process};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
+use super::health::DEATHS_IN_A_ROW_MAX;
 use super::*;
 use crate::external::test_server::{eventually, job};
 
@@ -45,6 +46,12 @@ impl Fixture {
         self.pool.score(&job("x")).await.map(|score| score.score)
     }
 
+    /// Sets the number of deaths in a row, and the time of the next start.
+    fn has_deaths(&self, deaths: u32, next_start: Option<Instant>) {
+        let mut health = self.pool.0.health.lock();
+        (health.deaths, health.next_start) = (deaths, next_start);
+    }
+
     /// The lines of a file that the script writes.
     fn lines(&self, name: &str) -> Vec<String> {
         lines_of(&self.folder.path().join(name))
@@ -60,6 +67,10 @@ impl Fixture {
             assert!(is_gone(&pid), "process {pid} is left");
         }
     }
+}
+
+fn bad() -> RewardJob {
+    job("bad")
 }
 
 fn lines_of(path: &Path) -> Vec<String> {
@@ -133,13 +144,63 @@ async fn a_storm_of_restarts_ends_in_an_error_that_says_so() {
 #[tokio::test]
 async fn a_pool_that_was_given_up_is_tried_again_later() {
     let fixture = pool("read line; [ -e $0/works ] || exit 7; echo 1; read line");
-    {
-        let mut health = fixture.pool.0.health.lock();
-        (health.deaths, health.next_start) = (DEATHS_IN_A_ROW_MAX, Some(Instant::now()));
-    }
-    assert!(matches!(fixture.ask().await, Err(RewardError::WorkersKeepDying { .. })));
+    fixture.has_deaths(DEATHS_IN_A_ROW_MAX, Some(Instant::now()));
+    assert!(matches!(fixture.ask().await, Err(RewardError::WorkerDied { .. })), "it was tried");
+    assert!(fixture.ask().await.unwrap_err().is_refusal());
     std::fs::write(fixture.folder.path().join("works"), "").unwrap();
     fixture.pool.0.health.lock().next_start = Some(Instant::now());
+    assert_eq!(fixture.ask().await, Ok(1.0));
+}
+
+/// A worker that dies of the response "bad", and of nothing else.
+const MORTAL: &str = "echo $$ >>$0/pids; while read -r line; do \
+                      case $line in *bad*) exit 3;; esac; echo 1; done";
+
+#[tokio::test]
+async fn a_probe_is_not_refused_and_ends_the_refusals() {
+    let fixture = pool(MORTAL);
+    fixture.has_deaths(DEATHS_IN_A_ROW_MAX, Some(Instant::now() + Duration::from_secs(3600)));
+    assert!(fixture.ask().await.unwrap_err().is_refusal());
+    assert_eq!(fixture.pool.probe(&job("x")).await, Ok(()));
+    assert_eq!(fixture.ask().await, Ok(1.0));
+    assert_eq!(fixture.lines("pids").len(), 1);
+    fixture.ends().await;
+}
+
+#[tokio::test]
+async fn a_probe_that_kills_its_workers_says_so_however_often() {
+    let fixture = pool(MORTAL);
+    for _ in 0..6 {
+        let error = fixture.pool.probe(&bad()).await.unwrap_err();
+        assert!(matches!(error, RewardError::WorkerDied { .. }), "{error}");
+    }
+    let never = pool_with("exit 3", |spec| spec.handshake = Some(Duration::from_secs(10)));
+    let error = never.pool.probe(&job("x")).await.unwrap_err();
+    assert!(matches!(&error, RewardError::WorkerDied { how, .. } if how == "exit status: 3"), "{error}");
+    assert_eq!(never.pool.0.health.lock().deaths, 1, "a probe starts no worker again and again");
+}
+
+#[tokio::test]
+async fn a_job_whose_worker_died_is_not_called_refused() {
+    let fixture = pool(MORTAL);
+    fixture.has_deaths(DEATHS_IN_A_ROW_MAX - 1, None);
+    let error = fixture.pool.score(&bad()).await.unwrap_err();
+    assert!(matches!(error, RewardError::WorkerDied { .. }), "its second worker was refused: {error}");
+}
+
+#[tokio::test]
+async fn a_probe_finds_out_that_workers_can_be_started_again() {
+    let script = "[ -e $0/works ] || { echo '{\"fatal\":\"no such thing\"}'; exit; }; \
+                  echo '{\"ready\":true}'; while read line; do echo 1; done";
+    let fixture = pool_with(script, |spec| spec.handshake = Some(Duration::from_secs(10)));
+    assert!(matches!(fixture.ask().await, Err(RewardError::Unloadable { .. })));
+    std::fs::write(fixture.folder.path().join("works"), "").unwrap();
+    assert!(
+        matches!(fixture.ask().await, Err(RewardError::Unloadable { .. })),
+        "jobs start nothing meanwhile"
+    );
+    assert_eq!(fixture.pool.probe(&job("x")).await, Ok(()));
+    fixture.pool.0.kill_idle();
     assert_eq!(fixture.ask().await, Ok(1.0));
 }
 

@@ -41,11 +41,11 @@ const STDERR_WAIT_MAX: Duration = Duration::from_millis(200);
 
 /// How a worker ended.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Death {
+pub(in crate::external) struct Death {
     /// Exit status or signal.
-    pub(super) how: String,
+    pub(in crate::external) how: String,
     /// The last lines of standard error.
-    pub(super) stderr: String,
+    pub(in crate::external) stderr: String,
 }
 
 /// Why a worker gave no answer.

@@ -83,7 +83,8 @@ fn fixture_of(function: &str, settings: &str, table: &str) -> Option<Fixture> {
     let path = folder.path().to_str().unwrap();
     let function = function.replace('~', path);
     let recipe = format!(
-        "cache_entries = 0\n{settings}\n[python]\nfunction = {function:?}\npath = [{path:?}]\nworkers = 1\n{table}"
+        "cache_entries = 0\nconsecutive_failures_max = 0\n{settings}\n\
+         [python]\nfunction = {function:?}\npath = [{path:?}]\nworkers = 1\n{table}"
     );
     let config: ExternalConfig = toml::from_str(&recipe).unwrap();
     let tracker = TaskTracker::new();
@@ -165,6 +166,22 @@ async fn what_is_no_score_is_said_and_costs_no_worker() {
     assert!(fixture.reason("1 / 0").await.contains(":1)"), "the place is named");
     let (calls, _) = fixture.worker().await;
     assert_eq!(calls, 17.0, "one worker has answered them all");
+}
+
+#[tokio::test]
+async fn an_error_of_the_system_is_not_that_of_the_job() {
+    let Some(fixture) = fixture_of("my_rewards:compute_score", "retries = 0", "") else { return };
+    for (result, words) in [
+        ("(_ for _ in ()).throw(ConnectionResetError('gone'))", "ConnectionResetError: gone"),
+        ("open('/no/such/file')", "FileNotFoundError"),
+        ("(_ for _ in ()).throw(TimeoutError('late'))", "TimeoutError: late"),
+    ] {
+        let error = fixture.ask(result).await.unwrap_err();
+        assert!(
+            matches!(error, RewardError::Unavailable { .. }) && error.to_string().contains(words),
+            "{error}"
+        );
+    }
 }
 
 #[tokio::test]

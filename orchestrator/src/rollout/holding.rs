@@ -1,0 +1,37 @@
+//! What holds back new groups, as a wait that the watchdog can report.
+
+use std::sync::Arc;
+
+use crate::rollout::Hold;
+use crate::rollout::waits::{InWait, Phase, Subject, Waits};
+
+/// The wait for what holds back new groups while no group runs.
+pub(crate) struct Holding {
+    waits: Arc<Waits>,
+    held_for: Option<(Hold, InWait)>,
+}
+
+impl Holding {
+    pub(crate) fn new(waits: Arc<Waits>) -> Self {
+        Self { waits, held_for: None }
+    }
+
+    /// Enters the wait that holds back new groups, and leaves it when it is over. `version` is that of the
+    /// servers.
+    pub(crate) fn note(&mut self, hold: Option<Hold>, version: u64) {
+        let Some(hold) = hold else {
+            self.held_for = None;
+            return;
+        };
+        if self.held_for.as_ref().is_some_and(|(of, _)| *of == hold) {
+            return;
+        }
+        let (phase, detail) = match hold {
+            Hold::Trainer => (Phase::Trainer, format!("the version after version={version}")),
+            Hold::Queue => (Phase::Queue, "room for accepted groups".to_owned()),
+            Hold::Reward => (Phase::Reward, "the end of an outage".to_owned()),
+        };
+        let subject = Subject { detail: Some(detail.into()), ..Subject::default() };
+        self.held_for = Some((hold, self.waits.enter(phase, subject)));
+    }
+}

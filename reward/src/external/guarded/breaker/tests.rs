@@ -1,0 +1,344 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use tokio::time::advance;
+
+use super::*;
+
+const CONFIG: BreakerConfig = BreakerConfig {
+    failures_max: 3,
+    backoff_initial: Duration::from_secs(1),
+    backoff_max: Duration::from_secs(4),
+    deadline: Duration::from_secs(20),
+};
+
+fn refused() -> RewardError {
+    RewardError::Unreachable { what: "test".into(), reason: "connection refused".into() }
+}
+
+fn state(breaker: &Breaker) -> RewardState {
+    breaker.health().borrow().state.clone()
+}
+
+/// Fails as many times as it takes to be suspected, and returns the number of the suspicion.
+fn suspected(breaker: &Breaker) -> u64 {
+    let mut of_job = Failures::default();
+    (0..CONFIG.failures_max).find_map(|_| breaker.failed(&mut of_job)).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_failures_in_a_row_raise_a_suspicion() {
+    let breaker = Breaker::new(CONFIG);
+    let mut of_job = Failures::default();
+    for _ in 0..10 {
+        assert_eq!((breaker.failed(&mut of_job), breaker.failed(&mut of_job)), (None, None));
+        assert_eq!(breaker.answered(), None);
+    }
+    assert_eq!(state(&breaker), RewardState::Answering);
+    let suspicion = suspected(&breaker);
+    assert_eq!(state(&breaker), RewardState::Suspected);
+    assert_eq!(breaker.failed(&mut of_job), None, "one probe at a time");
+    assert_eq!(breaker.answered(), None, "a suspicion alone is no outage");
+    assert_eq!(state(&breaker), RewardState::Answering);
+    assert_eq!(breaker.probe_failed(suspicion, &refused(), None), AfterProbe::Answered, "it is too late");
+    assert_eq!(*breaker.health().borrow(), RewardHealth::default());
+}
+
+#[tokio::test(start_paused = true)]
+async fn probes_come_with_doubling_pauses_until_the_deadline() {
+    let breaker = Breaker::new(CONFIG);
+    let suspicion = suspected(&breaker);
+    let began = Instant::now();
+    let mut pauses = Vec::new();
+    loop {
+        match breaker.probe_failed(suspicion, &refused(), None) {
+            AfterProbe::Again { at, is_first } => {
+                assert_eq!(is_first, pauses.is_empty());
+                assert_eq!(state(&breaker), RewardState::Out);
+                pauses.push((at - Instant::now()).as_secs());
+                advance(at - Instant::now()).await;
+                assert!(breaker.begin_probe(suspicion));
+            }
+            AfterProbe::GivenUp => break,
+            AfterProbe::Answered => panic!("the reward has answered"),
+        }
+    }
+    assert_eq!(pauses, [1, 2, 4, 4, 4, 4, 1], "the last one ends at the deadline");
+    assert_eq!(began.elapsed(), CONFIG.deadline);
+    let RewardState::GivenUp(error) = state(&breaker) else { panic!("it is not given up") };
+    let words = error.to_string();
+    assert!(words.contains("outage_deadline_s=20") && words.contains("connection refused"), "{words}");
+    assert_eq!(breaker.answered(), None, "given up is final");
+    assert_eq!(breaker.ready().await, Err(error));
+    let health = breaker.health().borrow().clone();
+    assert_eq!((health.outages, health.out), (1, CONFIG.deadline));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_reward_says_how_long_to_wait() {
+    let breaker = Breaker::new(CONFIG);
+    let suspicion = suspected(&breaker);
+    let pause = |asked_s: u64| {
+        let asked = Some(Duration::from_secs(asked_s));
+        let AfterProbe::Again { at, .. } = breaker.probe_failed(suspicion, &refused(), asked) else {
+            panic!("the outage is over")
+        };
+        assert!(breaker.begin_probe(suspicion));
+        (at - Instant::now()).as_secs()
+    };
+    assert_eq!((pause(0), pause(9), pause(1000)), (1, 9, 20), "the deadline ends the longest pause");
+}
+
+#[tokio::test(start_paused = true)]
+async fn any_answer_ends_an_outage() {
+    let breaker = Breaker::new(CONFIG);
+    let suspicion = suspected(&breaker);
+    breaker.probe_failed(suspicion, &refused(), None);
+    advance(Duration::from_secs(7)).await;
+    assert_eq!(breaker.answered(), Some(Duration::from_secs(7)));
+    assert!(!breaker.begin_probe(suspicion), "its probes are over");
+    assert_eq!(breaker.ready().await, Ok(()));
+    let health = breaker.health().borrow().clone();
+    assert_eq!((health.state, health.outages, health.out.as_secs()), (RewardState::Answering, 1, 7));
+    let next = suspected(&breaker);
+    assert_ne!(next, suspicion);
+    assert_eq!(breaker.probe_failed(suspicion, &refused(), None), AfterProbe::Answered, "it is an older one");
+    assert!(matches!(breaker.probe_failed(next, &refused(), None), AfterProbe::Again { is_first: true, .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_is_blamed_only_while_the_reward_answers_others() {
+    let breaker = Breaker::new(BreakerConfig { failures_max: 100, ..CONFIG });
+    let mut of_job = Failures::default();
+    breaker.answered();
+    breaker.failed(&mut of_job);
+    breaker.answered();
+    assert!(!breaker.blames_job(&mut of_job), "it was asked about once");
+    breaker.failed(&mut of_job);
+    assert!(breaker.blames_job(&mut of_job));
+    let mut alone = Failures::default();
+    for _ in 0..10 {
+        assert_eq!(breaker.failed(&mut alone), None);
+    }
+    assert!(!breaker.blames_job(&mut alone), "the reward has answered nothing since");
+}
+
+/// Has an outage that begins and ends.
+fn outage(breaker: &Breaker) {
+    let suspicion = suspected(breaker);
+    assert!(matches!(breaker.probe_failed(suspicion, &refused(), None), AfterProbe::Again { .. }));
+    assert!(breaker.answered().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_of_an_outage_are_forgotten_after_it() {
+    let breaker = Breaker::new(CONFIG);
+    let mut of_job = Failures::default();
+    breaker.failed(&mut of_job);
+    breaker.failed(&mut of_job);
+    let suspicion = suspected(&breaker);
+    breaker.probe_failed(suspicion, &refused(), None);
+    breaker.failed(&mut of_job);
+    breaker.failed(&mut of_job);
+    assert_eq!(of_job.answers_before, None, "its deadline in the outage, for example");
+    breaker.answered();
+    assert!(!breaker.blames_job(&mut of_job));
+    breaker.failed(&mut of_job);
+    breaker.answered();
+    assert!(!breaker.blames_job(&mut of_job), "one failure since the outage");
+    breaker.failed(&mut of_job);
+    assert!(breaker.blames_job(&mut of_job));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reward_that_was_away_for_a_moment_is_held_against_no_job() {
+    let breaker = Breaker::new(CONFIG);
+    let mut of_job = Failures::default();
+    while breaker.failed(&mut of_job).is_none() {}
+    breaker.answered();
+    assert!(
+        !breaker.blames_job(&mut of_job),
+        "the probe was answered, and the job was not asked about since"
+    );
+    breaker.failed(&mut of_job);
+    assert!(breaker.blames_job(&mut of_job));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_is_excused_by_a_few_outages_and_no_more() {
+    let breaker = Breaker::new(CONFIG);
+    for _ in 0..5 {
+        outage(&breaker);
+    }
+    let mut of_job = Failures::default();
+    for number in 0..EXCUSES_MAX {
+        breaker.failed(&mut of_job);
+        outage(&breaker);
+        breaker.failed(&mut of_job);
+        assert!(!breaker.blames_job(&mut of_job), "outage {number} excuses the failure before it");
+    }
+    outage(&breaker);
+    breaker.failed(&mut of_job);
+    assert!(breaker.blames_job(&mut of_job), "in each outage it was with the reward");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_raises_a_suspicion_and_is_no_failure_of_its_job() {
+    let breaker = Breaker::new(CONFIG);
+    let mut of_job = Failures::default();
+    assert_eq!((breaker.refused(), breaker.failed(&mut of_job)), (None, None));
+    assert_eq!(breaker.refused(), Some(1));
+    breaker.answered();
+    breaker.refused();
+    assert!(!breaker.blames_job(&mut of_job), "it has failed only once");
+}
+
+/// Random numbers that are the same in every test run.
+struct Chance(ChaCha8Rng);
+
+impl Chance {
+    fn below(&mut self, end: u32) -> u32 {
+        self.0.next_u32() % end
+    }
+
+    fn one_in(&mut self, cases: u32) -> bool {
+        self.below(cases) == 0
+    }
+}
+
+/// Where a job of a random sequence is.
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    /// It waits until the reward is neither suspected nor out.
+    Gate,
+    Asked,
+    Ended,
+}
+
+struct Job {
+    failures: Failures,
+    /// How many of eight attempts fail.
+    failing: u32,
+    attempts: u32,
+    /// The attempts until the next question whether the job is at fault.
+    left: u32,
+    was_refused: bool,
+    place: Place,
+}
+
+/// Jobs that fail always, sometimes or never, in any order of events. Probes fail at times, so any suspicion may
+/// become an outage; each one ends with an answer.
+struct Sequence {
+    chance: Chance,
+    breaker: Breaker,
+    retries: u32,
+    attempts_max: u32,
+    jobs: Vec<Job>,
+    suspicion: Option<u64>,
+    /// How many of eight probes fail.
+    probes_failing: u32,
+    /// Whether the first probe of each suspicion fails.
+    is_always_out: bool,
+}
+
+impl Sequence {
+    fn new(seed: u64) -> Self {
+        let mut chance = Chance(ChaCha8Rng::seed_from_u64(seed));
+        let (failures_max, retries) = (1 + chance.below(8), chance.below(3));
+        let jobs = (0..=chance.below(12)).map(|_| Job {
+            failures: Failures::default(),
+            failing: [0, 1, 4, 8, 8][chance.below(5) as usize],
+            attempts: 0,
+            left: retries + 1,
+            was_refused: false,
+            place: Place::Gate,
+        });
+        let jobs = jobs.collect();
+        Self {
+            breaker: Breaker::new(BreakerConfig { failures_max, ..CONFIG }),
+            retries,
+            // Between two excuses: failures until the reward is suspected, one that was on its way then, the
+            // rest of a round of attempts, and one in the outage.
+            attempts_max: (EXCUSES_MAX + 1) * (failures_max + retries + 4),
+            jobs,
+            suspicion: None,
+            probes_failing: [0, 2, 6][chance.below(3) as usize],
+            is_always_out: chance.one_in(3),
+            chance,
+        }
+    }
+
+    fn probe(&mut self, suspicion: u64) {
+        let is_first = state(&self.breaker) == RewardState::Suspected;
+        let fails = (is_first && self.is_always_out) || self.chance.below(8) < self.probes_failing;
+        if !fails {
+            self.breaker.answered();
+            self.suspicion = None;
+        } else if self.breaker.probe_failed(suspicion, &refused(), None) == AfterProbe::Answered {
+            self.suspicion = None;
+        } else {
+            assert!(self.breaker.begin_probe(suspicion));
+        }
+    }
+
+    fn step(&mut self, at: usize) {
+        let Self { chance, breaker, jobs, .. } = self;
+        let job = &mut jobs[at];
+        match job.place {
+            Place::Gate if state(breaker) == RewardState::Answering => {
+                job.place = Place::Asked;
+                if job.left == 0 || job.was_refused {
+                    let is_over = !job.was_refused && breaker.blames_job(&mut job.failures);
+                    (job.left, job.was_refused) = (self.retries + 1, false);
+                    job.place = if is_over { Place::Ended } else { Place::Gate };
+                }
+            }
+            Place::Asked if chance.one_in(8) => {
+                self.suspicion = breaker.refused().or(self.suspicion);
+                (job.was_refused, job.place) = (true, Place::Gate);
+            }
+            Place::Asked if chance.below(8) < job.failing => {
+                self.suspicion = breaker.failed(&mut job.failures).or(self.suspicion);
+                job.attempts += 1;
+                job.left -= 1;
+                job.place = Place::Gate;
+            }
+            Place::Asked => {
+                breaker.answered();
+                job.place = Place::Ended;
+            }
+            Place::Gate | Place::Ended => {}
+        }
+    }
+
+    /// Returns the number of attempts of each job.
+    fn run(mut self) -> Result<Vec<u32>, String> {
+        for _ in 0..200_000 {
+            if let Some(job) = self.jobs.iter().find(|job| job.attempts > self.attempts_max) {
+                return Err(format!("{} attempts, at most {}", job.attempts, self.attempts_max));
+            }
+            if self.jobs.iter().all(|job| job.place == Place::Ended) {
+                return Ok(self.jobs.iter().map(|job| job.attempts).collect());
+            }
+            match self.suspicion {
+                Some(suspicion) if self.chance.one_in(4) => self.probe(suspicion),
+                _ => {
+                    let at = self.chance.below(self.jobs.len() as u32) as usize;
+                    self.step(at);
+                }
+            }
+        }
+        Err("it does not come to its end".to_owned())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_job_of_any_sequence_ends_after_a_bounded_number_of_attempts() {
+    let mut attempts = Vec::new();
+    for seed in 0..400 {
+        let ended = Sequence::new(seed).run();
+        attempts.extend(ended.unwrap_or_else(|error| panic!("seed={seed}: {error}")));
+    }
+    assert!(attempts.iter().max() > Some(&8), "the sequences have outages and failures: {attempts:?}");
+}
