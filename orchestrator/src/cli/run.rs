@@ -7,7 +7,9 @@ use super::args::RunArgs;
 use super::{UsageError, seconds};
 use crate::recipe::{LoadOptions, Recipe, RecipeError, Verdict, changes};
 use crate::report::{Progress, RUN_LOG_ONLY, say};
-use crate::run::{Ending, RECIPE_FILE, Run, Unfinished, default_out, is_free, queue_folder, resume_command};
+use crate::run::{
+    Ending, RECIPE_FILE, Run, Unfinished, default_out, is_free, missing_secrets, queue_folder, resume_command,
+};
 use crate::scope::Scope;
 use rolldock_ledger::ledger_file;
 
@@ -31,6 +33,7 @@ pub(super) async fn run(args: RunArgs, progress: &Progress) -> anyhow::Result<Ex
     }
     if is_run(&out) {
         check_changes(&out, &recipe)?;
+        check_secrets(&out, &recipe)?;
     }
     let recipe_text = recipe.to_toml()?;
     let command = is_run(&out).then(|| resume_command(&out, &recipe));
@@ -106,6 +109,23 @@ fn check_changes(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Checks that the run in `out` has its secrets again, since its directory does not keep them. Without its tokens,
+/// a listener of the run would admit every client.
+fn check_secrets(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
+    let missing = missing_secrets(out, recipe)?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let options: Vec<String> = missing.iter().map(|key| format!("--set {key}=...")).collect();
+    let words = format!(
+        "the run in {} had {}, and its directory keeps no secrets; expected {}, or the same in the recipe",
+        out.display(),
+        missing.join(" and "),
+        options.join(" ")
+    );
+    Err(UsageError(words).into())
 }
 
 /// The directory of the run. A named directory must have a run with a ledger, or be free. If none is named, it

@@ -45,6 +45,14 @@ pub struct LoadOptions {
     pub endpoints: Vec<String>,
 }
 
+/// A key whose value the resolved recipe does not have.
+struct Secret {
+    key: &'static str,
+    is_given: bool,
+    /// Whether the recipe has what the secret is for.
+    is_for_something: bool,
+}
+
 impl Recipe {
     /// Reads, merges and checks a recipe.
     ///
@@ -76,13 +84,32 @@ impl Recipe {
 
     /// The keys of the secrets that the recipe has. The text of [`Recipe::to_toml`] does not have them.
     pub fn secrets(&self) -> Vec<&'static str> {
-        let secrets = [
-            ("fleet.api_key", &self.fleet.api_key),
-            ("fleet.admin_token", &self.fleet.admin_token),
-            ("policy.token", &self.policy.token),
-            ("queue.token", &self.queue.token),
-        ];
-        secrets.into_iter().filter(|(_, secret)| secret.is_some()).map(|(key, _)| key).collect()
+        self.all_secrets().into_iter().filter(|secret| secret.is_given).map(|secret| secret.key).collect()
+    }
+
+    /// The keys of the secrets that the recipe lacks, although it has what they are for: servers, or a listener
+    /// that then admits clients without a token.
+    pub fn absent_secrets(&self) -> Vec<&'static str> {
+        let secrets = self.all_secrets().into_iter();
+        secrets
+            .filter(|secret| secret.is_for_something && !secret.is_given)
+            .map(|secret| secret.key)
+            .collect()
+    }
+
+    fn all_secrets(&self) -> [Secret; 4] {
+        let Self { fleet, policy, queue, .. } = self;
+        let secret = |key, value: &Option<String>, is_for_something| Secret {
+            key,
+            is_given: value.is_some(),
+            is_for_something,
+        };
+        [
+            secret("fleet.api_key", &fleet.api_key, fleet.simulated.is_none()),
+            secret("fleet.admin_token", &fleet.admin_token, fleet.admin.is_some()),
+            secret("policy.token", &policy.token, policy.listen.is_some()),
+            secret("queue.token", &queue.token, queue.listen.is_some()),
+        ]
     }
 
     fn find_files(&mut self, recipe: &Path, layers: &Layers) {

@@ -1,4 +1,5 @@
-//! The directory of a run while the run starts. A start that fails leaves no new directory behind.
+//! The directory of a run: how a run starts in it, and how files in it are replaced. A start that fails leaves no
+//! new directory behind.
 
 use std::fs;
 use std::io;
@@ -64,6 +65,13 @@ impl Drop for StartingDirectory {
             tracing::warn!(dir = %self.out.display(), %error, "the start failed, and its directory is left behind");
         }
     }
+}
+
+/// Writes a file under another name and then renames it, so that a reader never finds a part of it.
+pub(super) fn write_whole(file: &Path, text: &str) -> anyhow::Result<()> {
+    let unfinished = file.with_extension("unfinished");
+    let written = fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, file));
+    written.with_context(|| format!("cannot write {}", file.display()))
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Opens the parts of a run in order, lets it collect its steps, and closes the parts again.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -10,11 +9,12 @@ use rolldock_loadbalancer::Monitor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::directory::StartingDirectory;
+use super::directory::{StartingDirectory, write_whole};
 use super::going_on::{Unfinished, resume_command};
 use super::journalling::RunJournal;
 use super::policy::{RunPolicy, last_announcement};
 use super::queue::RunQueue;
+use super::secrets::record_secrets;
 use super::signals::{Ending, Endings};
 use super::steps::{Collected, Steps};
 use super::summary::Summary;
@@ -140,6 +140,7 @@ async fn start(
     queue.allow_earlier(resumption.as_ref())?;
     let (manager, prompts) = open_rollout(run, ledger, resumption, steps, services).await?;
     let serving = Serving::open(run, queue, ledger, &manager, last, services).await?;
+    record_secrets(&run.out, &run.recipe)?;
     write_whole(&run.out.join(RECIPE_FILE), &run.recipe.to_toml()?)?;
     Ok(Started { manager, prompts, serving })
 }
@@ -278,13 +279,6 @@ impl Serving {
             () = after_steps(self.policy.as_ref()) => Ok(0),
         }
     }
-}
-
-/// Writes a file under another name and then renames it, so that a reader never finds a part of it.
-fn write_whole(file: &Path, text: &str) -> anyhow::Result<()> {
-    let unfinished = file.with_extension("unfinished");
-    let written = std::fs::write(&unfinished, text).and_then(|()| std::fs::rename(&unfinished, file));
-    written.with_context(|| format!("cannot write {}", file.display()))
 }
 
 async fn after_steps(policy: Option<&RunPolicy>) {

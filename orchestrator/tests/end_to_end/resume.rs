@@ -179,3 +179,53 @@ fn a_run_that_goes_on_gives_its_servers_the_last_weights_again() {
     assert_eq!(lines, "3 sim-0 sim-1\n3 sim-0 sim-1\n");
     check(&out);
 }
+
+/// A run that serves its queue and listens for versions, until it is interrupted.
+const SERVING: [&str; 4] =
+    ["run.steps=100000", "policy.mode=fully_async", "policy.listen=127.0.0.1:0", "queue.listen=127.0.0.1:0"];
+const TOKENS: [&str; 2] = ["policy.token=hush-1", "queue.token=hush-2"];
+
+/// Waits until the run serves its queue, and interrupts it.
+fn serves(run: Rolldock) {
+    let run = run.start();
+    wait_for("the queue is served", || run.stdout_so_far().contains("serving the queue at "));
+    run.interrupt();
+    let ended = run.wait();
+    assert_eq!(ended.code, Some(0), "{}\n{}", ended.stdout, ended.stderr);
+}
+
+#[test]
+fn a_run_that_had_tokens_does_not_go_on_without_them() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    let whole = |tokens: &[&str]| SERVING.iter().chain(tokens).fold(life(&out, 0), |run, set| run.set(set));
+    let resumed = |tokens: &[&str]| {
+        tokens.iter().fold(Rolldock::new(&["run", "--resume"]).arg(&out), |run, set| run.set(set))
+    };
+    serves(whole(&TOKENS));
+    let record = out.join("secrets.toml");
+    for file in ["recipe.toml", "secrets.toml", "run.log"] {
+        let text = std::fs::read_to_string(out.join(file)).unwrap();
+        assert!(!text.contains("hush"), "{file}: {text}");
+    }
+
+    let refused = |run: Rolldock, words: &str| {
+        let ended = run.fails(2);
+        assert!(ended.stderr.contains(words), "{words}: {}", ended.stderr);
+    };
+    let both = "had policy.token and queue.token, and its directory keeps no secrets; expected \
+                --set policy.token=... --set queue.token=..., or the same in the recipe";
+    refused(resumed(&[]), both);
+    refused(whole(&[]), both);
+    refused(resumed(&TOKENS[..1]), "had queue.token, and");
+    refused(resumed(&TOKENS[1..]), "expected --set policy.token=..., or");
+    serves(resumed(&TOKENS));
+    serves(resumed(&["policy.token=another", "queue.token=another"]));
+    refused(resumed(&[]), both);
+
+    std::fs::write(&record, "").unwrap();
+    let damaged = resumed(&[]).fails(1);
+    assert!(damaged.stderr.contains("secrets.toml is damaged; expected the keys"), "{}", damaged.stderr);
+    std::fs::remove_file(&record).unwrap();
+    serves(resumed(&[]));
+}
