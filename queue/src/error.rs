@@ -42,6 +42,18 @@ pub enum QueueError {
         /// The directory.
         dir: PathBuf,
     },
+    /// The journal is missing or empty, and the directory has other files of a queue. Nothing was changed.
+    #[error(
+        "{journal} is missing or empty, found {found} beside it; expected the journal, without which the rows cannot \
+         be found: put it back from a copy, restore a snapshot into another directory, or move these files away to begin \
+         a new queue"
+    )]
+    JournalMissing {
+        /// The path of the journal.
+        journal: PathBuf,
+        /// The other files in the directory.
+        found: String,
+    },
     /// No partition has this name.
     #[error("unknown partition={name}")]
     UnknownPartition {
@@ -351,7 +363,9 @@ impl QueueError {
             | Self::Stopping
             | Self::UnitAway { .. }
             | Self::Unreachable { .. } => ErrorClass::Retryable,
-            Self::Corrupt { .. } | Self::Io { .. } | Self::Arrow { .. } => ErrorClass::Fault,
+            Self::Corrupt { .. } | Self::JournalMissing { .. } | Self::Io { .. } | Self::Arrow { .. } => {
+                ErrorClass::Fault
+            }
             Self::Closed { .. } => ErrorClass::Cancelled,
             _ => ErrorClass::Client,
         }

@@ -114,7 +114,7 @@ pub use inspect::{LeaseInspection, PartitionInspection, QueueInspection, TaskCou
 pub use lease::Lease;
 pub use partition::Partition;
 pub use put::{Put, check_depth};
-pub use queue::TransferQueue;
+pub use queue::{TransferQueue, holds_queue};
 pub use record::{Dispositions, INCOMPLETE, SamplePart, Unfinished};
 pub use row::RowHandle;
 pub use stats::{ClosedGroup, Disposition, GroupFate, KeyedRow, PartitionStats, TaskStats};

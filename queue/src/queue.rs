@@ -3,6 +3,7 @@
 mod as_queue;
 mod capture;
 mod claims;
+mod directory;
 mod on_put;
 mod opening;
 
@@ -25,6 +26,8 @@ use crate::units::Units;
 
 pub(crate) use capture::Captured;
 pub(crate) use claims::{Claim, Claims};
+pub use directory::holds_queue;
+pub(crate) use directory::no_journal;
 
 pub(crate) type Partitions = Arc<Mutex<BTreeMap<String, Partition>>>;
 

@@ -30,6 +30,18 @@ pub enum LedgerError {
         /// The directory.
         dir: PathBuf,
     },
+    /// The log is missing or empty, and the directory has files of tokens, which only the log can explain.
+    /// Nothing was changed.
+    #[error(
+        "ledger file={file} is missing or empty, found {found} beside it; expected the ledger that names these tokens: \
+         put it back from a copy, or begin a new run in another directory"
+    )]
+    Lost {
+        /// The log.
+        file: PathBuf,
+        /// One of the files of tokens.
+        found: String,
+    },
     /// The file has other bytes than those that were written.
     #[error("file={file} is damaged at offset={offset}: {found}; expected {expected}")]
     Corrupt {

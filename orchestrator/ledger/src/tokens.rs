@@ -140,8 +140,12 @@ fn words<'a>(from: &mut Decoder<'a>) -> Result<impl Iterator<Item = [u8; 4]> + '
     Ok(bytes.chunks_exact(4).map(|word| [word[0], word[1], word[2], word[3]]))
 }
 
+fn tokens_name(step: u64) -> String {
+    format!("tokens-{step}.bin")
+}
+
 fn tokens_file(dir: &Path, step: u64) -> PathBuf {
-    dir.join(format!("tokens-{step}.bin"))
+    dir.join(tokens_name(step))
 }
 
 /// The step in the name of a file of tokens.
@@ -214,6 +218,11 @@ impl TokenFiles {
             there.extend(entry.file_name().to_str().and_then(step_of));
         }
         Ok(Self { dir: dir.to_owned(), open: None, there })
+    }
+
+    /// The name of an existing file, if there is one.
+    pub(super) fn any(&self) -> Option<String> {
+        self.there.first().map(|step| tokens_name(*step))
     }
 
     /// Appends a group to the file of `step`.

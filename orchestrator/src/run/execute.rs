@@ -103,7 +103,8 @@ impl Records {
         })?;
         let log = run.out.join(LOG_FILE);
         progress.keep_log(&log).with_context(|| format!("cannot write {}", log.display()))?;
-        let queue = RunQueue::open(&run.out, &run.recipe).await?;
+        let begun = opened.state.run().map(|begun| begun.run_id.as_str());
+        let queue = RunQueue::open(&run.out, &run.recipe, begun).await?;
         let (ledger, resumption) = RunJournal::begin(opened, run.id(), queue.partition()).await?;
         Ok((Self { queue, ledger }, resumption))
     }

@@ -6,16 +6,17 @@ use std::path::Path;
 use anyhow::Context;
 use parking_lot::Mutex;
 use rolldock_dispatch::DispatchId;
-use rolldock_queue::{Durability, Partition};
+use rolldock_queue::{Durability, Partition, holds_queue};
 
 use super::clock::unix_seconds;
+use super::queue::QUEUE_FOLDER;
 use crate::recipe::Recipe;
 use crate::rollout::{PromptFeed, Restored};
 use crate::scope::Scope;
 use crate::scope::blocking;
 use rolldock_ledger::{
     FORMAT, LedgerConfig, LedgerWriter, LifeRecord, Opened, QueueRecord, Record, Resumption, RunRecord,
-    read_carried,
+    ledger_file, read_carried,
 };
 
 /// The maximum number of ids in one record.
@@ -34,7 +35,18 @@ pub(super) struct RunJournal {
 impl RunJournal {
     /// Opens the ledger of the run in `out`, before anything else of the run is written. The ledger marks the
     /// directory as that of a run, and while it is open, no other process can work on the run.
+    ///
+    /// A queue without a ledger is refused: the ledger was lost, since it is written before the queue is made.
     pub(super) async fn open(out: &Path, recipe: &Recipe) -> anyhow::Result<Opened> {
+        let (ledger, queue) = (ledger_file(out), out.join(QUEUE_FOLDER));
+        let is_empty = std::fs::metadata(&ledger).map_or(true, |file| file.len() == 0);
+        if is_empty && holds_queue(&queue) {
+            let (ledger, queue) = (ledger.display(), queue.display());
+            anyhow::bail!(
+                "{ledger} is missing or empty, found a queue in {queue}; expected the ledger of its run: \
+                 put the ledger back, or name another --out to begin a new run"
+            );
+        }
         let fsync = recipe.queue.durability == Durability::Fsync;
         let dir = out.to_owned();
         let opening = move || LedgerWriter::open(&dir, LedgerConfig { fsync, inline: false });
@@ -54,6 +66,11 @@ impl RunJournal {
         let started_s = unix_seconds();
         let resumption = match state.run().cloned() {
             Some(_) => Some(state.reconcile(&in_queue).context("the ledger and the queue differ")?),
+            None if partition.stats().rows > 0 || !in_queue.is_empty() => anyhow::bail!(
+                "the ledger has no record, found {} rows in the run's queue; expected the ledger of the run that put \
+                 them: put it back, or name another --out to begin a new run",
+                partition.stats().rows
+            ),
             None => None,
         };
         let (run_id, life) = match (&resumption, state.run()) {

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rolldock_queue::{Lease, Partition, PartitionSpec, Put, QueueConfig, ServiceConfig, Take, TransferQueue};
+use rolldock_queue::{
+    Lease, Partition, PartitionSpec, Put, QueueConfig, ServiceConfig, Take, TransferQueue, holds_queue,
+};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -33,7 +35,7 @@ const RENEW: Duration = Duration::from_secs(10);
 /// The directory in which the run in `dir` keeps its queue. `dir` may also be the queue's own directory.
 pub fn queue_folder(dir: &Path) -> PathBuf {
     let inside = dir.join(QUEUE_FOLDER);
-    if !inside.exists() && dir.join("journal.log").exists() { dir.to_owned() } else { inside }
+    if !inside.exists() && holds_queue(dir) { dir.to_owned() } else { inside }
 }
 
 /// The queue of a run with its one partition. Clones share the queue.
@@ -53,9 +55,21 @@ pub(super) struct RunQueue {
 }
 
 impl RunQueue {
-    pub(super) async fn open(out: &Path, recipe: &Recipe) -> anyhow::Result<Self> {
+    /// Opens the queue of a run. `begun` is the id of the run if its ledger has one: then its queue exists, and
+    /// an empty one in its place would lose the accepted groups.
+    pub(super) async fn open(out: &Path, recipe: &Recipe, begun: Option<&str>) -> anyhow::Result<Self> {
         let durability = recipe.queue.durability;
-        let config = QueueConfig { dir: Some(out.join(QUEUE_FOLDER)), durability, ..QueueConfig::default() };
+        let folder = out.join(QUEUE_FOLDER);
+        if let Some(run_id) = begun.filter(|_| !holds_queue(&folder)) {
+            let out = out.display();
+            anyhow::bail!(
+                "{} holds no queue; expected the queue of run_id={run_id}, which the ledger in {out} continues: put \
+                 it back, restore a snapshot with `rolldock queue restore FILE {out}`, or begin a new run in another \
+                 directory",
+                folder.display()
+            );
+        }
+        let config = QueueConfig { dir: Some(folder), durability, ..QueueConfig::default() };
         let queue = blocking("queue open", move || TransferQueue::open(config)).await??;
         let settings = &recipe.queue;
         let spec =

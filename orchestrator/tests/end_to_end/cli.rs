@@ -236,6 +236,38 @@ fn ports_that_are_in_use_are_found_before_anything_is_written() {
 }
 
 #[test]
+fn a_run_that_lost_its_ledger_or_its_queue_is_refused_and_nothing_is_deleted() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    small_run(&out, "1").set("queue.consumer={task=\"train\",take_groups=1,keep_last_steps=9}").succeeds();
+    let resumed = |words: &[&str]| {
+        let refused = Rolldock::new(&["run", "--resume"]).arg(&out).fails(1);
+        for word in words {
+            assert!(refused.stderr.contains(word), "{word} in {}", refused.stderr);
+        }
+    };
+    let (ledger, journal) = (out.join("ledger.log"), out.join("queue/journal.log"));
+    let segment = out.join("queue/segment-00000000.arrow");
+    let payload = fs::read(&segment).unwrap();
+    for (file, left, words) in [
+        (&ledger, &b""[..], &["ledger.log is missing or empty", "put the ledger back"][..]),
+        (&ledger, b"ROLLDOCK-LEDGER-1\n", &["the ledger has no record", "rows in the run's queue"]),
+        (&journal, b"", &["journal.log is missing or empty", "segment-00000000.arrow"]),
+    ] {
+        let whole = fs::read(file).unwrap();
+        fs::write(file, left).unwrap();
+        resumed(words);
+        assert_eq!(fs::read(&segment).unwrap(), payload);
+        fs::write(file, whole).unwrap();
+    }
+    fs::rename(out.join("queue"), dir.path().join("away")).unwrap();
+    resumed(&["holds no queue", "rolldock queue restore"]);
+    assert!(!out.join("queue").exists(), "no queue is made");
+    fs::rename(dir.path().join("away"), out.join("queue")).unwrap();
+    Rolldock::new(&["run", "--resume"]).arg(&out).succeeds();
+}
+
+#[test]
 fn bad_data_is_one_clear_error_and_nothing_is_written() {
     let dir = TempDir::new().unwrap();
     let out = dir.path().join("run");

@@ -1,6 +1,8 @@
 //! A storage unit: a served queue that announces itself to its controller.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::File;
+use std::io::Write;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -42,18 +44,42 @@ impl UnitConfig {
 
 /// The unit's name. A unit with a directory draws its name once and reads it from there afterwards. A unit
 /// that keeps its rows in memory gets a new name at each start.
-fn identity(dir: Option<&Path>) -> Result<String, QueueError> {
+///
+/// # Errors
+/// Returns [`QueueError::Corrupt`] if the unit has `rows` and its name is lost: under another name the
+/// controller would not know the rows, and the unit would remove them.
+fn identity(dir: Option<&Path>, rows: usize) -> Result<String, QueueError> {
     let fresh = format!("{:016x}", rand::random::<u64>());
     let Some(dir) = dir else { return Ok(fresh) };
     let path = dir.join(IDENTITY);
-    match std::fs::read_to_string(&path) {
-        Ok(known) => Ok(known.trim().to_owned()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            std::fs::write(&path, &fresh).map_err(QueueError::io("write", &path))?;
-            Ok(fresh)
-        }
-        Err(error) => Err(QueueError::io("read", &path)(error)),
+    let known = match std::fs::read_to_string(&path) {
+        Ok(known) => known.trim().to_owned(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(QueueError::io("read", &path)(error)),
+    };
+    if !known.is_empty() {
+        return Ok(known);
     }
+    if rows > 0 {
+        let reason = format!(
+            "it is missing or empty, expected the name of the storage unit, which has rows={rows}; write the name into \
+             it (`rolldock queue inspect` of the controller lists the names of its units)"
+        );
+        return Err(QueueError::Corrupt { file: path, offset: 0, reason });
+    }
+    write_identity(&path, &fresh)?;
+    Ok(fresh)
+}
+
+/// Writes the name so that the file is never found empty, even after the machine has died.
+fn write_identity(path: &Path, name: &str) -> Result<(), QueueError> {
+    let unfinished = path.with_extension("unfinished");
+    let written = File::create(&unfinished).and_then(|mut file| {
+        file.write_all(name.as_bytes())?;
+        file.sync_all()
+    });
+    written.map_err(QueueError::io("write", &unfinished))?;
+    std::fs::rename(&unfinished, path).map_err(QueueError::io("rename", &unfinished))
 }
 
 /// Makes `queue` a storage unit until `end` is cancelled. The caller serves the queue at the config's
@@ -72,8 +98,8 @@ pub async fn run_unit(
         // of this process.
         queue.inner.generation_floor.fetch_max(rand::random::<u32>() >> 1, Ordering::Relaxed);
     }
-    queue.declare(blobs_spec()).await?;
-    let card = UnitCard { unit: identity(dir)?, url: config.url.clone(), is_durable: dir.is_some() };
+    let rows = queue.declare(blobs_spec()).await?.stats().rows;
+    let card = UnitCard { unit: identity(dir, rows)?, url: config.url.clone(), is_durable: dir.is_some() };
     let mut orphans = Orphans::default();
     let mut is_known = false;
     loop {

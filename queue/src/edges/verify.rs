@@ -17,7 +17,7 @@ use crate::error::QueueError;
 use crate::invariants::Violation;
 use crate::journal::{Tail, journal_path, look_behind, read_frames};
 use crate::put::columns_of;
-use crate::queue::{Captured, TransferQueue};
+use crate::queue::{Captured, TransferQueue, no_journal};
 use crate::record::{PayloadRecord, Record};
 use crate::store::{ChunkId, Source, Stray};
 use crate::tasks;
@@ -77,7 +77,8 @@ pub enum Problem {
         /// How.
         violation: Violation,
     },
-    /// A segment file without a row in it. The next opening deletes it.
+    /// A segment file without a row in it. The next opening deletes it if its rows were freed, and otherwise
+    /// sets it aside.
     #[error("file={file} of bytes={bytes} belongs to no row")]
     Stray {
         /// The file.
@@ -258,7 +259,7 @@ impl TransferQueue {
     pub fn verify_dir(dir: &Path) -> Result<VerifyReport, QueueError> {
         let path = journal_path(dir);
         if !path.exists() {
-            return Err(QueueError::NoQueue { dir: dir.to_owned() });
+            return Err(no_journal(dir));
         }
         let mut lasting: Option<Vec<Problem>> = None;
         let mut attempt = 1;

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::directory::check_is_new;
 use super::{Claims, Inner, Partitions, TransferQueue};
 use crate::config::{PartitionSpec, QueueConfig};
 use crate::error::QueueError;
@@ -19,15 +20,28 @@ use crate::record::Record;
 use crate::store::{Store, memory, segments};
 
 /// Replays the journal and the lease file of `dir`. The length is `None` if there is no journal.
+///
+/// # Errors
+/// Returns [`QueueError::JournalMissing`] if the journal is missing or empty and the directory has other files
+/// of a queue, and the errors of reading.
 fn replay(dir: &Path, plane: &Plane) -> Result<(Replay, Option<u64>), QueueError> {
     let path = journal_path(dir);
     let mut replay = Replay::new(plane.clone());
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((replay, None)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return if dir.exists() {
+                check_is_new(dir).map(|()| (replay, None))
+            } else {
+                Ok((replay, None))
+            };
+        }
         Err(error) => return Err(QueueError::io("read", &path)(error)),
     };
     let sound = read_frames(&path, &bytes, |record: Record| replay.apply(record))?;
+    if sound == 0 {
+        check_is_new(dir)?;
+    }
     replay.leases_sound = read_leases(dir, |record: Record| {
         // The partition or the rows of a lease may be gone.
         let _ = replay.apply(record);

@@ -5,6 +5,10 @@
 //! journal's writer moves the remaining chunks to the newest segment, so that a few live rows do not keep the
 //! file. Large chunks are mapped, not copied: readers hold pages of the file, which the kernel may drop and
 //! read again. Files are never overwritten or truncated, so a complete chunk stays complete.
+//!
+//! A segment is deleted only if a record has named a chunk in it and later records have freed all of them. At
+//! an opening, a segment that no record names is renamed to `unnamed-...` instead. A process that died leaves
+//! such a segment if it wrote payload without a record; a journal that was lost or exchanged leaves many.
 
 mod segment_file;
 mod segments;
@@ -26,7 +30,8 @@ use super::{
 use crate::error::QueueError;
 use crate::tasks;
 
-use segment_file::{PinnedChunk, SegmentFile, segment_number, segment_path};
+pub(crate) use segment_file::is_segment;
+use segment_file::{PinnedChunk, SegmentFile, segment_number, segment_path, unnamed_path};
 use segments::SegmentWriter;
 
 /// Chunks of at most this many bytes are encoded on the calling thread, which costs less than using another
@@ -182,13 +187,17 @@ impl DiskStore {
         }
     }
 
-    /// Runs after replay: deletes the segments that hold no live chunk. Returns the number for the next
-    /// segment.
+    /// Runs after replay: deletes the segments whose chunks were all freed, and sets those aside that no record
+    /// names. Returns the number for the next segment.
     fn clean(&self) -> Result<u64, QueueError> {
         self.index.lock().deletes = true;
         let mut next = 0;
         for (segment, path) in self.files()? {
             next = next.max(segment + 1);
+            if !self.index.lock().segments.contains_key(&segment) {
+                self.set_aside(segment, &path);
+                continue;
+            }
             let bytes = path.metadata().map_err(QueueError::io("read", &path))?.len();
             let mut index = self.index.lock();
             index.segments.entry(segment).or_default().bytes = bytes;
@@ -196,6 +205,21 @@ impl DiskStore {
             self.delete_if_empty(&mut index, segment);
         }
         Ok(next)
+    }
+
+    /// Renames a segment that no record names. It is kept, because the journal may have lost its records.
+    fn set_aside(&self, segment: u64, path: &Path) {
+        let to = unnamed_path(&self.dir, segment);
+        match std::fs::rename(path, &to) {
+            Ok(()) => tracing::warn!(
+                file = %to.display(),
+                "a segment that the journal does not name is set aside; delete it if no row is missing"
+            ),
+            Err(error) => tracing::warn!(
+                file = %path.display(), %error,
+                "a segment that the journal does not name stays; it cannot be renamed"
+            ),
+        }
     }
 
     /// Reads a chunk. Blocks.

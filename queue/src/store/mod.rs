@@ -16,7 +16,8 @@
 //! 4. When the queue is opened again, it calls [`keep`](Store::keep) with the written note for each chunk
 //!    in the journal, and [`free`](Store::free) for each chunk that a later record has freed. Then it calls
 //!    [`opened`](Store::opened). Any other chunk of this queue in the store was never acknowledged or is
-//!    already freed, so the store can delete it.
+//!    already freed, so the store can delete it. Segment files are set aside instead, because the journal
+//!    may not be the one of these chunks.
 //!
 //! The other calls have defaults. A store in this process implements [`resident`](Store::resident); the queue
 //! then compacts and joins its chunks. A store that can free single rows implements [`thin`](Store::thin). A
@@ -56,6 +57,7 @@ use crate::error::QueueError;
 
 pub use chunk::Chunk;
 use disk::DiskStore;
+pub(crate) use disk::is_segment;
 pub(crate) use encoded::gathered;
 pub use encoded::{Encoded, decode};
 use memory::MemoryStore;
@@ -299,8 +301,8 @@ pub trait Store: Send + Sync + 'static {
         })
     }
 
-    /// The files of the store that hold no chunk, which [`opened`](Self::opened) would delete. A file that is
-    /// just being filled may be among them. This call blocks.
+    /// The files of the store that hold no chunk, which [`opened`](Self::opened) would delete or set aside. A
+    /// file that is just being filled may be among them. This call blocks.
     fn strays(&self) -> Result<Vec<Stray>, QueueError> {
         Ok(Vec::new())
     }

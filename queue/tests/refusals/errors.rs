@@ -12,6 +12,7 @@ fn all_errors() -> Vec<QueueError> {
     let all = vec![
         QueueError::InUse { dir: "x".into(), owner: text() },
         QueueError::NoQueue { dir: "x".into() },
+        QueueError::JournalMissing { journal: "x".into(), found: text() },
         QueueError::UnknownPartition { name: text() },
         QueueError::PartitionExists { name: text() },
         QueueError::BadSnapshot { offset: 1, reason: text() },
@@ -58,6 +59,7 @@ fn all_errors() -> Vec<QueueError> {
         match error {
             QueueError::InUse { .. }
             | QueueError::NoQueue { .. }
+            | QueueError::JournalMissing { .. }
             | QueueError::UnknownPartition { .. }
             | QueueError::PartitionExists { .. }
             | QueueError::BadSnapshot { .. }

@@ -28,10 +28,16 @@ pub(super) struct Sink {
 
 impl Sink {
     /// Opens or creates the log and cuts off an unfinished last write. Returns the sink, the state and the
-    /// number of bytes that were cut off.
+    /// number of bytes that were cut off. Refuses a directory that has tokens and no log.
     pub(super) fn open(dir: &Path, fsync: bool) -> Result<(Self, LedgerState, u64), LedgerError> {
         std::fs::create_dir_all(dir).map_err(LedgerError::io("make", dir))?;
         let path = ledger_file(dir);
+        let tokens = TokenFiles::open(dir)?;
+        // A log that ends within its magic bytes has no record, so nothing is known of the tokens.
+        let is_new = path.metadata().map_or(true, |log| log.len() < FORMAT.magic.len() as u64);
+        if let Some(found) = tokens.any().filter(|_| is_new) {
+            return Err(LedgerError::Lost { file: path, found });
+        }
         let opened = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path);
         let file = opened.map_err(LedgerError::io("open", &path))?;
         match file.try_lock() {
@@ -44,7 +50,6 @@ impl Sink {
             tracing::warn!(file = %path.display(), torn_bytes, "the last write was not finished; it is cut off");
             file.set_len(sound_bytes).map_err(LedgerError::io("truncate", &path))?;
         }
-        let tokens = TokenFiles::open(dir)?;
         let step = state.steps().last_key_value().map_or(0, |(step, _)| *step);
         let mut sink = Self {
             path,

@@ -251,3 +251,27 @@ fn a_queue_record_survives_its_way() {
     }
     assert!(matches!(Record::end(DispatchId(0), Fate::Held), Record::End { next: Next::Again, .. }));
 }
+
+#[test]
+fn tokens_without_their_log_are_refused_and_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let writer = open(dir.path(), INLINE);
+    for record in beginning() {
+        writer.append(record);
+    }
+    writer.append_carried(DispatchId(0), Fate::Carried, Box::new(fixture::carried(0, 0)));
+    writer.close().unwrap();
+    let tokens = dir.path().join("tokens-1.bin");
+    let before = std::fs::read(&tokens).unwrap();
+    for left in [None, Some(&b""[..]), Some(b"ROLLDOCK-LED")] {
+        match left {
+            None => std::fs::remove_file(ledger_file(dir.path())).unwrap(),
+            Some(bytes) => std::fs::write(ledger_file(dir.path()), bytes).unwrap(),
+        }
+        let error = LedgerWriter::open(dir.path(), INLINE).unwrap_err();
+        assert!(matches!(&error, LedgerError::Lost { found, .. } if found == "tokens-1.bin"), "{error}");
+        assert!(error.to_string().contains("ledger.log is missing or empty"), "{error}");
+        assert_eq!(ledger_file(dir.path()).exists(), left.is_some(), "no log is made");
+        assert_eq!(std::fs::read(&tokens).unwrap(), before);
+    }
+}

@@ -25,10 +25,14 @@ pub(super) async fn unit(args: UnitArgs) -> anyhow::Result<()> {
     };
     say(&format!("keeping rows for {} at {url}, {kept}", args.controller));
     let (unit, end) = (queue.clone(), scope.token().clone());
-    let _announcing = scope.spawn("storage unit", async move {
-        if let Err(error) = run_unit(&unit, folder.as_deref(), UnitConfig::new(controller, url), &end).await {
-            tracing::error!(%error, "this is no storage unit any more");
-        }
+    let announcing = scope.spawn("storage unit", async move {
+        run_unit(&unit, folder.as_deref(), UnitConfig::new(controller, url), &end).await
     });
-    until_terminated(queue, Some(threads), scope).await
+    let terminated = until_terminated(queue, Some(threads), scope);
+    tokio::select! {
+        biased;
+        // Without its name the unit cannot announce itself. It is of no use then.
+        Ok(Err(error)) = announcing => Err(error.into()),
+        ended = terminated => ended,
+    }
 }

@@ -25,8 +25,8 @@
 //!
 //! # All or nothing
 //! Restored partitions become visible together, at the end. On disk all their records are one frame of the
-//! journal; until it is written their payload lies in segments without references, which the next opening
-//! deletes. So there is never half of a restored partition, in this process or after its death. Rows keep
+//! journal; until it is written their payload lies in segments without references, which the next opening sets
+//! aside. So there is never half of a restored partition, in this process or after its death. Rows keep
 //! their handles.
 //!
 //! # Deliberately absent

@@ -63,6 +63,9 @@ pub(crate) fn status(error: &QueueError) -> u16 {
         | QueueError::Stopping
         | QueueError::UnitAway { .. }
         | QueueError::Unreachable { .. } => 503,
-        QueueError::Corrupt { .. } | QueueError::Io { .. } | QueueError::Arrow { .. } => 500,
+        QueueError::Corrupt { .. }
+        | QueueError::JournalMissing { .. }
+        | QueueError::Io { .. }
+        | QueueError::Arrow { .. } => 500,
     }
 }

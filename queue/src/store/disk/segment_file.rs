@@ -19,6 +19,19 @@ pub(super) fn segment_path(dir: &Path, segment: u64) -> PathBuf {
     dir.join(format!("segment-{segment:08}.arrow"))
 }
 
+/// A free path for a segment that is set aside.
+pub(super) fn unnamed_path(dir: &Path, segment: u64) -> PathBuf {
+    let first = dir.join(format!("unnamed-{segment:08}.arrow"));
+    // A number may be used again after its segment was set aside.
+    let others = (1..).map(|copy| dir.join(format!("unnamed-{segment:08}-{copy}.arrow")));
+    std::iter::once(first.clone()).chain(others).find(|path| !path.exists()).unwrap_or(first)
+}
+
+/// Whether a path has the name of a segment file.
+pub(crate) fn is_segment(path: &Path) -> bool {
+    segment_number(path).is_some()
+}
+
 pub(super) fn segment_number(path: &Path) -> Option<u64> {
     let name = path.file_name()?.to_str()?;
     name.strip_prefix("segment-")?.strip_suffix(".arrow")?.parse().ok()
