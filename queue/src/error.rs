@@ -54,6 +54,22 @@ pub enum QueueError {
         /// The other files in the directory.
         found: String,
     },
+    /// The end of the journal is missing: it is shorter than its noted length.
+    #[error(
+        "{file} ends after bytes={bytes}: its last bytes={bytes_missing} with records={records_missing} are gone; rows \
+         that these put are lost, and rows that these acked would come back; put the whole journal back, restore a \
+         snapshot into another directory, or remove {} to accept the loss", .file.with_extension("length").display()
+    )]
+    JournalCut {
+        /// The journal.
+        file: PathBuf,
+        /// The length of its sound part in bytes.
+        bytes: u64,
+        /// The number of bytes that are missing.
+        bytes_missing: u64,
+        /// The number of records that are missing.
+        records_missing: u64,
+    },
     /// No partition has this name.
     #[error("unknown partition={name}")]
     UnknownPartition {
@@ -363,9 +379,11 @@ impl QueueError {
             | Self::Stopping
             | Self::UnitAway { .. }
             | Self::Unreachable { .. } => ErrorClass::Retryable,
-            Self::Corrupt { .. } | Self::JournalMissing { .. } | Self::Io { .. } | Self::Arrow { .. } => {
-                ErrorClass::Fault
-            }
+            Self::Corrupt { .. }
+            | Self::JournalMissing { .. }
+            | Self::JournalCut { .. }
+            | Self::Io { .. }
+            | Self::Arrow { .. } => ErrorClass::Fault,
             Self::Closed { .. } => ErrorClass::Cancelled,
             _ => ErrorClass::Client,
         }

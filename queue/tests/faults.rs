@@ -156,6 +156,8 @@ async fn a_journal_cut_at_any_byte_opens_with_whole_puts() {
     let dir = tempfile::tempdir().unwrap();
     let sound = written_journal(dir.path()).await;
     let journal = dir.path().join("journal.log");
+    // A process that dies leaves a journal that is longer than noted. Here it may be any shorter one.
+    std::fs::remove_file(dir.path().join("journal.length")).unwrap();
     let mut rows_before = 0;
     // A shorter journal has no first bytes, and is refused beside the segments.
     for length in MAGIC_BYTES..=sound.len() {

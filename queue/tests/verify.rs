@@ -145,8 +145,12 @@ async fn every_flipped_byte_of_the_journal_is_found() {
 async fn a_last_write_that_a_crash_cut_is_no_problem() {
     let dir = tempfile::tempdir().unwrap();
     let queue = filled(dir.path()).await;
+    let length = dir.path().join("journal.length");
+    let noted_before = std::fs::read(&length).unwrap();
     queue.partition("train").unwrap().put(Put::group("last", batch(0)), None).await.unwrap();
     queue.close();
+    // A process that dies has not noted its last write.
+    std::fs::write(&length, noted_before).unwrap();
     let journal = dir.path().join("journal.log");
     let mut bytes = std::fs::read(&journal).unwrap();
     bytes.truncate(bytes.len() - 5);

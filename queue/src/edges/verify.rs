@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::QueueError;
 use crate::invariants::Violation;
-use crate::journal::{Tail, journal_path, look_behind, read_frames};
+use crate::journal::{Extent, LengthNote, Tail, journal_path, look_behind, read_frames};
 use crate::put::columns_of;
 use crate::queue::{Captured, TransferQueue, no_journal};
-use crate::record::{PayloadRecord, Record};
+use crate::record::{PayloadRecord, Record, Tally};
 use crate::store::{ChunkId, Source, Stray};
 use crate::tasks;
 use counted::Counted;
@@ -46,6 +46,27 @@ pub enum Problem {
         offset: u64,
         /// What is wrong.
         reason: String,
+    },
+    /// The end of the journal is missing: the queue cannot be opened.
+    #[error(
+        "file={file} ends after bytes={bytes}: its last bytes={bytes_missing} with records={records_missing} are gone"
+    )]
+    JournalCut {
+        /// The file.
+        file: PathBuf,
+        /// The length of its sound part.
+        bytes: u64,
+        /// Bytes that are missing.
+        bytes_missing: u64,
+        /// Records that are missing.
+        records_missing: u64,
+    },
+    /// The noted length of the journal cannot be read, so that a missing end would not be found. The next
+    /// opening notes it anew.
+    #[error("{error}")]
+    Length {
+        /// Where and how.
+        error: String,
     },
     /// Payload that cannot be read back: a take of its rows fails, and they are lost.
     #[error("partition={partition} chunk={chunk}: rows={rows} cannot be read: {error}")]
@@ -89,11 +110,23 @@ pub enum Problem {
 }
 
 impl Problem {
+    /// What keeps a journal from being opened.
+    fn of_journal(error: QueueError) -> Self {
+        match error {
+            QueueError::JournalCut { file, bytes, bytes_missing, records_missing } => {
+                Self::JournalCut { file, bytes, bytes_missing, records_missing }
+            }
+            error => Self::Journal { error: error.to_string() },
+        }
+    }
+
     /// Whether both are about the same journal, chunk or file. Their counts may differ, because rows may be freed
     /// between two looks.
     fn has_subject_of(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Journal { .. }, Self::Journal { .. }) => true,
+            (Self::Journal { .. }, Self::Journal { .. })
+            | (Self::JournalCut { .. }, Self::JournalCut { .. })
+            | (Self::Length { .. }, Self::Length { .. }) => true,
             (Self::JournalEnd { offset, .. }, Self::JournalEnd { offset: of_other, .. }) => {
                 offset == of_other
             }
@@ -215,11 +248,34 @@ impl VerifyReport {
         self.problems.extend(reasons.into_iter().map(problem));
     }
 
-    /// Every frame of the journal.
-    fn look_at_journal(&mut self, path: &Path) -> Result<(), QueueError> {
+    /// The noted length of the journal. Another process may be writing it.
+    fn look_at_length(&mut self, dir: &Path) -> Option<LengthNote> {
+        let mut read = LengthNote::read(dir);
+        for _ in 1..ATTEMPTS {
+            if read.is_ok() {
+                break;
+            }
+            read = LengthNote::read(dir);
+        }
+        read.unwrap_or_else(|error| {
+            self.problems.push(Problem::Length { error: error.to_string() });
+            None
+        })
+    }
+
+    /// Every frame of the journal, and whether its end is there.
+    fn look_at_journal(&mut self, dir: &Path) -> Result<(), QueueError> {
+        // The note is read first, because the journal is never behind it.
+        let note = self.look_at_length(dir);
+        let path = &journal_path(dir);
         for attempt in 1.. {
             let bytes = read_journal(path)?;
-            let sound = match read_frames(path, &bytes, |_: Record| Ok(())) {
+            let mut tally = Tally::default();
+            let read = read_frames(path, &bytes, |record: Record| {
+                tally.count(&record);
+                Ok(())
+            });
+            let sound = match read {
                 Ok(sound) => sound,
                 Err(error) => {
                     self.problems.push(Problem::Journal { error: error.to_string() });
@@ -235,6 +291,9 @@ impl VerifyReport {
                     self.problems.push(Problem::JournalEnd { file, offset: sound, reason });
                 }
             }
+            let found = Extent { bytes: sound, records: tally.records };
+            let whole = note.map_or(Ok(()), |note| note.check(dir, found, tally.rewrites));
+            self.problems.extend(whole.err().map(Problem::of_journal));
             break;
         }
         Ok(())
@@ -265,8 +324,9 @@ impl TransferQueue {
         let mut attempt = 1;
         loop {
             let before = read_journal(&path)?;
-            let mut report = match Self::open_read_only(dir) {
-                Ok(queue) => queue.look_through()?,
+            let mut report = match Self::open_to_verify(dir) {
+                // The look at the journal reports whether it is whole.
+                Ok((queue, _)) => queue.look_through()?,
                 Err(error @ (QueueError::Corrupt { .. } | QueueError::UnknownPartition { .. })) => {
                     let problems = vec![Problem::Journal { error: error.to_string() }];
                     VerifyReport { problems, ..VerifyReport::default() }
@@ -296,7 +356,7 @@ impl TransferQueue {
         let strays = store.strays()?;
         let mut report = VerifyReport::default();
         if let Some(dir) = &self.inner.dir {
-            report.look_at_journal(&journal_path(dir))?;
+            report.look_at_journal(dir)?;
         }
         for captured in self.capture(None)? {
             report.look_at(captured);

@@ -18,36 +18,57 @@ pub(crate) const MAGIC: &[u8] = b"ROLLDOCK-QUEUE-3\n";
 
 /// The records of one frame, without the frame's head.
 #[derive(Debug, Default)]
-pub(crate) struct Body(Vec<u8>);
+pub(crate) struct Body {
+    bytes: Vec<u8>,
+    records: u64,
+}
+
+/// The end of a body at some moment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Mark {
+    bytes: usize,
+    records: u64,
+}
 
 impl Body {
     pub(crate) fn push(&mut self, record: &impl Serialize) -> Result<(), QueueError> {
-        let sound = self.0.len();
-        let written = serde_json::to_writer(&mut self.0, record);
+        let sound = self.mark();
+        let written = serde_json::to_writer(&mut self.bytes, record);
         if let Err(error) = written {
-            self.0.truncate(sound);
+            self.cut_to(sound);
             return Err(QueueError::Arrow { reason: error.to_string() });
         }
-        self.0.push(b'\n');
+        self.bytes.push(b'\n');
+        self.records += 1;
         Ok(())
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.bytes.len()
     }
 
-    /// Removes everything after the first `length` bytes.
-    pub(super) fn cut_to(&mut self, length: usize) {
-        self.0.truncate(length);
+    /// The number of records.
+    pub(super) fn records(&self) -> u64 {
+        self.records
+    }
+
+    pub(super) fn mark(&self) -> Mark {
+        Mark { bytes: self.bytes.len(), records: self.records }
+    }
+
+    /// Removes everything after `mark`.
+    pub(super) fn cut_to(&mut self, mark: Mark) {
+        self.bytes.truncate(mark.bytes);
+        self.records = mark.records;
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.0
+        &self.bytes
     }
 
     /// Returns the frame, or no bytes for an empty body.
     pub(crate) fn into_frame(self) -> Result<Vec<u8>, QueueError> {
-        if self.0.is_empty() { Ok(Vec::new()) } else { framed(&self.0) }
+        if self.bytes.is_empty() { Ok(Vec::new()) } else { framed(&self.bytes) }
     }
 }
 

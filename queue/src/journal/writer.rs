@@ -3,8 +3,9 @@
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvError, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -12,6 +13,7 @@ use smallvec::SmallVec;
 
 use super::frame::{Body, MAGIC};
 use super::journal_path;
+use super::length::{Begun, Extent, LengthFile};
 use crate::config::Durability;
 use crate::error::QueueError;
 use crate::store::{Appender, ChunkId, Encoded, Note};
@@ -55,6 +57,8 @@ struct Appended {
 /// Receives records one after the other, until one cannot be written.
 pub(crate) struct Sink<'a> {
     body: Body,
+    /// The number of records that were written.
+    written: u64,
     write: &'a mut dyn FnMut(&[u8]) -> Result<(), QueueError>,
 }
 
@@ -63,15 +67,21 @@ impl Sink<'_> {
     pub(crate) fn push(&mut self, record: &impl Serialize) -> Result<(), QueueError> {
         self.body.push(record)?;
         if self.body.len() > FRAME_BYTES {
-            (self.write)(&std::mem::take(&mut self.body).into_frame()?)?;
+            self.flush()?;
         }
         Ok(())
     }
+
+    fn flush(&mut self) -> Result<(), QueueError> {
+        let body = std::mem::take(&mut self.body);
+        self.written += body.records();
+        (self.write)(&body.into_frame()?)
+    }
 }
 
-/// Pushes all live data as records, to which the journal is rewritten. It runs on the writer's thread, so the
-/// data does not change meanwhile.
-pub(crate) type LiveRecords = Box<dyn Fn(&mut Sink<'_>) -> Result<(), QueueError> + Send>;
+/// Pushes all live data as records, to which the journal is rewritten for the given number of times. It runs
+/// on the writer's thread, so the data does not change meanwhile.
+pub(crate) type LiveRecords = Box<dyn Fn(&mut Sink<'_>, u64) -> Result<(), QueueError> + Send>;
 
 /// Makes an entry that moves a chunk out of a segment that is mostly dead.
 pub(crate) type Relocate = Box<dyn Fn(ChunkId) -> Option<Entry> + Send>;
@@ -84,10 +94,10 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Starts the writer on a journal. The journal is truncated to its sound part, the first `length` bytes.
+    /// Starts the writer on a journal, which is truncated to its sound part.
     pub(crate) fn start(
         dir: &Path,
-        length: u64,
+        begun: Begun,
         appender: Option<Box<dyn Appender>>,
         journal_bytes: u64,
         live: LiveRecords,
@@ -100,12 +110,23 @@ impl Journal {
             .write(true)
             .open(&path)
             .map_err(QueueError::io("open", &path))?;
-        file.set_len(length).map_err(QueueError::io("truncate", &path))?;
+        let Begun { extent, rewrites } = begun;
+        file.set_len(extent.bytes).map_err(QueueError::io("truncate", &path))?;
+        if extent.bytes == 0 {
+            use std::os::unix::fs::FileExt;
+            file.write_all_at(MAGIC, 0).map_err(QueueError::io("write", &path))?;
+        }
+        file.sync_data().map_err(QueueError::io("sync", &path))?;
+        let length = extent.bytes.max(MAGIC.len() as u64);
+        let extent = Extent { bytes: length, ..extent };
         let mut writer = Writer {
             dir: dir.to_owned(),
             path,
             file,
             length,
+            records: extent.records,
+            synced: extent,
+            noted: LengthFile::open(dir, extent, rewrites),
             appender,
             journal_bytes,
             live,
@@ -115,10 +136,6 @@ impl Journal {
             failed: None,
         };
         writer.rewrite_at = journal_bytes.max(length);
-        if length == 0 {
-            writer.append(MAGIC)?;
-            writer.sync()?;
-        }
         writer.sync_dir()?;
         let (sender, entries) = sync_channel(ENTRIES_MAX);
         let thread = std::thread::Builder::new()
@@ -161,6 +178,11 @@ struct Writer {
     path: PathBuf,
     file: File,
     length: u64,
+    /// The number of records in the journal.
+    records: u64,
+    /// The part that is known to be durable.
+    synced: Extent,
+    noted: LengthFile,
     /// The appender of the store, if this thread writes the store's payload.
     appender: Option<Box<dyn Appender>>,
     journal_bytes: u64,
@@ -176,8 +198,7 @@ struct Writer {
 
 impl Writer {
     fn run(mut self, entries: &Receiver<Entry>) {
-        // While chunks wait to be moved, the thread does not wait for entries.
-        while let Ok(first) = if self.leaving.is_empty() { entries.recv().map(Some) } else { poll(entries) } {
+        while let Ok(first) = self.next(entries) {
             let mut batch: Vec<Entry> = first.into_iter().collect();
             batch.extend(entries.try_iter().take(BATCH_MAX - batch.len()));
             self.commit(batch);
@@ -190,10 +211,32 @@ impl Writer {
                 tracing::warn!(%error, "cannot rewrite the journal");
                 self.rewrite_at = self.length + self.journal_bytes;
             }
+            self.noted.write_if_due();
         }
-        if let Err(error) = self.sync() {
-            tracing::error!(%error, "the end of the journal may not be durable");
+        match self.sync() {
+            Ok(()) => self.synced = self.extent(),
+            Err(error) => tracing::error!(%error, "the end of the journal may not be durable"),
         }
+        self.noted.say(self.extent(), self.synced);
+        self.noted.close();
+    }
+
+    /// Waits for the next entry. Returns `None` if there is other work, and an error if no more entries can
+    /// come.
+    fn next(&self, entries: &Receiver<Entry>) -> Result<Option<Entry>, RecvError> {
+        // While chunks wait to be moved, the thread does not wait for entries.
+        let limit = if self.leaving.is_empty() { self.noted.due_in() } else { Some(Duration::ZERO) };
+        let Some(limit) = limit else { return entries.recv().map(Some) };
+        match entries.recv_timeout(limit) {
+            Ok(entry) => Ok(Some(entry)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(RecvError),
+        }
+    }
+
+    /// Everything that was written.
+    fn extent(&self) -> Extent {
+        Extent { bytes: self.length, records: self.records }
     }
 
     fn commit(&mut self, batch: Vec<Entry>) {
@@ -221,7 +264,7 @@ impl Writer {
             chunks.push(*chunk);
             Ok(())
         });
-        let before = body.len();
+        let before = body.mark();
         let outcome = appended.and_then(|()| facts(&notes, body));
         if outcome.is_err() {
             body.cut_to(before);
@@ -264,6 +307,7 @@ impl Writer {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
+        let records = body.records();
         let frame = body.into_frame()?;
         if frame.is_empty() {
             // The payload becomes durable with the first record that refers to it.
@@ -281,6 +325,11 @@ impl Writer {
             self.failed = Some(error.clone());
             return Err(error);
         }
+        self.records += records;
+        if synced {
+            self.synced = self.extent();
+        }
+        self.noted.say(self.extent(), self.synced);
         Ok(())
     }
 
@@ -321,26 +370,23 @@ impl Writer {
             file.write_all(bytes).map_err(QueueError::io("write", &temporary))
         };
         write(MAGIC)?;
-        let mut sink = Sink { body: Body::default(), write: &mut write };
-        (self.live)(&mut sink)?;
-        let last = sink.body.into_frame()?;
-        write(&last)?;
+        let mut sink = Sink { body: Body::default(), written: 0, write: &mut write };
+        (self.live)(&mut sink, self.noted.rewrites() + 1)?;
+        sink.flush()?;
+        let records = sink.written;
         file.sync_all().map_err(QueueError::io("write", &temporary))?;
         std::fs::rename(&temporary, &self.path).map_err(QueueError::io("rename", &temporary))?;
-        self.sync_dir()?;
         tracing::debug!(from_bytes = self.length, to_bytes = length, "the journal was rewritten");
-        self.file = file;
-        self.length = length;
+        // From here on the name belongs to the new file, so nothing may be appended to the old one.
+        (self.file, self.length, self.records) = (file, length, records);
         self.rewrite_at = self.journal_bytes.max(4 * self.length);
+        if let Err(error) = self.sync_dir() {
+            // After a power cut the name may belong to the old file.
+            self.failed = Some(error.clone());
+            return Err(error);
+        }
+        self.synced = self.extent();
+        self.noted.rewritten(self.synced);
         Ok(())
-    }
-}
-
-/// Returns the next entry if one is waiting, and an error if no more can come.
-fn poll(entries: &Receiver<Entry>) -> Result<Option<Entry>, RecvError> {
-    match entries.try_recv() {
-        Ok(entry) => Ok(Some(entry)),
-        Err(TryRecvError::Empty) => Ok(None),
-        Err(TryRecvError::Disconnected) => Err(RecvError),
     }
 }

@@ -191,7 +191,7 @@ impl Replay {
                     self.free(&table.chunk_ids());
                 }
             }
-            Record::Floor { generation } => self.generation_floor = self.generation_floor.max(generation),
+            Record::Floor { generation, .. } => self.generation_floor = self.generation_floor.max(generation),
         }
         Ok(())
     }

@@ -10,43 +10,68 @@ use super::{Claims, Inner, Partitions, TransferQueue};
 use crate::config::{PartitionSpec, QueueConfig};
 use crate::error::QueueError;
 use crate::journal::{
-    Body, Journal, LeaseLog, LiveRecords, Log, Relocate, journal_path, read_frames, read_leases,
+    Begun, Body, Extent, Journal, LeaseLog, LengthNote, LiveRecords, Log, Relocate, journal_path,
+    read_frames, read_leases,
 };
 use crate::lock::DirLock;
 use crate::partition::{Partition, Replay, Table, lease_records};
 use crate::plane::Plane;
 use crate::put::columns_of;
-use crate::record::Record;
+use crate::record::{Record, Tally};
 use crate::store::{Store, memory, segments};
 
-/// Replays the journal and the lease file of `dir`. The length is `None` if there is no journal.
+/// The contents of a directory.
+struct Replayed {
+    replay: Replay,
+    /// The journal. `None` if there is none.
+    begun: Option<Begun>,
+    /// The error if the journal is not as long as noted.
+    whole: Result<(), QueueError>,
+}
+
+/// Reads the noted length of the journal in `dir`. The queue can do without it.
+fn noted_length(dir: &Path) -> Option<LengthNote> {
+    LengthNote::read(dir).unwrap_or_else(|error| {
+        tracing::warn!(%error, "it is not known whether the end of the journal is missing");
+        None
+    })
+}
+
+/// Replays the journal and the lease file of `dir`.
 ///
 /// # Errors
 /// Returns [`QueueError::JournalMissing`] if the journal is missing or empty and the directory has other files
 /// of a queue, and the errors of reading.
-fn replay(dir: &Path, plane: &Plane) -> Result<(Replay, Option<u64>), QueueError> {
+fn replay(dir: &Path, plane: &Plane) -> Result<Replayed, QueueError> {
+    // The note is read first: another process may be writing, and the journal is never behind its note.
+    let note = noted_length(dir);
     let path = journal_path(dir);
     let mut replay = Replay::new(plane.clone());
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return if dir.exists() {
-                check_is_new(dir).map(|()| (replay, None))
-            } else {
-                Ok((replay, None))
-            };
+            if dir.exists() {
+                check_is_new(dir)?;
+            }
+            return Ok(Replayed { replay, begun: None, whole: Ok(()) });
         }
         Err(error) => return Err(QueueError::io("read", &path)(error)),
     };
-    let sound = read_frames(&path, &bytes, |record: Record| replay.apply(record))?;
+    let mut tally = Tally::default();
+    let sound = read_frames(&path, &bytes, |record: Record| {
+        tally.count(&record);
+        replay.apply(record)
+    })?;
     if sound == 0 {
         check_is_new(dir)?;
     }
+    let begun = Begun { extent: Extent { bytes: sound, records: tally.records }, rewrites: tally.rewrites };
+    let whole = note.map_or(Ok(()), |note| note.check(dir, begun.extent, begun.rewrites));
     replay.leases_sound = read_leases(dir, |record: Record| {
         // The partition or the rows of a lease may be gone.
         let _ = replay.apply(record);
     });
-    Ok((replay, Some(sound)))
+    Ok(Replayed { replay, begun: Some(begun), whole })
 }
 
 /// Learns the types of columns from the payload. If a chunk cannot be read, other chunks are tried. Payload
@@ -74,8 +99,8 @@ fn learn_columns(table: &mut Table, plane: &Plane) {
 fn writing_side(partitions: &Partitions, plane: &Plane, floor: &Arc<AtomicU32>) -> (LiveRecords, Relocate) {
     let (live_partitions, live_plane, live_floor) =
         (Arc::clone(partitions), plane.clone(), Arc::clone(floor));
-    let live: LiveRecords = Box::new(move |sink| {
-        sink.push(&Record::Floor { generation: live_floor.load(Ordering::Relaxed) })?;
+    let live: LiveRecords = Box::new(move |sink, rewrites| {
+        sink.push(&Record::Floor { generation: live_floor.load(Ordering::Relaxed), rewrites })?;
         let locate = |chunk| live_plane.note(chunk);
         // Partitions are also declared and removed on this thread, so the set does not change meanwhile.
         let partitions: Vec<Partition> = live_partitions.lock().values().cloned().collect();
@@ -125,12 +150,13 @@ impl TransferQueue {
         }
         std::fs::create_dir_all(&dir).map_err(QueueError::io("create", &dir))?;
         let lock = DirLock::acquire(&dir)?;
-        let (replay, length) = replay(&dir, &plane)?;
+        let Replayed { replay, begun, whole } = replay(&dir, &plane)?;
+        whole?;
         let appender = plane.own().opened()?;
         let (partitions, floor) = (Partitions::default(), Arc::new(AtomicU32::new(replay.generation_floor)));
         let (live, relocate) = writing_side(&partitions, &plane, &floor);
-        let sound = length.unwrap_or(0);
-        let journal = Journal::start(&dir, sound, appender, config.journal_bytes, live, relocate)?;
+        let begun = begun.unwrap_or_default();
+        let journal = Journal::start(&dir, begun, appender, config.journal_bytes, live, relocate)?;
         let leasing_partitions = Arc::clone(&partitions);
         let held = move |body: &mut Body| {
             let partitions = leasing_partitions.lock();
@@ -152,14 +178,21 @@ impl TransferQueue {
     /// Opens a directory with payload in segment files for inspection, even while another process uses it.
     /// Every change returns an error.
     pub fn open_read_only(dir: &Path) -> Result<Self, QueueError> {
+        let (queue, whole) = Self::open_to_verify(dir)?;
+        whole.map(|()| queue)
+    }
+
+    /// Opens a directory for reading, even if the end of the journal is missing; then the second result is the
+    /// error.
+    pub(crate) fn open_to_verify(dir: &Path) -> Result<(Self, Result<(), QueueError>), QueueError> {
         let plane = Plane::new(segments(dir, u64::MAX));
-        let (replay, length) = replay(dir, &plane)?;
-        if length.is_none() {
+        let Replayed { replay, begun, whole } = replay(dir, &plane)?;
+        if begun.is_none() {
             return Err(QueueError::NoQueue { dir: dir.to_owned() });
         }
         let queue = Self::assemble(plane, Log::ReadOnly, Some(dir), Known::default());
         queue.adopt(replay);
-        Ok(queue)
+        Ok((queue, whole))
     }
 
     fn assemble(plane: Plane, log: Log, dir: Option<&Path>, known: Known) -> Self {

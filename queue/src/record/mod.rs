@@ -5,6 +5,7 @@
 
 mod facts;
 mod payload;
+mod tally;
 
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +16,7 @@ use crate::store::{ChunkId, Note};
 pub(crate) use facts::{ClosedNames, Freed, Label, SamplesRecord};
 pub use facts::{Dispositions, INCOMPLETE, SamplePart, Unfinished};
 pub(crate) use payload::PayloadRecord;
+pub(crate) use tally::Tally;
 
 /// One fact in the journal.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -113,8 +115,14 @@ pub(crate) enum Record {
     Forget { partition: String, count: usize },
     /// A partition was removed with all of its contents.
     Remove { partition: String, generation_floor: u32 },
-    /// A number above every row generation of the removed partitions.
-    Floor { generation: u32 },
+    /// The first record of a rewritten journal.
+    Floor {
+        /// A number above every row generation of the removed partitions.
+        generation: u32,
+        /// How often the journal was rewritten.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        rewrites: u64,
+    },
 }
 
 impl Record {

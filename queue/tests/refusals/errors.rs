@@ -13,6 +13,7 @@ fn all_errors() -> Vec<QueueError> {
         QueueError::InUse { dir: "x".into(), owner: text() },
         QueueError::NoQueue { dir: "x".into() },
         QueueError::JournalMissing { journal: "x".into(), found: text() },
+        QueueError::JournalCut { file: "x".into(), bytes: 1, bytes_missing: 2, records_missing: 3 },
         QueueError::UnknownPartition { name: text() },
         QueueError::PartitionExists { name: text() },
         QueueError::BadSnapshot { offset: 1, reason: text() },
@@ -60,6 +61,7 @@ fn all_errors() -> Vec<QueueError> {
             QueueError::InUse { .. }
             | QueueError::NoQueue { .. }
             | QueueError::JournalMissing { .. }
+            | QueueError::JournalCut { .. }
             | QueueError::UnknownPartition { .. }
             | QueueError::PartitionExists { .. }
             | QueueError::BadSnapshot { .. }

@@ -65,6 +65,7 @@ pub(crate) fn status(error: &QueueError) -> u16 {
         | QueueError::Unreachable { .. } => 503,
         QueueError::Corrupt { .. }
         | QueueError::JournalMissing { .. }
+        | QueueError::JournalCut { .. }
         | QueueError::Io { .. }
         | QueueError::Arrow { .. } => 500,
     }
