@@ -1,9 +1,14 @@
 //! The errors of the queue.
 
+mod damage;
+mod from;
+
 use std::borrow::Cow;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+
+use damage::{cut, damage, folder};
 
 /// What a caller can do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -56,9 +61,11 @@ pub enum QueueError {
     },
     /// The end of the journal is missing: it is shorter than its noted length.
     #[error(
-        "{file} ends after bytes={bytes}: its last bytes={bytes_missing} with records={records_missing} are gone; rows \
-         that these put are lost, and rows that these acked would come back; put the whole journal back, restore a \
-         snapshot into another directory, or remove {} to accept the loss", .file.with_extension("length").display()
+        "{}; rows that these put are lost, and rows that these acked would come back; `rolldock queue verify {}` lists \
+         all damage; put the whole journal back, restore a snapshot into another directory, keep the rest with \
+         `rolldock queue salvage`, or remove {} to accept the loss",
+        cut(.file, .bytes, .bytes_missing, .records_missing), folder(.file),
+        .file.with_extension("length").display()
     )]
     JournalCut {
         /// The journal.
@@ -289,7 +296,7 @@ pub enum QueueError {
     #[error("the queue was opened read-only")]
     ReadOnly,
     /// The bytes of a file differ from the bytes that were written.
-    #[error("file={file} is corrupt at offset={offset}: {reason}")]
+    #[error("{}; `rolldock queue verify {}` lists all damage", damage(.file, .offset, .reason), folder(.file))]
     Corrupt {
         /// The file.
         file: PathBuf,
@@ -387,16 +394,5 @@ impl QueueError {
             Self::Closed { .. } => ErrorClass::Cancelled,
             _ => ErrorClass::Client,
         }
-    }
-
-    pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
-        let path = path.into();
-        move |error| Self::Io { what: what.into(), path, reason: error.to_string() }
-    }
-}
-
-impl From<arrow_schema::ArrowError> for QueueError {
-    fn from(error: arrow_schema::ArrowError) -> Self {
-        Self::Arrow { reason: error.to_string() }
     }
 }

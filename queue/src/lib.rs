@@ -105,9 +105,9 @@ pub use api::Queue;
 pub use batches::joined;
 pub use config::{ColumnSpec, Durability, ExtensionSpec, OnFull, PartitionSpec, QueueConfig, TaskSpec};
 pub use edges::{
-    ExportFormat, LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, Problem, RegionStats, Regions,
-    RemoteConfig, RemoteQueue, ServiceConfig, Snapshot, SnapshotCounts, UnitConfig, VerifyReport, answer,
-    run_unit, serve, serve_local,
+    ExportFormat, Exported, LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, Loss, Problem,
+    RegionStats, Regions, RemoteConfig, RemoteQueue, Salvage, ServiceConfig, Snapshot, SnapshotCounts,
+    UnitConfig, VerifyReport, answer, run_unit, serve, serve_local,
 };
 pub use error::{ErrorClass, QueueError};
 pub use inspect::{LeaseInspection, PartitionInspection, QueueInspection, TaskCounts};

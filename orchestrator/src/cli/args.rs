@@ -1,6 +1,7 @@
 //! Commands and options.
 
 mod connections;
+mod copies;
 mod examples;
 mod fleet;
 mod history;
@@ -15,6 +16,7 @@ use clap_complete::Shell;
 use rolldock_queue::Durability;
 
 pub(super) use connections::ServiceConnectionArgs;
+pub(super) use copies::{ExportArgs, ExportFormat, RestoreArgs, SalvageArgs, SnapshotArgs};
 pub(super) use fleet::{EngineDialect, FleetArgs, FleetCommand, ProxyArgs};
 pub(super) use history::LedgerArgs;
 pub(super) use reward::{AdvantageArgs, RewardArgs, RewardCommand, ScoreArgs};
@@ -193,6 +195,9 @@ pub enum QueueCommand {
     /// Read and check all live data
     #[command(after_help = examples::QUEUE_VERIFY)]
     Verify(SourceArgs),
+    /// Write what is left of a damaged queue to a snapshot, and list what is lost
+    #[command(after_help = examples::QUEUE_SALVAGE)]
+    Salvage(SalvageArgs),
     /// Free all rows of a partition, leased ones too
     #[command(after_help = examples::QUEUE_CLEAR)]
     Clear(ClearArgs),
@@ -253,31 +258,6 @@ pub struct WatchArgs {
     pub lines: Option<u64>,
 }
 
-/// `rolldock queue snapshot`
-#[derive(Debug, Args)]
-pub struct SnapshotArgs {
-    /// Which queue
-    #[command(flatten)]
-    pub queue: SourceArgs,
-    /// The file; replaced when the snapshot is whole
-    pub file: PathBuf,
-    /// Only this partition
-    #[arg(long)]
-    pub partition: Option<String>,
-}
-
-/// `rolldock queue restore`
-#[derive(Debug, Args)]
-pub struct RestoreArgs {
-    /// The snapshot
-    pub file: PathBuf,
-    /// A run's directory, made if absent, its queue's, or the URL of a server
-    pub target: String,
-    /// The server's bearer token
-    #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
-    pub token: Option<String>,
-}
-
 /// `rolldock queue clear`
 #[derive(Debug, Args)]
 pub struct ClearArgs {
@@ -320,34 +300,6 @@ pub struct ServeArgs {
     /// Clients' connections
     #[command(flatten)]
     pub connections: ServiceConnectionArgs,
-}
-
-/// `rolldock queue export`
-#[derive(Debug, Args)]
-pub struct ExportArgs {
-    /// Which queue
-    #[command(flatten)]
-    pub queue: SourceArgs,
-    /// File format
-    #[arg(long, value_enum)]
-    pub format: ExportFormat,
-    /// The file; JSONL goes to standard output if absent
-    #[arg(long, value_name = "FILE")]
-    pub output: Option<PathBuf>,
-    /// Which partition
-    #[arg(long, default_value = "train")]
-    pub partition: String,
-}
-
-/// Format of exported rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ExportFormat {
-    /// Columns; needs --output.
-    Parquet,
-    /// One JSON object per line.
-    Jsonl,
-    /// An Arrow IPC file; needs --output.
-    Arrow,
 }
 
 /// `rolldock consume`

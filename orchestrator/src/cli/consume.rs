@@ -22,15 +22,16 @@ pub(super) async fn run(args: ConsumeArgs) -> anyhow::Result<()> {
     anyhow::ensure!(folder.exists(), "{} holds no queue; expected a run's directory", args.source);
     let config = QueueConfig { dir: Some(folder), ..QueueConfig::default() };
     let queue = blocking("queue open", move || TransferQueue::open(config)).await??;
-    consume(&queue, &args).await?;
+    let consumed = consume(&queue, &args).await;
     blocking("queue close", move || queue.close()).await?;
-    Ok(())
+    consumed
 }
 
 async fn consume(queue: &dyn Queue, args: &ConsumeArgs) -> anyhow::Result<()> {
     let take = Take::groups(&args.task, args.groups)
         .held_by(format!("rolldock consume, process {}", std::process::id()));
     let wait = Duration::from_secs(args.wait);
+    let mut lost = Lost::new(queue, &args.partition).await?;
     let mut batches = 0;
     let mut rows = 0;
     // Leases that are given back at the end. If they were given back earlier, the next take would return
@@ -41,6 +42,10 @@ async fn consume(queue: &dyn Queue, args: &ConsumeArgs) -> anyhow::Result<()> {
         let lease = match queue.take(&args.partition, &Take { deadline, ..take.clone() }).await {
             Ok(Some(lease)) => lease,
             Ok(None) | Err(QueueError::Deadline { .. }) => break,
+            Err(error @ QueueError::Corrupt { .. }) => {
+                lost.count(error).await?;
+                continue;
+            }
             Err(error) => return Err(error.into()),
         };
         batches += 1;
@@ -58,7 +63,41 @@ async fn consume(queue: &dyn Queue, args: &ConsumeArgs) -> anyhow::Result<()> {
     let word = if args.leave { "seen and left" } else { "consumed" };
     let remaining = queue.status(&args.partition).await?.rows;
     say(&format!("{batches} batches, {rows} rows {word}; {remaining} rows are left"));
+    let lost_rows = lost.rows();
+    anyhow::ensure!(lost_rows == 0, "{lost_rows} rows are lost, because their payload is damaged");
     Ok(())
+}
+
+/// The rows of a partition that are lost while it is consumed. A take of damaged rows fails, and the queue then
+/// loses these rows, so that the next take gets others.
+struct Lost<'a> {
+    queue: &'a dyn Queue,
+    partition: &'a str,
+    before: u64,
+    now: u64,
+}
+
+impl<'a> Lost<'a> {
+    async fn new(queue: &'a dyn Queue, partition: &'a str) -> anyhow::Result<Self> {
+        let before = queue.status(partition).await?.dispositions.lost;
+        Ok(Self { queue, partition, before, now: before })
+    }
+
+    /// Counts the rows of a take that failed with `error`. Returns the error if the queue has lost none of
+    /// them: the next take would fail too.
+    async fn count(&mut self, error: QueueError) -> anyhow::Result<()> {
+        let now = self.queue.status(self.partition).await?.dispositions.lost;
+        if now == self.now {
+            return Err(error.into());
+        }
+        tracing::error!(rows = now - self.now, %error, "rows are lost");
+        self.now = now;
+        Ok(())
+    }
+
+    fn rows(&self) -> u64 {
+        self.now - self.before
+    }
 }
 
 fn mean(batches: &[RecordBatch], column: &str) -> Option<f64> {

@@ -1,6 +1,7 @@
 //! `rolldock queue`
 
 mod export;
+mod salvage;
 mod tools;
 mod unit;
 mod watch;
@@ -49,6 +50,7 @@ pub(super) async fn run(args: QueueArgs) -> anyhow::Result<()> {
         QueueCommand::Unit(args) => unit::unit(args).await,
         QueueCommand::Watch(args) => watch::watch(args).await,
         QueueCommand::Verify(args) => tools::verify(args).await,
+        QueueCommand::Salvage(args) => salvage::salvage(args).await,
         QueueCommand::Clear(args) => tools::clear(args).await,
     }
 }

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rolldock_queue::{
-    Lease, Partition, PartitionSpec, Put, QueueConfig, ServiceConfig, Take, TransferQueue, holds_queue,
+    Lease, Partition, PartitionSpec, Put, QueueConfig, QueueError, ServiceConfig, Take, TransferQueue,
+    holds_queue,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -175,8 +176,8 @@ impl RunQueue {
                 stale: claims.stale,
                 ..Take::groups(&consumer.task, open).held_by("the run's own consumer")
             };
-            let Some(lease) = self.partition.take(&take).await? else {
-                // Groups that the queue has dropped as stale never come, although they are allowed.
+            let Some(lease) = undamaged(self.partition.take(&take).await)? else {
+                // Groups that the queue has dropped as stale or has lost never come, although they are allowed.
                 tokio::time::sleep(CONSUMER_PAUSE).await;
                 if self.partition.stats().ended && self.partition.ready_groups(&consumer.task)? == 0 {
                     break;
@@ -230,6 +231,17 @@ impl RunQueue {
         let queue = self.queue.clone();
         blocking("queue close", move || queue.close()).await?;
         Ok(self.partition.stats().rows as u64)
+    }
+}
+
+/// The outcome of a take. The queue loses rows whose payload is damaged, and the others can still be taken.
+fn undamaged(taken: Result<Option<Lease>, QueueError>) -> Result<Option<Lease>, QueueError> {
+    match taken {
+        Err(error @ QueueError::Corrupt { .. }) => {
+            tracing::error!(%error, "groups are lost to the run's consumer");
+            Ok(None)
+        }
+        taken => taken,
     }
 }
 

@@ -101,6 +101,71 @@ async fn damage_is_found_and_nothing_is_restored_from_it() {
     assert_eq!(names(work.path()), ["queue.snapshot"]);
 }
 
+#[tokio::test]
+async fn a_damaged_chunk_costs_its_rows_and_no_more() {
+    let run = directory().await;
+    let work = TempDir::new().unwrap();
+    let segment = run.path().join("queue/segment-00000000.arrow");
+    let mut payload = fs::read(&segment).unwrap();
+    payload[500] ^= 1;
+    fs::write(&segment, &payload).unwrap();
+    let sound: Vec<i64> = (4..24).collect();
+
+    let whole = queue("export").arg(run.path()).arg("--format").arg("jsonl").fails(1).stderr;
+    for words in ["--skip-damaged", "`rolldock queue verify "] {
+        assert!(whole.contains(words), "{words} in {whole}");
+    }
+    let lines = queue("export").arg(run.path()).arg("--format").arg("jsonl").arg("--skip-damaged").succeeds();
+    assert_eq!(ids(&lines.stdout), sound);
+    assert!(lines.stderr.contains("rows are left out"), "{}", lines.stderr);
+    let parquet = work.path().join("rows.parquet");
+    let export = queue("export").arg(run.path()).arg("--format").arg("parquet").arg("--skip-damaged");
+    let written = export.arg("--output").arg(&parquet).succeeds().stdout;
+    assert!(written.contains("20 rows, without 4 damaged ones,"), "{written}");
+
+    let file = work.path().join("rest.snapshot");
+    let salvaged = queue("salvage").arg(run.path()).arg(&file).succeeds().stdout;
+    for words in ["lost: partition=train chunk=0: rows=4 cannot be read", "1 partitions, 20 rows"] {
+        assert!(salvaged.contains(words), "{words} in {salvaged}");
+    }
+    let copy = work.path().join("copy");
+    queue("restore").arg(&file).arg(&copy).succeeds();
+    let rows = queue("export").arg(&copy).arg("--format").arg("jsonl").succeeds().stdout;
+    assert_eq!(ids(&rows), sound);
+
+    let consumed = Rolldock::new(&["consume"]).arg(run.path()).fails(1);
+    assert!(consumed.stdout.contains("20 rows consumed; 0 rows are left"), "{}", consumed.stdout);
+    for words in ["4 rows are lost", "`rolldock queue verify "] {
+        assert!(consumed.stderr.contains(words), "{words} in {}", consumed.stderr);
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_journal_is_salvaged_before_and_behind_the_damage() {
+    let run = directory().await;
+    let work = TempDir::new().unwrap();
+    let journal = run.path().join("queue/journal.log");
+    let mut bytes = fs::read(&journal).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&journal, &bytes).unwrap();
+    let refused = queue("inspect").arg(run.path()).fails(1).stderr;
+    assert!(
+        refused.contains("is corrupt at offset=") && refused.contains("`rolldock queue verify "),
+        "{refused}"
+    );
+    let found = queue("verify").arg(run.path()).fails(1).stdout;
+    assert!(found.contains("`rolldock queue salvage` reads what is left"), "{found}");
+    let (file, copy) = (work.path().join("rest.snapshot"), work.path().join("copy"));
+    let salvaged = queue("salvage").arg(run.path()).arg(&file).succeeds().stdout;
+    for words in ["lost: file=", "cannot be read, with the puts and acks in them", "1 partitions, 20 rows"] {
+        assert!(salvaged.contains(words), "{words} in {salvaged}");
+    }
+    queue("restore").arg(&file).arg(&copy).succeeds();
+    let rows = ids(&queue("export").arg(&copy).arg("--format").arg("jsonl").succeeds().stdout);
+    assert!(rows.len() == 20 && rows.contains(&0) && rows.contains(&23), "{rows:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_is_as_good_as_a_directory() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -15,7 +15,7 @@
 //! # Invariants
 //! - A frame holds data that is made durable together, and a writer appends a frame only when the previous
 //!   one is complete. After a crash at most the last frame is torn, and nothing in it was acknowledged.
-//! - A reader skips a torn tail and refuses any other damage. Bytes that do not match their checksum are a
+//! - A [`Reader`] skips a torn tail and refuses any other damage. Bytes that do not match their checksum are a
 //!   torn tail only if no sound frame follows them.
 //! - The head has its own checksum. A reader therefore recognises a damaged length as damage, and does not
 //!   take it for the end of the file.
@@ -40,8 +40,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod pieces;
 mod reader;
 
+pub use pieces::{Piece, Pieces};
 pub use reader::{Frame, ReadError, Reader};
 
 /// The length of a frame's head, in bytes.

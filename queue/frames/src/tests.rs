@@ -128,3 +128,44 @@ proptest! {
         }
     }
 }
+
+/// The parts of a file: the bodies of sound frames, and the lengths of what is between them.
+fn pieces(bytes: &[u8]) -> Vec<(u64, Result<Vec<u8>, u64>)> {
+    let piece = |piece: Piece<'_>| match piece {
+        Piece::Frame(frame) => (frame.offset, Ok(frame.body.to_vec())),
+        Piece::Damaged { offset, bytes } | Piece::Unfinished { offset, bytes } => (offset, Err(bytes)),
+    };
+    FORMAT.pieces(bytes).map(piece).collect()
+}
+
+#[test]
+fn every_sound_frame_before_and_behind_damage_is_a_piece() {
+    let bodies: [&[u8]; 4] = [b"first", b"second", b"third", b"fourth"];
+    let sound = file(&bodies);
+    let all = pieces(&sound);
+    assert_eq!(all.iter().map(|(_, body)| body.clone().unwrap()).collect::<Vec<_>>(), bodies);
+    for at in 0..sound.len() {
+        let mut damaged = sound.clone();
+        damaged[at] ^= 0x10;
+        let found: Vec<Vec<u8>> = pieces(&damaged).into_iter().filter_map(|(_, body)| body.ok()).collect();
+        // The frame that begins last at or before the damage is lost. The magic bytes are no frame.
+        let lost = all.iter().rposition(|(offset, _)| *offset as usize <= at);
+        let expected = bodies.iter().enumerate().filter(|(frame, _)| Some(*frame) != lost);
+        assert_eq!(found, expected.map(|(_, body)| body.to_vec()).collect::<Vec<_>>(), "at={at}");
+    }
+}
+
+#[test]
+fn the_pieces_are_the_whole_file_and_tell_an_unfinished_end_from_damage() {
+    let sound = file(&[b"first", b"second"]);
+    assert_eq!(pieces(&sound[..sound.len() - 3]).last(), Some(&(24, Err(15))));
+    let end =
+        |bytes: &[u8]| FORMAT.pieces(bytes).last().map(|piece| matches!(piece, Piece::Unfinished { .. }));
+    assert_eq!(end(&sound[..sound.len() - 3]), Some(true));
+    assert_eq!(end(&[sound.as_slice(), &[0; 30]].concat()), Some(true), "a power cut leaves zeros");
+    let mut damaged = sound.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    assert_eq!(end(&damaged), Some(false));
+    assert_eq!(end(FORMAT.magic), None);
+    assert_eq!(end(&[FORMAT.magic, b"no frame"].concat()), Some(true), "it is shorter than a head");
+}

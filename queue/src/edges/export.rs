@@ -89,6 +89,24 @@ impl Writer {
     }
 }
 
+/// What an export has written.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Exported {
+    /// The number of rows.
+    pub rows: usize,
+    /// The number of rows that were left out because their payload is damaged.
+    pub skipped_rows: usize,
+}
+
+/// What an export does with rows whose payload is damaged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnDamage {
+    /// It fails.
+    Fail,
+    /// It leaves them out, with a warning.
+    Skip,
+}
+
 /// All rows that were there when it began and still are, oldest group first. Rows that come later to an
 /// incomplete group are exported too, if the group has not been read yet.
 pub(crate) struct Export {
@@ -100,14 +118,15 @@ pub(crate) struct Export {
     schema: SchemaRef,
     writer: Option<Writer>,
     made: Made,
-    rows: usize,
+    on_damage: OnDamage,
+    exported: Exported,
 }
 
 impl std::fmt::Debug for Export {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
             .debug_struct("Export")
-            .field("rows", &self.rows)
+            .field("exported", &self.exported)
             .field("left", &self.left)
             .finish_non_exhaustive()
     }
@@ -118,10 +137,14 @@ impl Export {
     /// export is of no use.
     pub(crate) async fn next_piece(&mut self) -> Result<Option<Bytes>, QueueError> {
         while self.writer.is_some() {
-            match (self.next_group(), &mut self.writer) {
-                (Some(group), Some(writer)) => {
-                    for batch in self.partition.read_rows(group).await? {
-                        self.rows += batch.num_rows();
+            let batches = match self.next_group() {
+                Some(group) => Some(self.read(group).await?),
+                None => None,
+            };
+            match (batches, &mut self.writer) {
+                (Some(batches), Some(writer)) => {
+                    for batch in batches {
+                        self.exported.rows += batch.num_rows();
                         writer.write(&batch, &self.schema)?;
                     }
                 }
@@ -143,9 +166,16 @@ impl Export {
         self.groups.pop_front()
     }
 
-    /// Rows that were written so far.
-    pub(crate) fn rows(&self) -> usize {
-        self.rows
+    async fn read(&mut self, group: Vec<RowHandle>) -> Result<Vec<RecordBatch>, QueueError> {
+        if self.on_damage == OnDamage::Fail {
+            return self.partition.read_rows(group).await;
+        }
+        let (skipped_rows, name) = (&mut self.exported.skipped_rows, self.partition.name());
+        let skip = |rows: usize, error: QueueError| {
+            tracing::warn!(partition = %name, rows, %error, "rows are left out of an export");
+            *skipped_rows += rows;
+        };
+        self.partition.read_sound_rows(group, skip).await
     }
 }
 
@@ -157,27 +187,48 @@ impl Partition {
     }
 
     /// All existing rows, to be written somewhere.
-    pub(crate) fn begin_export(&self, format: ExportFormat) -> Result<Export, QueueError> {
+    pub(crate) fn begin_export(
+        &self,
+        format: ExportFormat,
+        on_damage: OnDamage,
+    ) -> Result<Export, QueueError> {
         let (schema, made) = (self.export_schema(), Made::default());
         let writer = Some(Writer::new(format, &schema, made.clone())?);
         let (partition, left, groups) = (self.clone(), self.all_groups(), VecDeque::new());
-        Ok(Export { partition, left, groups, schema, writer, made, rows: 0 })
+        Ok(Export { partition, left, groups, schema, writer, made, on_damage, exported: Exported::default() })
     }
 
     /// Writes all existing rows, oldest group first, one group in memory at a time; returns their
     /// number.
     ///
     /// Not cancel-safe: a dropped export leaves half a file.
-    pub async fn export(
+    pub async fn export(&self, format: ExportFormat, into: impl Write + Send) -> Result<usize, QueueError> {
+        Ok(self.export_to(format, OnDamage::Fail, into).await?.rows)
+    }
+
+    /// Like [`export`](Self::export), but leaves out rows whose payload is damaged, with a warning for each
+    /// damage.
+    ///
+    /// Not cancel-safe: a dropped export leaves half a file.
+    pub async fn export_sound(
         &self,
         format: ExportFormat,
+        into: impl Write + Send,
+    ) -> Result<Exported, QueueError> {
+        self.export_to(format, OnDamage::Skip, into).await
+    }
+
+    async fn export_to(
+        &self,
+        format: ExportFormat,
+        on_damage: OnDamage,
         mut into: impl Write + Send,
-    ) -> Result<usize, QueueError> {
-        let mut export = self.begin_export(format)?;
+    ) -> Result<Exported, QueueError> {
+        let mut export = self.begin_export(format, on_damage)?;
         while let Some(piece) = export.next_piece().await? {
             into.write_all(&piece).map_err(QueueError::io("write", "an export"))?;
         }
         into.flush().map_err(QueueError::io("write", "an export"))?;
-        Ok(export.rows())
+        Ok(export.exported)
     }
 }

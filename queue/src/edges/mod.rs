@@ -14,6 +14,7 @@
 //! | `unit` | the process of a storage unit | `remote` |
 //! | `snapshot` | a queue as one stream of bytes, and back | |
 //! | `verify` | a check of all that the queue has | |
+//! | `salvage` | what is left of a damaged queue | `snapshot` |
 //! | `export` | rows as files for other tools | |
 //! | `conformance` | the tests that every store passes | `snapshot` |
 
@@ -22,16 +23,18 @@ mod controller;
 mod export;
 mod local;
 mod remote;
+mod salvage;
 mod snapshot;
 mod unit;
 mod verify;
 mod wire;
 
-pub use export::ExportFormat;
+pub use export::{ExportFormat, Exported};
 pub use local::{
     LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, RegionStats, Regions, serve_local,
 };
 pub use remote::{RemoteConfig, RemoteQueue, ServiceConfig, answer, serve};
+pub use salvage::{Loss, Salvage};
 pub use snapshot::{Snapshot, SnapshotCounts};
 pub use unit::{UnitConfig, run_unit};
 pub use verify::{Problem, VerifyReport};

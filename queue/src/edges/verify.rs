@@ -32,7 +32,7 @@ const ATTEMPTS: usize = 16;
 #[serde(tag = "code", rename_all = "snake_case")]
 pub enum Problem {
     /// The journal is damaged: the queue cannot be opened.
-    #[error("{error}")]
+    #[error("{error}; `rolldock queue salvage` reads what is left")]
     Journal {
         /// Where and how.
         error: String,
@@ -49,7 +49,8 @@ pub enum Problem {
     },
     /// The end of the journal is missing: the queue cannot be opened.
     #[error(
-        "file={file} ends after bytes={bytes}: its last bytes={bytes_missing} with records={records_missing} are gone"
+        "file={file} ends after bytes={bytes}: its last bytes={bytes_missing} with records={records_missing} are gone; \
+         `rolldock queue salvage` reads what is left"
     )]
     JournalCut {
         /// The file.
@@ -116,7 +117,7 @@ impl Problem {
             QueueError::JournalCut { file, bytes, bytes_missing, records_missing } => {
                 Self::JournalCut { file, bytes, bytes_missing, records_missing }
             }
-            error => Self::Journal { error: error.to_string() },
+            error => Self::Journal { error: error.without_advice() },
         }
     }
 
@@ -208,7 +209,7 @@ impl VerifyReport {
             Ok(loaded) => loaded,
             Err(error) => {
                 let rows = payloads.iter().map(|payload| payload.chunk_rows.len()).sum();
-                let error = error.to_string();
+                let error = error.without_advice();
                 self.problems.push(Problem::Unreadable { partition: name, chunk: chunk.0, rows, error });
                 return;
             }
@@ -258,7 +259,7 @@ impl VerifyReport {
             read = LengthNote::read(dir);
         }
         read.unwrap_or_else(|error| {
-            self.problems.push(Problem::Length { error: error.to_string() });
+            self.problems.push(Problem::Length { error: error.without_advice() });
             None
         })
     }
@@ -278,7 +279,7 @@ impl VerifyReport {
             let sound = match read {
                 Ok(sound) => sound,
                 Err(error) => {
-                    self.problems.push(Problem::Journal { error: error.to_string() });
+                    self.problems.push(Problem::Journal { error: error.without_advice() });
                     return Ok(());
                 }
             };
@@ -328,7 +329,7 @@ impl TransferQueue {
                 // The look at the journal reports whether it is whole.
                 Ok((queue, _)) => queue.look_through()?,
                 Err(error @ (QueueError::Corrupt { .. } | QueueError::UnknownPartition { .. })) => {
-                    let problems = vec![Problem::Journal { error: error.to_string() }];
+                    let problems = vec![Problem::Journal { error: error.without_advice() }];
                     VerifyReport { problems, ..VerifyReport::default() }
                 }
                 Err(error) => return Err(error),

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use crate::error::QueueError;
 
 /// The frame format of journals, lease files and snapshots.
-const FORMAT: Format = Format { magic: MAGIC, body_bytes_max: u32::MAX, tail_bytes_max: u64::MAX };
+pub(super) const FORMAT: Format = Format { magic: MAGIC, body_bytes_max: u32::MAX, tail_bytes_max: u64::MAX };
 /// The first bytes of every journal.
 pub(crate) const MAGIC: &[u8] = b"ROLLDOCK-QUEUE-3\n";
 

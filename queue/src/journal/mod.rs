@@ -11,6 +11,7 @@
 mod frame;
 mod leases;
 mod length;
+mod salvage;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -23,6 +24,7 @@ use crate::config::Durability;
 pub(crate) use frame::{Body, Tail, framed, look_behind, read_frames};
 pub(crate) use leases::{LeaseLog, read_leases};
 pub(crate) use length::{Begun, Extent, LengthNote};
+pub(crate) use salvage::{Gap, salvage_frames};
 pub(crate) use writer::{Entry, Facts, Journal, LiveRecords, Notes, Payload, Relocate, Sink};
 
 /// The name of the journal file.

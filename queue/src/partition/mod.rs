@@ -41,7 +41,7 @@ pub(crate) use columns::PlacedColumns;
 pub(crate) use cut::CutReader;
 pub(crate) use put::PlacedRows;
 pub(crate) use read::PlacedPart;
-pub(crate) use replay::Replay;
+pub(crate) use replay::{Mend, NamedTasks, Replay, Unusable};
 use room::FreeRoom;
 use table::{Admission, Chosen, Claim, Released, Size};
 pub(crate) use table::{Table, Totals, lease_records};

@@ -139,11 +139,34 @@ impl Partition {
 
     /// Reads all columns of those of the rows that still exist.
     pub(crate) async fn read_rows(&self, mut rows: Vec<RowHandle>) -> Result<Vec<RecordBatch>, QueueError> {
-        {
-            let table = self.shared.table.lock();
-            rows.retain(|row| table.row(*row).is_ok());
-        }
+        self.retain_existing(&mut rows);
         self.read(&rows, None).await.map_err(|failure| failure.error)
+    }
+
+    /// Reads all columns of those of the rows that still exist and whose payload is sound. Calls `damaged` with
+    /// the number of the others, for each damage.
+    pub(crate) async fn read_sound_rows(
+        &self,
+        mut rows: Vec<RowHandle>,
+        mut damaged: impl FnMut(usize, QueueError),
+    ) -> Result<Vec<RecordBatch>, QueueError> {
+        self.retain_existing(&mut rows);
+        loop {
+            match self.read(&rows, None).await {
+                Err(ReadFailure { rows: unreadable, error: error @ QueueError::Corrupt { .. } })
+                    if !unreadable.is_empty() =>
+                {
+                    damaged(unreadable.len(), error);
+                    rows.drain(unreadable);
+                }
+                outcome => return outcome.map_err(|failure| failure.error),
+            }
+        }
+    }
+
+    fn retain_existing(&self, rows: &mut Vec<RowHandle>) {
+        let table = self.shared.table.lock();
+        rows.retain(|row| table.row(*row).is_ok());
     }
 
     /// Returns the places of rows, if all of them are on storage units: for each stretch of rows, the parts

@@ -1,6 +1,7 @@
 //! Restoring partitions from the journal, and writing a partition as a new journal.
 
 mod check;
+mod mend;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,8 @@ use crate::plane::Plane;
 use crate::record::{PayloadRecord, Record};
 use crate::row::Runs;
 use crate::store::{ChunkId, Note, Reach};
+
+pub(crate) use mend::{Mend, NamedTasks, Unusable};
 
 /// The tables while records are replayed.
 pub(crate) struct Replay {

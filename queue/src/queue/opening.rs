@@ -190,9 +190,14 @@ impl TransferQueue {
         if begun.is_none() {
             return Err(QueueError::NoQueue { dir: dir.to_owned() });
         }
+        Ok((Self::of_replay(dir, plane, replay), whole))
+    }
+
+    /// A queue of the replayed records of a directory. Every change returns an error.
+    pub(crate) fn of_replay(dir: &Path, plane: Plane, replay: Replay) -> Self {
         let queue = Self::assemble(plane, Log::ReadOnly, Some(dir), Known::default());
         queue.adopt(replay);
-        Ok((queue, whole))
+        queue
     }
 
     fn assemble(plane: Plane, log: Log, dir: Option<&Path>, known: Known) -> Self {

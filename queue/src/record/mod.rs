@@ -136,6 +136,35 @@ impl Record {
         }
     }
 
+    /// The partition of the record, if it has one.
+    pub(crate) fn partition(&self) -> Option<&str> {
+        match self {
+            Self::Floor { .. } => None,
+            Self::Declare { spec, .. } => Some(&spec.name),
+            Self::Put(put) => Some(&put.partition),
+            Self::Types { partition, .. }
+            | Self::Columns { partition, .. }
+            | Self::Moved { partition, .. }
+            | Self::Tags { partition, .. }
+            | Self::Reset { partition, .. }
+            | Self::Version { partition, .. }
+            | Self::Tokens { partition, .. }
+            | Self::Ack { partition, .. }
+            | Self::Lease { partition, .. }
+            | Self::LeasesEnd { partition, .. }
+            | Self::Acked { partition, .. }
+            | Self::Clear { partition, .. }
+            | Self::EndSample { partition, .. }
+            | Self::Close { partition, .. }
+            | Self::Samples { partition, .. }
+            | Self::Closed { partition, .. }
+            | Self::End { partition }
+            | Self::Records { partition, .. }
+            | Self::Forget { partition, .. }
+            | Self::Remove { partition, .. } => Some(partition),
+        }
+    }
+
     pub(crate) fn payload_mut(&mut self) -> Option<&mut PayloadRecord> {
         match self {
             Self::Put(put) if put.rows.is_empty() => None,

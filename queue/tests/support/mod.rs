@@ -49,6 +49,13 @@ pub(crate) fn spec(name: &str, capacity: usize) -> PartitionSpec {
 #[derive(Clone, Default)]
 pub(crate) struct Bytes(Arc<Mutex<Vec<u8>>>);
 
+impl Bytes {
+    /// Returns what was written, and removes it.
+    pub(crate) fn take(&self) -> Vec<u8> {
+        std::mem::take(&mut *self.0.lock())
+    }
+}
+
 impl Write for Bytes {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.0.lock().write(bytes)
@@ -61,7 +68,7 @@ impl Write for Bytes {
 pub(crate) async fn snapshot(queue: &TransferQueue, partition: Option<&str>) -> Vec<u8> {
     let bytes = Bytes::default();
     queue.snapshot(partition, bytes.clone()).await.unwrap();
-    std::mem::take(&mut *bytes.0.lock())
+    bytes.take()
 }
 
 pub(crate) async fn restore(queue: &TransferQueue, bytes: &[u8]) -> Result<(), QueueError> {

@@ -78,6 +78,7 @@ pub(super) const QUEUE_SERVE: &str = examples!(
 pub(super) const QUEUE_EXPORT: &str = examples!(
     "rolldock queue export runs/quickstart --format jsonl",
     "rolldock queue export runs/quickstart --format parquet --output rows.parquet",
+    "rolldock queue export runs/quickstart --format jsonl --skip-damaged",
 );
 
 pub(super) const QUEUE_SNAPSHOT: &str = examples!(
@@ -102,6 +103,11 @@ pub(super) const QUEUE_WATCH: &str = examples!(
 
 pub(super) const QUEUE_VERIFY: &str =
     examples!("rolldock queue verify runs/quickstart", "rolldock queue verify http://127.0.0.1:7070");
+
+pub(super) const QUEUE_SALVAGE: &str = examples!(
+    "rolldock queue salvage runs/quickstart rest.snapshot",
+    "rolldock queue salvage runs/quickstart/queue rest.snapshot",
+);
 
 pub(super) const QUEUE_CLEAR: &str = examples!(
     "rolldock queue clear runs/quickstart --partition train --dry-run",

@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use rolldock_queue::ExportFormat;
+use anyhow::Context;
+use rolldock_queue::{ExportFormat, Exported, QueueError};
 
 use super::{open, server};
 use crate::cli::UsageError;
@@ -23,23 +24,42 @@ pub(super) async fn export(args: ExportArgs) -> anyhow::Result<()> {
         return export_to(&args, format, Pipe(io::stdout())).await.map(drop);
     };
     let file = Unfinished::create(output)?;
-    let rows = export_to(&args, format, file.writer()?).await?;
+    let exported = export_to(&args, format, file.writer()?).await?;
     let bytes = file.finish()?;
-    let what = rows.map_or_else(|| format!("{bytes} bytes"), |rows| format!("{rows} rows"));
+    let what = match exported {
+        None => format!("{bytes} bytes"),
+        Some(Exported { rows, skipped_rows: 0 }) => format!("{rows} rows"),
+        Some(Exported { rows, skipped_rows }) => format!("{rows} rows, without {skipped_rows} damaged ones,"),
+    };
     say(&format!("{what} in {}", output.display()));
     Ok(())
 }
 
-/// Exports the rows and returns their number, which is `None` for a server.
+/// Exports the rows and returns their numbers, which are `None` for a server.
 async fn export_to(
     args: &ExportArgs,
     format: ExportFormat,
     into: impl Write + Send,
-) -> anyhow::Result<Option<usize>> {
-    if let Some(server) = server(&args.queue.source, args.queue.token.as_deref())? {
-        server.export(&args.partition, format, into).await?;
+) -> anyhow::Result<Option<Exported>> {
+    let (name, source) = (&args.partition, &args.queue.source);
+    if let Some(server) = server(source, args.queue.token.as_deref())? {
+        let exported = match args.skip_damaged {
+            true => server.export_sound(name, format, into).await,
+            false => server.export(name, format, into).await,
+        };
+        let advice = || format!("the export is not whole; `rolldock queue verify {source}` lists damage");
+        exported.with_context(advice)?;
         return Ok(None);
     }
-    let partition = open(args.queue.source.as_ref()).await?.partition(&args.partition)?;
-    Ok(Some(partition.export(format, into).await?))
+    let partition = open(source.as_ref()).await?.partition(name)?;
+    if args.skip_damaged {
+        return Ok(Some(partition.export_sound(format, into).await?));
+    }
+    match partition.export(format, into).await {
+        Ok(rows) => Ok(Some(Exported { rows, skipped_rows: 0 })),
+        Err(error @ QueueError::Corrupt { .. }) => {
+            Err(anyhow::Error::from(error).context("payload is damaged; --skip-damaged leaves its rows out"))
+        }
+        Err(error) => Err(error.into()),
+    }
 }

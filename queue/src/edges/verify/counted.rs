@@ -36,6 +36,14 @@ fn columns_of(record: &Record) -> Option<(&[RowHandle], &PayloadRecord)> {
     }
 }
 
+/// The rows that a record acks for a task.
+fn acked_for<'a>(record: &'a Record, of_task: &str) -> Option<&'a [RowHandle]> {
+    match record {
+        Record::Ack { task, rows, .. } if task == of_task => Some(rows),
+        _ => None,
+    }
+}
+
 impl Counted {
     pub(super) fn new(tasks: &[TaskSpec]) -> Self {
         let task = |task: &TaskSpec| Task {
@@ -58,10 +66,8 @@ impl Counted {
                     *self.columns.entry(column.clone()).or_default() += rows.len();
                 }
             }
-            if let Record::Ack { task, rows, .. } = record
-                && let Some(task) = self.tasks.iter_mut().find(|known| known.name == *task)
-            {
-                task.acked += rows.len();
+            for task in &mut self.tasks {
+                task.acked += acked_for(record, &task.name).map_or(0, <[RowHandle]>::len);
             }
         }
         for task in self.tasks.iter_mut().filter(|task| !task.columns.is_empty()) {
@@ -69,6 +75,10 @@ impl Counted {
             for (rows, payload) in records.iter().filter_map(columns_of) {
                 let needed = payload.columns.iter().filter(|column| task.columns.contains(*column)).count();
                 rows.iter().for_each(|row| *there.entry(*row).or_default() += needed);
+            }
+            // What was salvaged may have rows that were acked and have lost a column since.
+            for row in records.iter().filter_map(|record| acked_for(record, &task.name)).flatten() {
+                there.remove(row);
             }
             task.incomplete += there.values().filter(|count| **count < task.columns.len()).count();
         }

@@ -422,4 +422,7 @@ pub(crate) struct SnapshotQuery {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ExportQuery {
     pub(crate) format: ExportFormat,
+    /// Leaves out rows whose payload is damaged.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) skip_damaged: bool,
 }

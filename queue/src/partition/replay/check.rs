@@ -108,7 +108,7 @@ impl Replay {
 }
 
 impl Table {
-    fn check_put(&self, put: &PutRecord) -> Result<(), QueueError> {
+    pub(super) fn check_put(&self, put: &PutRecord) -> Result<(), QueueError> {
         let rows = put.rows.len();
         let capacity = self.spec.capacity_rows;
         if rows == 0 && !(1..put.group_size).contains(&put.group_gone) {
@@ -133,7 +133,8 @@ impl Table {
         if !put.rows.iter().all(is_free) || !(put.lengths.is_empty() || put.lengths.len() == rows) {
             return Err(unsound(format!("a put of group={}", put.group)));
         }
-        if self.is_by_samples(&put.group) {
+        let begins_by_samples = put.sample.is_some() && !self.has_group(&put.group);
+        if self.is_by_samples(&put.group) || begins_by_samples {
             // The size of the group counts samples.
             return Ok(());
         }

@@ -14,6 +14,11 @@ use crate::record::{ClosedNames, Freed, INCOMPLETE, SamplePart, SamplesRecord, U
 use crate::stats::ClosedGroup;
 
 impl Table {
+    /// Whether a group of this name exists.
+    pub(crate) fn has_group(&self, group: &str) -> bool {
+        self.open_groups.contains_key(group)
+    }
+
     /// Whether the group of this name counts samples.
     pub(crate) fn is_by_samples(&self, group: &str) -> bool {
         let group = self.open_groups.get(group).and_then(|id| self.groups.get(id));

@@ -198,9 +198,15 @@ impl Table {
         rows.iter().any(|handle| self.slots.is_reserved(*handle))
     }
 
+    /// The row in a slot.
+    pub(crate) fn row_in(&self, slot: u32) -> Option<RowHandle> {
+        let state = self.slots.slots.get(slot as usize).filter(|state| state.row.is_some())?;
+        Some(RowHandle { slot, generation: state.generation })
+    }
+
     /// Whether a slot has a row.
     pub(crate) fn is_taken(&self, slot: u32) -> bool {
-        self.slots.slots.get(slot as usize).is_some_and(|slot| slot.row.is_some())
+        self.row_in(slot).is_some()
     }
 
     /// Reserves the slots of a journal record for its rows.

@@ -103,9 +103,31 @@ impl RemoteQueue {
         &self,
         partition: &str,
         format: ExportFormat,
+        into: impl Write + Send,
+    ) -> Result<u64, QueueError> {
+        self.export_as(partition, &ExportQuery { format, skip_damaged: false }, into).await
+    }
+
+    /// Like [`export`](Self::export), but leaves out rows whose payload is damaged. The server's log has a
+    /// warning for each damage.
+    ///
+    /// Not cancel-safe: a dropped call leaves half a file.
+    pub async fn export_sound(
+        &self,
+        partition: &str,
+        format: ExportFormat,
+        into: impl Write + Send,
+    ) -> Result<u64, QueueError> {
+        self.export_as(partition, &ExportQuery { format, skip_damaged: true }, into).await
+    }
+
+    async fn export_as(
+        &self,
+        partition: &str,
+        what: &ExportQuery,
         mut into: impl Write + Send,
     ) -> Result<u64, QueueError> {
-        let what = query(&ExportQuery { format })?;
+        let what = query(what)?;
         let call = Call { wait: WHOLE_MAX, ..Call::get(path(partition, &format!("/export?{what}"))) };
         receive(self.link.send(call).await?, &mut into).await
     }

@@ -46,8 +46,27 @@ impl RemoteQueue {
         wait: Option<Duration>,
         patience: Patience,
     ) -> Result<Taken, QueueError> {
-        // The call may be repeated: the server gives the rows of a lost answer back.
         let placed = !self.live_units(patience.deadline).await.is_empty();
+        match self.take_from(partition, take, wait, patience, placed).await {
+            // The controller reads the rows itself and loses those that are damaged. Otherwise every later take
+            // would get them again.
+            Err(QueueError::Corrupt { .. }) if placed => {
+                self.take_from(partition, take, wait, patience, false).await
+            }
+            taken => taken,
+        }
+    }
+
+    /// Asks the server for rows, or with `placed` for the places of rows on storage units.
+    async fn take_from(
+        &self,
+        partition: &str,
+        take: &Take,
+        wait: Option<Duration>,
+        patience: Patience,
+        placed: bool,
+    ) -> Result<Taken, QueueError> {
+        // The call may be repeated: the server gives the rows of a lost answer back.
         let body = TakeBody { placed, ..TakeBody::new(take, wait) };
         let call = Call::json(path(partition, "/take"), &body)?.repeatable();
         let Patience { give_up, deadline } = patience;

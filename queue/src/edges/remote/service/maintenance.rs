@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::{Answer, Path, Query, Service, Shared, done, json};
-use crate::edges::export::Export;
+use crate::edges::export::{Export, OnDamage};
 use crate::edges::wire::{ExportQuery, SNAPSHOT_STREAM, SnapshotQuery};
 use crate::tasks;
 use crate::{ExportFormat, QueueError, Snapshot};
@@ -136,7 +136,8 @@ async fn export(
     Path(partition): Path<String>,
     Query(query): Query<ExportQuery>,
 ) -> Answer {
-    let begun = service.queue.partition(&partition)?.begin_export(query.format)?;
+    let on_damage = if query.skip_damaged { OnDamage::Skip } else { OnDamage::Fail };
+    let begun = service.queue.partition(&partition)?.begin_export(query.format, on_damage)?;
     let pieces = stream::try_unfold(begun, async |mut export: Export| {
         // Encoding takes long: Parquet makes a piece of all rows. It must not delay other clients.
         let runtime = Handle::current();
