@@ -1,5 +1,6 @@
 //! The errors of the queue.
 
+mod class;
 mod damage;
 mod from;
 
@@ -8,23 +9,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+pub use class::ErrorClass;
 use damage::{cut, damage, folder};
-
-/// What a caller can do about an error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ErrorClass {
-    /// The caller can try again.
-    Retryable,
-    /// The queue is full. The caller can try again later.
-    Backpressure,
-    /// The call is wrong. Repeating it does not help.
-    Client,
-    /// The disk, the queue or Arrow failed.
-    Fault,
-    /// The partition or the queue was closed.
-    Cancelled,
-}
 
 /// The errors of this crate. A failed call leaves the queue unchanged.
 ///
@@ -170,6 +156,18 @@ pub enum QueueError {
         partition: String,
         /// The partition's capacity in rows.
         capacity: usize,
+    },
+    /// The disk of the queue's directory is full. Calls that free rows still work, and puts work again when
+    /// they have freed enough.
+    #[error(
+        "the disk of the queue in dir={dir} is full ({reason}); consume or clear rows, or free space on it, and \
+         put again"
+    )]
+    DiskFull {
+        /// The directory of the queue.
+        dir: PathBuf,
+        /// The operation that failed, and the system's message.
+        reason: String,
     },
     /// Another row has this key.
     #[error("key={key} belongs to a row that is there already")]
@@ -373,26 +371,4 @@ pub enum QueueError {
         /// Arrow's message.
         reason: String,
     },
-}
-
-impl QueueError {
-    /// Returns what a caller can do about the error.
-    pub fn class(&self) -> ErrorClass {
-        match self {
-            Self::Full { .. } | Self::RecordsFull { .. } | Self::Deadline { .. } => ErrorClass::Backpressure,
-            Self::InUse { .. }
-            | Self::LeaseGone { .. }
-            | Self::ChunkGone { .. }
-            | Self::Stopping
-            | Self::UnitAway { .. }
-            | Self::Unreachable { .. } => ErrorClass::Retryable,
-            Self::Corrupt { .. }
-            | Self::JournalMissing { .. }
-            | Self::JournalCut { .. }
-            | Self::Io { .. }
-            | Self::Arrow { .. } => ErrorClass::Fault,
-            Self::Closed { .. } => ErrorClass::Cancelled,
-            _ => ErrorClass::Client,
-        }
-    }
 }

@@ -1,7 +1,8 @@
 //! The lock of a directory: one process owns the directory.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Seek, Write};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::error::QueueError;
@@ -33,9 +34,9 @@ impl DirLock {
             Err(TryLockError::Error(error)) => return Err(QueueError::io("lock", &path)(error)),
         }
         let words = format!("process {}\n", std::process::id());
-        let written =
-            file.set_len(0).and_then(|()| file.rewind()).and_then(|()| file.write_all(words.as_bytes()));
-        written.map_err(QueueError::io("write", &path))?;
+        // The file is cut after it is written, so that it keeps its block: the disk may be full.
+        let written = file.write_all_at(words.as_bytes(), 0).and_then(|()| file.set_len(words.len() as u64));
+        written.map_err(QueueError::on_disk("write", &path))?;
         Ok(Self { _file: file })
     }
 }

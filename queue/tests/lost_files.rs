@@ -79,7 +79,9 @@ async fn a_directory_without_its_journal_is_refused_and_stays_as_it_is() {
 
 #[tokio::test]
 async fn a_directory_in_which_a_first_opening_died_is_new() {
-    for files in [&["LOCK"][..], &["LOCK", "journal.log"]] {
+    for files in
+        [&["LOCK"][..], &["LOCK", "journal.log"], &["LOCK", "journal.log", "journal.new", "leases.new"]]
+    {
         let dir = tempfile::tempdir().unwrap();
         for file in files {
             std::fs::write(dir.path().join(file), b"").unwrap();

@@ -30,6 +30,8 @@ pub const QUEUE_FOLDER: &str = "queue";
 
 /// How long the consumer waits for groups before it checks again whether the run is over.
 const CONSUMER_PAUSE: Duration = Duration::from_millis(100);
+/// How long the run waits before it repeats a put for which the disk had no room.
+const LACK_PAUSE: Duration = Duration::from_millis(500);
 /// How often the lease of a batch that is trained on is renewed.
 const RENEW: Duration = Duration::from_secs(10);
 
@@ -113,7 +115,7 @@ impl RunQueue {
         Ok(())
     }
 
-    /// Puts a group; waits for room as long as the recipe says.
+    /// Puts a group; waits for room in the queue and on its disk as long as the recipe says.
     pub(super) async fn put(&self, group: &Group) -> anyhow::Result<()> {
         let record = QueueRecord::new(group.dispatch, group.number, group.step, group.prompt.uid);
         let put = Put {
@@ -128,7 +130,19 @@ impl RunQueue {
             token: Some(format!("dispatch-{}", group.dispatch)),
             record: Some(record.to_json()),
         };
-        self.partition.put(put, Some(Instant::now() + self.put_deadline)).await?;
+        let deadline = Instant::now() + self.put_deadline;
+        let mut is_waiting = false;
+        loop {
+            match self.partition.put(put.clone(), Some(deadline)).await {
+                Err(error @ QueueError::DiskFull { .. }) if Instant::now() + LACK_PAUSE < deadline => {
+                    if !std::mem::replace(&mut is_waiting, true) {
+                        tracing::warn!(dispatch = %group.dispatch, %error, "a group waits until it can be put");
+                    }
+                    tokio::time::sleep(LACK_PAUSE).await;
+                }
+                outcome => break drop(outcome?),
+            }
+        }
         if group.step < self.kept_from_step {
             self.allowed.send_modify(|allowed| *allowed += 1);
         }

@@ -1,13 +1,34 @@
 //! Errors of the queue made from those of the operating system and of Arrow.
 
-use std::path::PathBuf;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
 
 use super::QueueError;
 
 impl QueueError {
-    pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+    /// The error of an operation on a file.
+    pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |error| Self::Io { what: what.into(), path, reason: error.to_string() }
+    }
+
+    /// The error of a failed sync. It is a fault whatever the system says, because it is unknown what the disk
+    /// has now.
+    pub(crate) fn unsynced(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |error| Self::Io { what: "sync".into(), path, reason: error.to_string() }
+    }
+
+    /// The error of an operation on a file of a queue's directory that may need space on the disk.
+    pub(crate) fn on_disk(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |error| match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Self::DiskFull {
+                dir: path.parent().map(Path::to_owned).unwrap_or_default(),
+                reason: format!("{what} failed for {}: {error}", path.display()),
+            },
+            _ => Self::io(what, path)(error),
+        }
     }
 }
 

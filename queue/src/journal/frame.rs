@@ -3,6 +3,7 @@
 //! One frame holds all records that are made durable together.
 
 use std::io::Cursor;
+use std::ops::Range;
 use std::path::Path;
 
 use rolldock_frames::{Damage, Format, ReadError, Reader};
@@ -23,8 +24,8 @@ pub(crate) struct Body {
     records: u64,
 }
 
-/// The end of a body at some moment.
-#[derive(Debug, Clone, Copy)]
+/// A place between two records of a body.
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Mark {
     bytes: usize,
     records: u64,
@@ -54,6 +55,12 @@ impl Body {
 
     pub(super) fn mark(&self) -> Mark {
         Mark { bytes: self.bytes.len(), records: self.records }
+    }
+
+    /// Appends the records of another body between two of its marks.
+    pub(super) fn extend(&mut self, other: &Self, part: Range<Mark>) {
+        self.bytes.extend_from_slice(&other.bytes[part.start.bytes..part.end.bytes]);
+        self.records += part.end.records - part.start.records;
     }
 
     /// Removes everything after `mark`.

@@ -9,6 +9,7 @@
 //! - The journal takes precedence: leases of rows that are acked, gone or held by a later lease are skipped.
 //!   The file therefore needs no common order with the journal's records.
 //! - Reading ends at damage: the rows of later leases are handed out again.
+//! - The file has a [reserve](super::reserve), so that leases are written on a full disk too.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -19,6 +20,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::frame::{Body, MAGIC, read_frames};
+use super::reserve::{Reserve, of_file_system};
 use crate::error::QueueError;
 
 const FILE: &str = "leases.log";
@@ -30,6 +32,7 @@ struct State {
     file: File,
     length: u64,
     rewrite_at: u64,
+    reserve: Reserve,
 }
 
 /// Writes the leases that clients hold now.
@@ -67,13 +70,18 @@ impl LeaseLog {
     /// Continues the file after its first `sound` bytes.
     pub(crate) fn start(dir: &Path, sound: u64, held: Held) -> Result<Self, QueueError> {
         let path = dir.join(FILE);
-        let state = if sound == 0 {
-            rewritten(&path, Body::default())?
-        } else {
-            let file = OpenOptions::new().write(true).open(&path).map_err(QueueError::io("open", &path))?;
-            file.set_len(sound).map_err(QueueError::io("truncate", &path))?;
-            State { file, length: sound, rewrite_at: REWRITE_BYTES.max(sound) }
-        };
+        let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let file = opened.map_err(QueueError::on_disk("open", &path))?;
+        // Setting the length frees the blocks of the reserve, so it is set only where it changes.
+        if file.metadata().map_err(QueueError::io("read", &path))?.len() != sound {
+            file.set_len(sound).map_err(QueueError::on_disk("truncate", &path))?;
+        }
+        let reserve = Reserve::new(path.with_extension("new"), of_file_system());
+        let mut state = State { file, length: sound, rewrite_at: REWRITE_BYTES.max(sound), reserve };
+        if sound == 0 {
+            state.append(&path, MAGIC)?;
+        }
+        state.hold_reserve();
         Ok(Self { path, state: Mutex::new(state), held })
     }
 
@@ -84,24 +92,48 @@ impl LeaseLog {
         body.push(record)?;
         let frame = body.into_frame()?;
         let mut state = self.state.lock();
-        state.file.write_all_at(&frame, state.length).map_err(QueueError::io("write", &self.path))?;
-        state.length += frame.len() as u64;
+        state.append(&self.path, &frame)?;
         if state.length > state.rewrite_at {
             let mut held = Body::default();
             (self.held)(&mut held)?;
-            *state = rewritten(&self.path, held)?;
+            state.rewrite(&self.path, held)?;
         }
         Ok(())
     }
 }
 
-fn rewritten(path: &Path, held: Body) -> Result<State, QueueError> {
-    let mut bytes = MAGIC.to_vec();
-    bytes.append(&mut held.into_frame()?);
-    let temporary = path.with_extension("new");
-    let file = File::create(&temporary).map_err(QueueError::io("create", &temporary))?;
-    file.write_all_at(&bytes, 0).map_err(QueueError::io("write", &temporary))?;
-    std::fs::rename(&temporary, path).map_err(QueueError::io("rename", &temporary))?;
-    let length = bytes.len() as u64;
-    Ok(State { file, length, rewrite_at: REWRITE_BYTES.max(4 * length) })
+impl State {
+    fn append(&mut self, path: &Path, bytes: &[u8]) -> Result<(), QueueError> {
+        if !self.reserve.has(self.length, bytes.len() as u64) {
+            self.hold_reserve();
+        }
+        self.file.write_all_at(bytes, self.length).map_err(QueueError::on_disk("write", path))?;
+        self.length += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn hold_reserve(&mut self) {
+        if let Err(error) = self.reserve.hold(&self.file, self.length) {
+            tracing::debug!(%error, "the lease file has no reserve");
+        }
+    }
+
+    fn rewrite(&mut self, path: &Path, held: Body) -> Result<(), QueueError> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.append(&mut held.into_frame()?);
+        let temporary = self.reserve.next_path().to_owned();
+        let file = self.reserve.take_next()?;
+        let written = file.write_all_at(&bytes, 0).and_then(|()| std::fs::rename(&temporary, path));
+        if let Err(error) = written {
+            self.reserve.was_left();
+            return Err(QueueError::on_disk("write", &temporary)(error));
+        }
+        // The old file is closed here, so that the reserve can have its blocks.
+        self.file = file;
+        self.length = bytes.len() as u64;
+        self.rewrite_at = REWRITE_BYTES.max(4 * self.length);
+        self.reserve.was_replaced();
+        self.hold_reserve();
+        Ok(())
+    }
 }

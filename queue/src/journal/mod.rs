@@ -11,6 +11,7 @@
 mod frame;
 mod leases;
 mod length;
+mod reserve;
 mod salvage;
 mod writer;
 

@@ -1,31 +1,36 @@
 //! The thread that appends to the journal.
 
+mod moving;
+mod rewrite;
+mod room;
+#[cfg(test)]
+mod tests;
+
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvError, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use serde::Serialize;
 use smallvec::SmallVec;
 
-use super::frame::{Body, MAGIC};
+use super::frame::{Body, MAGIC, Mark};
 use super::journal_path;
 use super::length::{Begun, Extent, LengthFile};
+use super::reserve::{Reserve, of_file_system};
 use crate::config::Durability;
 use crate::error::QueueError;
 use crate::store::{Appender, ChunkId, Encoded, Note};
+
+pub(crate) use rewrite::{LiveRecords, Sink};
 
 /// The maximum number of entries that wait for the writer. A sender waits when it is reached.
 const ENTRIES_MAX: usize = 4096;
 /// The maximum number of entries that are made durable together.
 const BATCH_MAX: usize = 1024;
-/// The bytes of payload that are moved at a time.
-const MOVED_BYTES_MAX: u64 = 4 << 20;
-/// The approximate size of the frames of a rewritten journal, in bytes.
-const FRAME_BYTES: usize = 1 << 20;
 
 /// Chunks that are written before the records that refer to them.
 pub(crate) type Payload = SmallVec<[(ChunkId, Encoded); 1]>;
@@ -40,6 +45,9 @@ type Done = Box<dyn FnOnce(Result<Notes, QueueError>) + Send>;
 
 /// A change that is to be made durable.
 pub(crate) struct Entry {
+    /// Whether the change adds to what the queue keeps. Such changes are refused while the disk is full; the
+    /// others use the journal's reserve.
+    pub(crate) adds: bool,
     pub(crate) payload: Payload,
     pub(crate) facts: Facts,
     pub(crate) durability: Durability,
@@ -48,40 +56,14 @@ pub(crate) struct Entry {
 
 /// An entry that was appended and is not durable yet.
 struct Appended {
+    adds: bool,
+    /// Where its records lie in the batch's body.
+    records: Range<Mark>,
     chunks: SmallVec<[ChunkId; 1]>,
     notes: Notes,
     outcome: Result<(), QueueError>,
     done: Done,
 }
-
-/// Receives records one after the other, until one cannot be written.
-pub(crate) struct Sink<'a> {
-    body: Body,
-    /// The number of records that were written.
-    written: u64,
-    write: &'a mut dyn FnMut(&[u8]) -> Result<(), QueueError>,
-}
-
-impl Sink<'_> {
-    /// Adds the next record.
-    pub(crate) fn push(&mut self, record: &impl Serialize) -> Result<(), QueueError> {
-        self.body.push(record)?;
-        if self.body.len() > FRAME_BYTES {
-            self.flush()?;
-        }
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<(), QueueError> {
-        let body = std::mem::take(&mut self.body);
-        self.written += body.records();
-        (self.write)(&body.into_frame()?)
-    }
-}
-
-/// Pushes all live data as records, to which the journal is rewritten for the given number of times. It runs
-/// on the writer's thread, so the data does not change meanwhile.
-pub(crate) type LiveRecords = Box<dyn Fn(&mut Sink<'_>, u64) -> Result<(), QueueError> + Send>;
 
 /// Makes an entry that moves a chunk out of a segment that is mostly dead.
 pub(crate) type Relocate = Box<dyn Fn(ChunkId) -> Option<Entry> + Send>;
@@ -103,40 +85,24 @@ impl Journal {
         live: LiveRecords,
         relocate: Relocate,
     ) -> Result<Self, QueueError> {
-        let path = journal_path(dir);
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .map_err(QueueError::io("open", &path))?;
-        let Begun { extent, rewrites } = begun;
-        file.set_len(extent.bytes).map_err(QueueError::io("truncate", &path))?;
-        if extent.bytes == 0 {
-            use std::os::unix::fs::FileExt;
-            file.write_all_at(MAGIC, 0).map_err(QueueError::io("write", &path))?;
-        }
-        file.sync_data().map_err(QueueError::io("sync", &path))?;
-        let length = extent.bytes.max(MAGIC.len() as u64);
-        let extent = Extent { bytes: length, ..extent };
-        let mut writer = Writer {
-            dir: dir.to_owned(),
-            path,
-            file,
-            length,
-            records: extent.records,
-            synced: extent,
-            noted: LengthFile::open(dir, extent, rewrites),
-            appender,
-            journal_bytes,
-            live,
-            relocate,
-            leaving: Vec::new(),
-            rewrite_at: 0,
-            failed: None,
-        };
-        writer.rewrite_at = journal_bytes.max(length);
-        writer.sync_dir()?;
+        let reserve = Reserve::new(dir.join("journal.new"), of_file_system());
+        Self::start_with(reserve, dir, begun, appender, journal_bytes, live, relocate)
+    }
+
+    /// Starts the writer with a reserve that has nothing yet.
+    fn start_with(
+        reserve: Reserve,
+        dir: &Path,
+        begun: Begun,
+        appender: Option<Box<dyn Appender>>,
+        journal_bytes: u64,
+        live: LiveRecords,
+        relocate: Relocate,
+    ) -> Result<Self, QueueError> {
+        let mut writer = Writer::begin(reserve, dir, begun, appender, journal_bytes, live, relocate)?;
+        // A queue on a full disk opens, and is drained.
+        let _ = writer.hold_reserve();
+        sync_dir(dir)?;
         let (sender, entries) = sync_channel(ENTRIES_MAX);
         let thread = std::thread::Builder::new()
             .name("rolldock-queue".to_owned())
@@ -194,9 +160,68 @@ struct Writer {
     rewrite_at: u64,
     /// The reason why nothing can be made durable any more.
     failed: Option<QueueError>,
+    /// The space for changes that free rows.
+    reserve: Reserve,
+    /// The length of the last frame. The next one is expected to need as much.
+    frame_bytes: u64,
+    /// The length of the journal when it was last rewritten.
+    compacted_bytes: u64,
+    /// Whether changes that add to the queue are refused.
+    is_full: bool,
 }
 
 impl Writer {
+    /// Opens the journal and makes its sound part durable. A new journal is durable before any other file is
+    /// made, because a directory with other files and without a journal is refused.
+    fn begin(
+        reserve: Reserve,
+        dir: &Path,
+        begun: Begun,
+        appender: Option<Box<dyn Appender>>,
+        journal_bytes: u64,
+        live: LiveRecords,
+        relocate: Relocate,
+    ) -> Result<Self, QueueError> {
+        let path = journal_path(dir);
+        let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+        let file = opened.map_err(QueueError::on_disk("open", &path))?;
+        let Begun { extent, rewrites } = begun;
+        // Setting the length frees the blocks of the reserve, so it is set only where it changes.
+        if file.metadata().map_err(QueueError::io("read", &path))?.len() != extent.bytes {
+            file.set_len(extent.bytes).map_err(QueueError::on_disk("truncate", &path))?;
+        }
+        let is_new = extent.bytes == 0;
+        if is_new {
+            file.write_all_at(MAGIC, 0).map_err(QueueError::on_disk("write", &path))?;
+        }
+        file.sync_data().map_err(QueueError::unsynced(&path))?;
+        if is_new {
+            sync_dir(dir)?;
+        }
+        let length = extent.bytes.max(MAGIC.len() as u64);
+        let extent = Extent { bytes: length, ..extent };
+        Ok(Self {
+            dir: dir.to_owned(),
+            path,
+            file,
+            length,
+            records: extent.records,
+            synced: extent,
+            noted: LengthFile::open(dir, extent, rewrites),
+            appender,
+            journal_bytes,
+            live,
+            relocate,
+            leaving: Vec::new(),
+            rewrite_at: journal_bytes.max(length),
+            failed: None,
+            reserve,
+            frame_bytes: 0,
+            compacted_bytes: length,
+            is_full: false,
+        })
+    }
+
     fn run(mut self, entries: &Receiver<Entry>) {
         while let Ok(first) = self.next(entries) {
             let mut batch: Vec<Entry> = first.into_iter().collect();
@@ -240,13 +265,18 @@ impl Writer {
     }
 
     fn commit(&mut self, batch: Vec<Entry>) {
+        let full = self.prepare(batch.iter().any(|entry| entry.adds)).err();
         let mut body = Body::default();
         // One sync makes all of them durable.
         let synced = batch.iter().any(|entry| entry.durability == Durability::Fsync);
-        let appended: Vec<Appended> =
-            batch.into_iter().map(|entry| self.append_entry(entry, &mut body)).collect();
+        let append = |entry: Entry| match &full {
+            Some(full) if entry.adds => Appended::refused(entry, full.clone()),
+            _ => self.append_entry(entry, &mut body),
+        };
+        let mut appended: Vec<Appended> = batch.into_iter().map(append).collect();
+        let body = self.fit(body, &mut appended);
         let durable = self.make_durable(body, synced);
-        for Appended { chunks, notes, outcome, done } in appended {
+        for Appended { chunks, notes, outcome, done, .. } in appended {
             done(outcome.and_then(|()| durable.clone()).map(|()| notes));
             if let Some(appender) = &mut self.appender {
                 chunks.iter().for_each(|chunk| appender.settle(*chunk));
@@ -257,7 +287,7 @@ impl Writer {
     /// Appends the payload of an entry, and its records to `body`. After an error, `body` has none of its
     /// records.
     fn append_entry(&mut self, entry: Entry, body: &mut Body) -> Appended {
-        let Entry { payload, facts, done, .. } = entry;
+        let Entry { adds, payload, facts, done, .. } = entry;
         let (mut chunks, mut notes) = (SmallVec::new(), Notes::new());
         let appended = payload.iter().try_for_each(|(chunk, rows)| {
             notes.push(self.append_chunk(*chunk, rows)?);
@@ -269,36 +299,17 @@ impl Writer {
         if outcome.is_err() {
             body.cut_to(before);
         }
-        Appended { chunks, notes, outcome, done }
+        Appended { adds, records: before..body.mark(), chunks, notes, outcome, done }
     }
 
     fn append_chunk(&mut self, chunk: ChunkId, rows: &Encoded) -> Result<Note, QueueError> {
         let none = || QueueError::BadRequest {
             reason: format!("chunk={} is to be written by a journal whose store appends nothing", chunk.0),
         };
-        self.appender.as_mut().ok_or_else(none)?.append(chunk, rows)
-    }
-
-    /// Moves some live chunks out of segments that are mostly dead. The amount is limited, so that no call
-    /// waits long.
-    fn move_some(&mut self) {
-        if self.leaving.is_empty()
-            && let Some(appender) = &mut self.appender
-        {
-            self.leaving = appender.take_sparse();
-        }
-        let (mut batch, mut bytes) = (Vec::new(), 0);
-        while bytes < MOVED_BYTES_MAX
-            && self.failed.is_none()
-            && let Some(chunk) = self.leaving.pop()
-        {
-            if let Some(entry) = (self.relocate)(chunk) {
-                bytes += entry.payload.iter().map(|(_, rows)| rows.len()).sum::<u64>();
-                batch.push(entry);
-            }
-        }
-        if !batch.is_empty() {
-            self.commit(batch);
+        let appender = self.appender.as_mut().ok_or_else(none)?;
+        match appender.append(chunk, rows) {
+            Err(QueueError::DiskFull { .. }) if appender.make_room() => appender.append(chunk, rows),
+            outcome => outcome,
         }
     }
 
@@ -335,10 +346,9 @@ impl Writer {
 
     /// Appends all bytes or none: half a frame would hide every later frame.
     fn append(&mut self, bytes: &[u8]) -> Result<(), QueueError> {
-        use std::os::unix::fs::FileExt;
         if let Err(error) = self.file.write_all_at(bytes, self.length) {
             self.cut_to(self.length);
-            return Err(QueueError::io("write", &self.path)(error));
+            return Err(QueueError::on_disk("write", &self.path)(error));
         }
         self.length += bytes.len() as u64;
         Ok(())
@@ -347,46 +357,17 @@ impl Writer {
     /// Truncates the journal to `length`. If that fails, the journal accepts no more entries.
     fn cut_to(&mut self, length: u64) {
         self.length = length;
+        self.reserve.was_cut(length);
         if let Err(error) = self.file.set_len(length) {
             self.failed = Some(QueueError::io("truncate", &self.path)(error));
         }
     }
 
     fn sync(&self) -> Result<(), QueueError> {
-        self.file.sync_data().map_err(QueueError::io("sync", &self.path))
+        self.file.sync_data().map_err(QueueError::unsynced(&self.path))
     }
+}
 
-    fn sync_dir(&self) -> Result<(), QueueError> {
-        File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(QueueError::io("sync", &self.dir))
-    }
-
-    /// Replaces the journal with the live data, in one rename.
-    fn rewrite(&mut self) -> Result<(), QueueError> {
-        let temporary = self.dir.join("journal.new");
-        let mut file = File::create(&temporary).map_err(QueueError::io("create", &temporary))?;
-        let mut length = 0;
-        let mut write = |bytes: &[u8]| {
-            length += bytes.len() as u64;
-            file.write_all(bytes).map_err(QueueError::io("write", &temporary))
-        };
-        write(MAGIC)?;
-        let mut sink = Sink { body: Body::default(), written: 0, write: &mut write };
-        (self.live)(&mut sink, self.noted.rewrites() + 1)?;
-        sink.flush()?;
-        let records = sink.written;
-        file.sync_all().map_err(QueueError::io("write", &temporary))?;
-        std::fs::rename(&temporary, &self.path).map_err(QueueError::io("rename", &temporary))?;
-        tracing::debug!(from_bytes = self.length, to_bytes = length, "the journal was rewritten");
-        // From here on the name belongs to the new file, so nothing may be appended to the old one.
-        (self.file, self.length, self.records) = (file, length, records);
-        self.rewrite_at = self.journal_bytes.max(4 * self.length);
-        if let Err(error) = self.sync_dir() {
-            // After a power cut the name may belong to the old file.
-            self.failed = Some(error.clone());
-            return Err(error);
-        }
-        self.synced = self.extent();
-        self.noted.rewritten(self.synced);
-        Ok(())
-    }
+fn sync_dir(dir: &Path) -> Result<(), QueueError> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(QueueError::unsynced(dir))
 }

@@ -138,7 +138,7 @@ impl Partition {
         });
         let (reply, outcome) = oneshot::channel();
         let owner = Arc::clone(&shared);
-        shared.commit(Payload::new(), Box::new(move |_| records), move |durable| {
+        shared.commit(false, Payload::new(), Box::new(move |_| records), move |durable| {
             let acked = match durable {
                 Ok(_) => {
                     let mut table = owner.table.lock();

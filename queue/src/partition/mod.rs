@@ -112,9 +112,11 @@ impl Shared {
         self.shrink(&released.sparse);
     }
 
-    /// Makes `record` as durable as the partition's puts, and then calls `done`, on any thread.
+    /// Makes `record` as durable as the partition's puts, and then calls `done`, on any thread. `adds` says
+    /// whether the change is refused while the disk is full.
     fn commit(
         &self,
+        adds: bool,
         payload: Payload,
         record: Recorder,
         done: impl FnOnce(Result<Notes, QueueError>) + Send + 'static,
@@ -128,7 +130,7 @@ impl Shared {
                     standing()?;
                     record(notes).iter().try_for_each(|record| body.push(record))
                 });
-                let entry = Entry { payload, facts, durability: self.durability, done: Box::new(done) };
+                let entry = Entry { adds, payload, facts, durability: self.durability, done: Box::new(done) };
                 if let Err(entry) = journal.send(entry) {
                     (entry.done)(Err(QueueError::Closed { partition: self.name.clone() }));
                 }
@@ -201,7 +203,8 @@ impl Partition {
         apply: impl FnOnce(Result<(), QueueError>) -> Result<T, QueueError> + Send + 'static,
     ) -> Result<T, QueueError> {
         let (reply, outcome) = tokio::sync::oneshot::channel();
-        self.shared.commit(Payload::new(), Box::new(move |_| records), move |durable| {
+        let adds = records.iter().any(Record::adds);
+        self.shared.commit(adds, Payload::new(), Box::new(move |_| records), move |durable| {
             // The receiver is gone when the caller was cancelled.
             let _ = reply.send(apply(durable.map(drop)));
         });

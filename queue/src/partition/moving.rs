@@ -170,7 +170,7 @@ impl Shared {
             }
         });
         let payload = Payload::from_iter([(to, payload)]);
-        Some(Entry { payload, facts, durability: self.durability, done })
+        Some(Entry { adds: true, payload, facts, durability: self.durability, done })
     }
 }
 

@@ -150,7 +150,13 @@ impl Partition {
         });
         let closed = || QueueError::Closed { partition: self.shared.name.clone() };
         journal
-            .send(Entry { payload: Payload::new(), facts, durability: self.shared.durability, done })
+            .send(Entry {
+                adds: false,
+                payload: Payload::new(),
+                facts,
+                durability: self.shared.durability,
+                done,
+            })
             .map_err(|_| closed())?;
         outcome.await.unwrap_or_else(|_| Err(closed()))
     }

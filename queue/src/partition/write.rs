@@ -86,7 +86,7 @@ impl Partition {
             };
             records.into_iter().map(with_note).collect()
         });
-        self.shared.commit(payload, recorder, move |durable| {
+        self.shared.commit(true, payload, recorder, move |durable| {
             let durable = durable.map(|notes| {
                 // This is done before the rows are visible, and outside the table's lock.
                 for (chunk, note) in appended.iter().zip(&notes) {

@@ -6,9 +6,9 @@ use crate::error::QueueError;
 use crate::journal::journal_path;
 use crate::store::is_segment;
 
-/// The files that an opening makes before the journal has its first bytes. A process that dies in between
-/// leaves them.
-const BEFORE_JOURNAL: [&str; 2] = ["LOCK", "journal.log"];
+/// Files that say nothing of rows. An opening makes the first two before the journal has its first bytes, and a
+/// process that dies in between leaves them. The others reserve disk space.
+const BEFORE_JOURNAL: [&str; 4] = ["LOCK", "journal.log", "journal.new", "leases.new"];
 /// Files that only a queue's directory has, besides its segments.
 const OF_QUEUES: [&str; 3] = ["journal.log", "leases.log", "unit-id"];
 /// The maximum number of files that an error names.

@@ -174,6 +174,36 @@ impl Record {
         }
     }
 
+    /// Whether the record adds to what the queue keeps. Such records are refused while the disk is full; the
+    /// others serve to drain the queue.
+    pub(crate) fn adds(&self) -> bool {
+        match self {
+            Self::Declare { .. }
+            | Self::Types { .. }
+            | Self::Put(_)
+            | Self::Columns { .. }
+            | Self::Moved { .. }
+            | Self::Tags { .. }
+            | Self::Tokens { .. }
+            | Self::Samples { .. }
+            | Self::Closed { .. }
+            | Self::Records { .. }
+            | Self::Acked { .. }
+            | Self::Floor { .. } => true,
+            Self::Reset { .. }
+            | Self::Version { .. }
+            | Self::Ack { .. }
+            | Self::Lease { .. }
+            | Self::LeasesEnd { .. }
+            | Self::Clear { .. }
+            | Self::EndSample { .. }
+            | Self::Close { .. }
+            | Self::End { .. }
+            | Self::Forget { .. }
+            | Self::Remove { .. } => false,
+        }
+    }
+
     /// Sets the note of the record's payload.
     pub(crate) fn at(mut self, note: Option<Note>) -> Self {
         if let Some(payload) = self.payload_mut() {

@@ -25,6 +25,12 @@ pub(crate) struct PayloadRecord {
 }
 
 impl PayloadRecord {
+    /// Whether row `n` of the record is row `n` of the chunk. Then the rows are not written, so that the record
+    /// of a whole put is as short in a rewritten journal as it was before.
+    fn is_in_order(&self) -> bool {
+        self.chunk_rows.iter().zip(0..).all(|(row, at)| *row == at)
+    }
+
     /// Returns the row of the chunk for row `at` of the record.
     pub(crate) fn chunk_row(&self, at: usize) -> u32 {
         self.chunk_rows.get(at).copied().unwrap_or(at as u32)
@@ -66,7 +72,8 @@ impl From<Fields> for PayloadRecord {
 impl Serialize for PayloadRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { chunk, note, columns, chunk_rows } = self;
-        let fields = 2 + usize::from(note.is_some()) + usize::from(!chunk_rows.is_empty());
+        let is_in_order = self.is_in_order();
+        let fields = 2 + usize::from(note.is_some()) + usize::from(!is_in_order);
         let mut record = serializer.serialize_struct("PayloadRecord", fields)?;
         record.serialize_field("chunk", chunk)?;
         match note {
@@ -79,7 +86,7 @@ impl Serialize for PayloadRecord {
             }
         }
         record.serialize_field("columns", columns)?;
-        if !chunk_rows.is_empty() {
+        if !is_in_order {
             record.serialize_field("chunk_rows", chunk_rows)?;
         }
         record.end()
@@ -99,6 +106,17 @@ mod tests {
         let again: PayloadRecord = serde_json::from_str(&text).unwrap();
         assert_eq!(again, record);
         serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn rows_are_written_only_if_they_are_not_the_first_ones_in_order() {
+        let text_of = |chunk_rows: Vec<u32>| {
+            let columns = vec!["id".to_owned()];
+            let record = PayloadRecord { chunk: ChunkId(7), note: None, columns, chunk_rows };
+            serde_json::to_value(&record).unwrap()
+        };
+        assert_eq!(text_of(vec![0, 1, 2]), json!({ "chunk": 7, "columns": ["id"] }));
+        assert_eq!(text_of(vec![1, 2])["chunk_rows"], json!([1, 2]));
     }
 
     #[test]

@@ -4,12 +4,14 @@
 //! A closed segment is deleted when all of its chunks are freed. When most of a closed segment is dead, the
 //! journal's writer moves the remaining chunks to the newest segment, so that a few live rows do not keep the
 //! file. Large chunks are mapped, not copied: readers hold pages of the file, which the kernel may drop and
-//! read again. Files are never overwritten or truncated, so a complete chunk stays complete.
+//! read again. Files are never overwritten, and only the rest of a failed write is cut off, so a complete chunk
+//! stays complete.
 //!
 //! A segment is deleted only if a record has named a chunk in it and later records have freed all of them. At
 //! an opening, a segment that no record names is renamed to `unnamed-...` instead. A process that died leaves
 //! such a segment if it wrote payload without a record; a journal that was lost or exchanged leaves many.
 
+mod emptying;
 mod segment_file;
 mod segments;
 #[cfg(test)]
@@ -38,9 +40,6 @@ use segments::SegmentWriter;
 /// thread.
 const INLINE_BYTES_MAX: usize = 64 << 10;
 
-/// A closed segment is worth emptying if this number times its live bytes is less than its size.
-const SPARSE: u64 = 2;
-
 #[derive(Debug, Default)]
 struct Segment {
     chunks: HashSet<ChunkId>,
@@ -61,10 +60,6 @@ impl Segment {
     fn is_empty(&self) -> bool {
         self.chunks.is_empty() && self.expected == 0 && !self.open
     }
-
-    fn is_sparse(&self) -> bool {
-        !self.open && !self.is_emptied && !self.chunks.is_empty() && self.live_bytes * SPARSE < self.bytes
-    }
 }
 
 #[derive(Debug)]
@@ -83,18 +78,12 @@ struct Index {
     segments: BTreeMap<u64, Segment>,
     /// Segments that are worth emptying.
     sparse: BTreeSet<u64>,
+    /// Segments that could not be emptied because the disk is full.
+    put_off: BTreeSet<u64>,
     /// The bytes of rows that are still needed, in all chunks.
     live_bytes: u64,
     /// False while the journal is replayed: a later record may refer to a segment that still looks empty.
     deletes: bool,
-}
-
-impl Index {
-    fn look_at(&mut self, segment: u64) {
-        if self.segments.get(&segment).is_some_and(Segment::is_sparse) {
-            self.sparse.insert(segment);
-        }
-    }
 }
 
 /// The store of a queue that has a directory.
@@ -138,15 +127,6 @@ impl DiskStore {
         self.index.lock().chunks.get(&chunk).map(|held| held.location)
     }
 
-    /// Returns the chunks of a sparse segment, in no particular order. Each segment is returned once.
-    fn take_sparse(&self) -> Option<Vec<ChunkId>> {
-        let mut index = self.index.lock();
-        let sparse = index.sparse.pop_first()?;
-        let segment = index.segments.get_mut(&sparse)?;
-        segment.is_emptied = true;
-        Some(segment.chunks.iter().copied().collect())
-    }
-
     fn open(&self, segment: u64) {
         self.index.lock().segments.entry(segment).or_default().open = true;
     }
@@ -185,6 +165,7 @@ impl DiskStore {
         if let Err(error) = std::fs::remove_file(&path) {
             tracing::warn!(path = %path.display(), %error, "cannot delete an empty segment");
         }
+        index.resume_emptying();
     }
 
     /// Runs after replay: deletes the segments whose chunks were all freed, and sets those aside that no record

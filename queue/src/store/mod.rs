@@ -33,6 +33,7 @@
 //! - Only [`put`](Store::put) and [`get`](Store::get) may wait for a network or a disk. The other calls are
 //!   made under locks, or where the queue cannot wait.
 
+mod appender;
 mod chunk;
 mod disk;
 mod encoded;
@@ -55,6 +56,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::QueueError;
 
+pub use appender::Appender;
 pub use chunk::Chunk;
 use disk::DiskStore;
 pub(crate) use disk::is_segment;
@@ -315,23 +317,6 @@ pub trait Resident {
 
     /// Adds a chunk that the queue has made from other chunks.
     fn insert(&self, chunk: ChunkId, rows: Chunk);
-}
-
-/// The writing part of a store whose payload is written by the journal's writer, before the records that
-/// refer to it. A batch of puts then costs one sync of the payload and one of the records. The calls are made
-/// on the writer's thread and block.
-pub trait Appender: Send {
-    /// Appends a chunk. The chunk is part of the queue only after it is [kept](Store::keep).
-    fn append(&mut self, chunk: ChunkId, rows: &Encoded) -> Result<Note, QueueError>;
-
-    /// Called when the put of an appended chunk has ended: the chunk has been kept by then, or is not needed.
-    fn settle(&mut self, chunk: ChunkId);
-
-    /// Makes all appended chunks durable. After a failure every later call fails too.
-    fn sync(&mut self) -> Result<(), QueueError>;
-
-    /// Returns chunks that should be written again, so that the store can free their segments.
-    fn take_sparse(&mut self) -> Vec<ChunkId>;
 }
 
 /// Unused bytes that builders may leave in the buffers of a batch.

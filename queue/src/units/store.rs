@@ -31,7 +31,10 @@ impl Units {
             let put = Put::group_of(blob.clone(), new.rows.pieces().to_vec());
             match client.put(put).await {
                 Ok(rows) => return Ok(Some(Place { unit, blob, rows, is_durable })),
-                Err(error) if error.class() == ErrorClass::Retryable => {
+                Err(error)
+                    if error.class() == ErrorClass::Retryable
+                        || matches!(error, QueueError::DiskFull { .. }) =>
+                {
                     tracing::warn!(%unit, %error, "a storage unit takes no rows; another one gets them");
                     self.shun(&unit);
                 }

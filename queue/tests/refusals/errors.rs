@@ -26,6 +26,7 @@ fn all_errors() -> Vec<QueueError> {
         QueueError::GroupOverflow { group: text(), size: 1, rows: 2 },
         QueueError::TooLarge { rows: 2, capacity: 1 },
         QueueError::Full { partition: text(), capacity: 1 },
+        QueueError::DiskFull { dir: "x".into(), reason: text() },
         QueueError::KeyExists { key: text() },
         QueueError::UnknownKey { partition: text(), key: text() },
         QueueError::RowTooLong { row: 1, bytes: 2, bytes_max: 1 },
@@ -74,6 +75,7 @@ fn all_errors() -> Vec<QueueError> {
             | QueueError::GroupOverflow { .. }
             | QueueError::TooLarge { .. }
             | QueueError::Full { .. }
+            | QueueError::DiskFull { .. }
             | QueueError::KeyExists { .. }
             | QueueError::UnknownKey { .. }
             | QueueError::RowTooLong { .. }

@@ -246,7 +246,8 @@ impl<'a> Restoration<'a> {
             let _ = placed.send((chunk, kept));
         });
         let payload = Payload::from_iter([(chunk, rows)]);
-        let entry = Entry { payload, facts: Box::new(|_, _| Ok(())), durability: Durability::Os, done };
+        let facts: Facts = Box::new(|_, _| Ok(()));
+        let entry = Entry { adds: true, payload, facts, durability: Durability::Os, done };
         send(journal, entry);
         Ok(())
     }
@@ -309,7 +310,8 @@ impl<'a> Restoration<'a> {
             let written = durable.map(|_| publish());
             let _ = reply.send(written);
         });
-        send(journal, Entry { payload: Payload::new(), facts, durability: Durability::Fsync, done });
+        let payload = Payload::new();
+        send(journal, Entry { adds: true, payload, facts, durability: Durability::Fsync, done });
         let closed = || QueueError::Closed { partition: "of a snapshot".to_owned() };
         outcome.recv().unwrap_or_else(|_| Err(closed()))
     }

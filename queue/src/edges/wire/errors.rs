@@ -63,6 +63,7 @@ pub(crate) fn status(error: &QueueError) -> u16 {
         | QueueError::Stopping
         | QueueError::UnitAway { .. }
         | QueueError::Unreachable { .. } => 503,
+        QueueError::DiskFull { .. } => 507,
         QueueError::Corrupt { .. }
         | QueueError::JournalMissing { .. }
         | QueueError::JournalCut { .. }

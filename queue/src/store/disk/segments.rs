@@ -1,7 +1,7 @@
 //! The writing side of the segment files.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{Seek, SeekFrom, Write};
 use std::sync::Arc;
 
 use super::DiskStore;
@@ -34,7 +34,7 @@ impl SegmentWriter {
             self.roll();
         }
         let path = segment_path(&self.store.dir, self.segment);
-        let mut file = match self.file.take() {
+        let file = match self.file.take() {
             Some(file) => file,
             None => {
                 // Register the segment before its file exists, so that a search for strays does not report
@@ -42,18 +42,24 @@ impl SegmentWriter {
                 self.store.open(self.segment);
                 let created = OpenOptions::new().create_new(true).write(true).open(&path);
                 self.fresh = true;
-                created.map_err(QueueError::io("create", &path))?
+                created.map_err(QueueError::on_disk("create", &path))?
             }
         };
         let padding = self.length.next_multiple_of(ALIGNMENT) - self.length;
-        let written = file.write_all(&[0; ALIGNMENT as usize][..padding as usize]);
+        let written = (&file).write_all(&[0; ALIGNMENT as usize][..padding as usize]);
         let written = written.and_then(|()| rows.write_to(&file));
-        self.file = Some(file);
         if let Err(error) = written {
-            // A partial chunk may lie at the end: append nothing behind it.
-            self.roll();
-            return Err(QueueError::io("write", &path)(error));
+            // A partial chunk may lie at the end. On a full disk its space is needed.
+            let is_removed =
+                file.set_len(self.length).and_then(|()| (&file).seek(SeekFrom::Start(self.length)));
+            self.file = Some(file);
+            let error = QueueError::on_disk("write", &path)(error);
+            if is_removed.is_err() || !matches!(error, QueueError::DiskFull { .. }) {
+                self.roll();
+            }
+            return Err(error);
         }
+        self.file = Some(file);
         let location = ChunkLocation {
             segment: self.segment,
             offset: self.length + padding,
@@ -66,10 +72,10 @@ impl SegmentWriter {
 
     fn sync_open_segment(&mut self) -> Result<(), QueueError> {
         let path = segment_path(&self.store.dir, self.segment);
-        self.file.as_ref().map_or(Ok(()), File::sync_data).map_err(QueueError::io("sync", path))?;
+        self.file.as_ref().map_or(Ok(()), File::sync_data).map_err(QueueError::unsynced(path))?;
         if std::mem::take(&mut self.fresh) {
             let synced = File::open(&self.store.dir).and_then(|dir| dir.sync_all());
-            synced.map_err(QueueError::io("sync", &self.store.dir))?;
+            synced.map_err(QueueError::unsynced(&self.store.dir))?;
         }
         Ok(())
     }
@@ -80,7 +86,7 @@ impl SegmentWriter {
         if let Some(file) = self.file.take()
             && let Err(error) = file.sync_data()
         {
-            self.failed = Some(QueueError::io("sync", segment_path(&self.store.dir, self.segment))(error));
+            self.failed = Some(QueueError::unsynced(segment_path(&self.store.dir, self.segment))(error));
         }
         self.store.seal(self.segment, self.length);
         self.segment += 1;
@@ -112,5 +118,18 @@ impl Appender for SegmentWriter {
     /// Returns the chunks of a sparse segment, or none if no segment is sparse.
     fn take_sparse(&mut self) -> Vec<ChunkId> {
         self.store.take_sparse().unwrap_or_default()
+    }
+
+    fn put_off(&mut self, chunks: &[ChunkId]) {
+        self.store.put_off(chunks);
+    }
+
+    /// Closes the newest segment if most of it is dead: only closed segments are emptied and deleted.
+    fn make_room(&mut self) -> bool {
+        let is_mostly_dead = self.store.is_mostly_dead(self.segment, self.length);
+        if is_mostly_dead {
+            self.roll();
+        }
+        is_mostly_dead
     }
 }

@@ -1,0 +1,44 @@
+//! Moving chunks out of segments that are mostly dead.
+
+use super::Writer;
+use crate::store::ChunkId;
+
+/// The bytes of payload that are moved at a time.
+const MOVED_BYTES_MAX: u64 = 4 << 20;
+
+impl Writer {
+    /// Moves some live chunks out of segments that are mostly dead. The amount is limited, so that no call
+    /// waits long.
+    pub(super) fn move_some(&mut self) {
+        if self.leaving.is_empty()
+            && let Some(appender) = &mut self.appender
+        {
+            self.leaving = appender.take_sparse();
+        }
+        let (mut batch, mut moved, mut bytes) = (Vec::new(), Vec::new(), 0);
+        while bytes < MOVED_BYTES_MAX
+            && self.failed.is_none()
+            && let Some(chunk) = self.leaving.pop()
+        {
+            if let Some(entry) = (self.relocate)(chunk) {
+                bytes += entry.payload.iter().map(|(_, rows)| rows.len()).sum::<u64>();
+                batch.push(entry);
+                moved.push(chunk);
+            }
+        }
+        if !batch.is_empty() {
+            self.commit(batch);
+        }
+        if self.is_full {
+            self.put_off(moved);
+        }
+    }
+
+    /// Keeps chunks in their segments until there is room to which they can be moved.
+    fn put_off(&mut self, mut chunks: Vec<ChunkId>) {
+        chunks.append(&mut self.leaving);
+        if let Some(appender) = &mut self.appender {
+            appender.put_off(&chunks);
+        }
+    }
+}
