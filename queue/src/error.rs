@@ -169,6 +169,19 @@ pub enum QueueError {
         /// The operation that failed, and the system's message.
         reason: String,
     },
+    /// No file descriptor was left for the file. The call had no effect.
+    #[error(
+        "no file descriptor is left: {what} failed for {path}: {reason}; close connections, or start the process \
+         with a larger limit (ulimit -n)"
+    )]
+    OutOfFiles {
+        /// The operation.
+        what: Cow<'static, str>,
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's message.
+        reason: String,
+    },
     /// Another row has this key.
     #[error("key={key} belongs to a row that is there already")]
     KeyExists {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rolldock_dispatch::{CarriedSample, DispatchId, FinishReason, Spent, VersionSpan};
+use rolldock_frames::descriptors;
 
 use super::codec::{Decoder, Encoder, Expected};
 use super::{LedgerError, TokensPlace};
@@ -168,7 +169,7 @@ pub fn read_carried(dir: &Path, place: TokensPlace) -> Result<KeptGroup, LedgerE
     if place.length as usize > GROUP_BYTES_MAX {
         return Err(corrupt("a larger length", "a group of at most 1 GiB"));
     }
-    let file = File::open(&path).map_err(LedgerError::io("open", &path))?;
+    let file = descriptors::open(|| File::open(&path)).map_err(LedgerError::io("open", &path))?;
     let mut head = [0_u8; HEAD];
     file.read_exact_at(&mut head, place.offset).map_err(LedgerError::io("read", &path))?;
     let [a, b, c, d, ..] = head;
@@ -204,6 +205,8 @@ struct OpenFile {
 #[derive(Debug)]
 pub(super) struct TokenFiles {
     dir: PathBuf,
+    /// The open directory, so that a sync needs no descriptor.
+    dir_file: File,
     open: Option<OpenFile>,
     /// Existing files, by step.
     there: BTreeSet<u64>,
@@ -217,7 +220,8 @@ impl TokenFiles {
             let entry = entry.map_err(LedgerError::io("list", dir))?;
             there.extend(entry.file_name().to_str().and_then(step_of));
         }
-        Ok(Self { dir: dir.to_owned(), open: None, there })
+        let dir_file = File::open(dir).map_err(LedgerError::io("open", dir))?;
+        Ok(Self { dir: dir.to_owned(), dir_file, open: None, there })
     }
 
     /// The name of an existing file, if there is one.
@@ -249,7 +253,8 @@ impl TokenFiles {
         }
         if self.open.is_none() {
             let path = tokens_file(&self.dir, step);
-            let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+            let options = OpenOptions::new().create(true).truncate(false).write(true).clone();
+            let opened = descriptors::open(|| options.open(&path));
             let file = opened.map_err(LedgerError::io("open", &path))?;
             // New blocks come after those of earlier lives.
             let length = file.metadata().map_err(LedgerError::io("read", &path))?.len();
@@ -263,8 +268,7 @@ impl TokenFiles {
     pub(super) fn sync(&mut self) -> Result<(), LedgerError> {
         let Some(open) = self.open.as_mut().filter(|open| open.has_unsynced) else { return Ok(()) };
         open.file.sync_data().map_err(LedgerError::io("sync", &open.path))?;
-        let synced = File::open(&self.dir).and_then(|dir| dir.sync_all());
-        synced.map_err(LedgerError::io("sync", &self.dir))?;
+        self.dir_file.sync_all().map_err(LedgerError::io("sync", &self.dir))?;
         open.has_unsynced = false;
         Ok(())
     }

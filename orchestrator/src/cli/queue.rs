@@ -18,7 +18,10 @@ use rolldock_queue::{
 
 use super::args::{QueueArgs, QueueCommand, ServeArgs, ServiceConnectionArgs};
 use crate::report::say;
-use crate::run::{Endings, ServingThreads, queue_folder, serve_queue_locally, serve_queue_on_threads};
+use crate::run::{
+    Endings, ServingThreads, hold_for_files, queue_folder, serve_queue_locally, serve_queue_on_threads,
+    threads_default,
+};
 use crate::scope::Scope;
 use crate::scope::blocking;
 
@@ -91,6 +94,7 @@ fn server(source: &str, token: Option<&str>) -> anyhow::Result<Option<RemoteQueu
 }
 
 async fn serve(args: ServeArgs) -> anyhow::Result<()> {
+    hold_for_files(threads_default());
     let durability = args.durability;
     let folder = args.dir.as_deref().map(queue_folder);
     let config = QueueConfig { dir: folder.clone(), durability, ..QueueConfig::default() };

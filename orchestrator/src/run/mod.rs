@@ -14,6 +14,7 @@ mod await_servers;
 mod awake;
 mod clock;
 mod convert;
+mod descriptors;
 mod directory;
 mod execute;
 mod fleet;
@@ -49,6 +50,7 @@ use crate::scope::Scope;
 
 pub use clock::unix_seconds;
 pub use convert::default_out;
+pub use descriptors::hold_for_files;
 pub use directory::is_free;
 pub use execute::RECIPE_FILE;
 pub use going_on::{EndedEarly, Unfinished, resume_command};
@@ -107,6 +109,7 @@ impl Run {
         servers_wait: Option<Duration>,
         scope: Scope,
     ) -> anyhow::Result<Self> {
+        descriptors::prepare(&recipe)?;
         let opening = recipe.clone();
         let opened = scope
             .spawn_blocking("data set", move || open_data(&opening))

@@ -30,7 +30,7 @@ pub const QUEUE_FOLDER: &str = "queue";
 
 /// How long the consumer waits for groups before it checks again whether the run is over.
 const CONSUMER_PAUSE: Duration = Duration::from_millis(100);
-/// How long the run waits before it repeats a put for which the disk had no room.
+/// How long the run waits before it repeats a put for which the disk or the process lacked something.
 const LACK_PAUSE: Duration = Duration::from_millis(500);
 /// How often the lease of a batch that is trained on is renewed.
 const RENEW: Duration = Duration::from_secs(10);
@@ -134,7 +134,7 @@ impl RunQueue {
         let mut is_waiting = false;
         loop {
             match self.partition.put(put.clone(), Some(deadline)).await {
-                Err(error @ QueueError::DiskFull { .. }) if Instant::now() + LACK_PAUSE < deadline => {
+                Err(error) if is_lack(&error) && Instant::now() + LACK_PAUSE < deadline => {
                     if !std::mem::replace(&mut is_waiting, true) {
                         tracing::warn!(dispatch = %group.dispatch, %error, "a group waits until it can be put");
                     }
@@ -190,7 +190,7 @@ impl RunQueue {
                 stale: claims.stale,
                 ..Take::groups(&consumer.task, open).held_by("the run's own consumer")
             };
-            let Some(lease) = undamaged(self.partition.take(&take).await)? else {
+            let Some(lease) = or_later(self.partition.take(&take).await)? else {
                 // Groups that the queue has dropped as stale or has lost never come, although they are allowed.
                 tokio::time::sleep(CONSUMER_PAUSE).await;
                 if self.partition.stats().ended && self.partition.ready_groups(&consumer.task)? == 0 {
@@ -248,11 +248,21 @@ impl RunQueue {
     }
 }
 
-/// The outcome of a take. The queue loses rows whose payload is damaged, and the others can still be taken.
-fn undamaged(taken: Result<Option<Lease>, QueueError>) -> Result<Option<Lease>, QueueError> {
+/// Whether this machine lacks something that others may free: space on the disk, or file descriptors.
+fn is_lack(error: &QueueError) -> bool {
+    matches!(error, QueueError::DiskFull { .. } | QueueError::OutOfFiles { .. })
+}
+
+/// The outcome of a take; `None` after an error that passes. The queue loses rows whose payload is damaged, and
+/// the others can still be taken. What this machine lacks may be there later.
+fn or_later(taken: Result<Option<Lease>, QueueError>) -> Result<Option<Lease>, QueueError> {
     match taken {
         Err(error @ QueueError::Corrupt { .. }) => {
             tracing::error!(%error, "groups are lost to the run's consumer");
+            Ok(None)
+        }
+        Err(error) if is_lack(&error) => {
+            tracing::debug!(%error, "the consumer takes again");
             Ok(None)
         }
         taken => taken,

@@ -343,6 +343,33 @@ fn both_dialects_of_simulated_servers_serve_a_run_over_sockets() {
 }
 
 #[test]
+fn a_run_with_too_few_descriptors_says_what_to_set_and_goes_on() {
+    let dir = TempDir::new().unwrap();
+    let data = "data/arithmetic/train.jsonl";
+    // The requests of all 256 samples overlap, and the run may have half as many connections.
+    let flags = ["--time-scale", "0.5", "--data", data, "--mean-response-length", "40"];
+    let engine = Simengine::start(&flags);
+    let run = |files_max: u32| {
+        let run =
+            Rolldock::with_files(files_max, &["run", "--steps", "1", "--out"]).arg(dir.path().join("run"));
+        let run = run.arg(recipe("quickstart.toml")).arg("--endpoint").arg(&engine.url);
+        let run = SMALL.iter().filter(|set| !set.starts_with("fleet")).fold(run, |run, set| run.set(set));
+        let sets = [
+            "fleet.max_loads_per_server=512",
+            "rollout.max_concurrent_prompts=64",
+            "rollout.gen_batch_size=64",
+        ];
+        sets.iter().fold(run, |run, set| run.set(set)).set("rollout.max_gen_batches=20")
+    };
+    let refused = run(64).fails(1).stderr;
+    assert!(refused.contains("at least 88 are needed") && refused.contains("set `ulimit -n"), "{refused}");
+    assert!(!dir.path().join("run").exists());
+    let done = run(192).succeeds();
+    assert!(done.stderr.contains("and this process may open 192: set `ulimit -n"), "{}", done.stderr);
+    assert!(done.stdout.contains("done: 1 steps; 4 groups accepted"), "{}", done.stdout);
+}
+
+#[test]
 fn a_full_disk_is_an_error_that_leaves_a_queue_to_read() {
     let dir = TempDir::new().unwrap();
     let out = dir.path().join("disk/run");

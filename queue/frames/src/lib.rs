@@ -21,7 +21,8 @@
 //!   take it for the end of the file.
 //!
 //! # Deliberately absent
-//! The crate does not write, sync or truncate files: each writer has its own rules for acknowledging data.
+//! The crate does not write, sync or truncate files: each writer has its own rules for acknowledging data. For
+//! opening them, [`descriptors`] holds descriptors that connections cannot use up.
 //!
 //! # Example
 //! ```
@@ -40,6 +41,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod descriptors;
 mod pieces;
 mod reader;
 

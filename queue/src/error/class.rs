@@ -24,9 +24,11 @@ impl QueueError {
     /// Returns what a caller can do about the error.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Full { .. } | Self::RecordsFull { .. } | Self::Deadline { .. } | Self::DiskFull { .. } => {
-                ErrorClass::Backpressure
-            }
+            Self::Full { .. }
+            | Self::RecordsFull { .. }
+            | Self::Deadline { .. }
+            | Self::DiskFull { .. }
+            | Self::OutOfFiles { .. } => ErrorClass::Backpressure,
             Self::InUse { .. }
             | Self::LeaseGone { .. }
             | Self::ChunkGone { .. }

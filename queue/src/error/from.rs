@@ -3,13 +3,18 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use rolldock_frames::descriptors;
+
 use super::QueueError;
 
 impl QueueError {
     /// The error of an operation on a file.
     pub(crate) fn io(what: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
-        move |error| Self::Io { what: what.into(), path, reason: error.to_string() }
+        move |error| match descriptors::is_lack(&error) {
+            true => Self::OutOfFiles { what: what.into(), path, reason: error.to_string() },
+            false => Self::Io { what: what.into(), path, reason: error.to_string() },
+        }
     }
 
     /// The error of a failed sync. It is a fault whatever the system says, because it is unknown what the disk

@@ -20,6 +20,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rolldock_frames::descriptors;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, retry_on_intr};
 
@@ -150,7 +151,8 @@ impl Reserve {
         if self.next.is_some() {
             return Ok(());
         }
-        let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&self.next_path);
+        let options = OpenOptions::new().create(true).truncate(false).write(true).clone();
+        let opened = descriptors::open(|| options.open(&self.next_path));
         let file = opened.map_err(QueueError::on_disk("create", &self.next_path))?;
         let length = file.metadata().map_err(QueueError::on_disk("read", &self.next_path))?.len();
         if length > 0 {

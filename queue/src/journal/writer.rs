@@ -102,7 +102,7 @@ impl Journal {
         let mut writer = Writer::begin(reserve, dir, begun, appender, journal_bytes, live, relocate)?;
         // A queue on a full disk opens, and is drained.
         let _ = writer.hold_reserve();
-        sync_dir(dir)?;
+        writer.sync_dir()?;
         let (sender, entries) = sync_channel(ENTRIES_MAX);
         let thread = std::thread::Builder::new()
             .name("rolldock-queue".to_owned())
@@ -141,6 +141,8 @@ impl Drop for Journal {
 
 struct Writer {
     dir: PathBuf,
+    /// The open directory, so that a sync needs no descriptor. A sync that cannot begin is no failed sync.
+    dir_file: File,
     path: PathBuf,
     file: File,
     length: u64,
@@ -195,13 +197,15 @@ impl Writer {
             file.write_all_at(MAGIC, 0).map_err(QueueError::on_disk("write", &path))?;
         }
         file.sync_data().map_err(QueueError::unsynced(&path))?;
+        let dir_file = File::open(dir).map_err(QueueError::io("open", dir))?;
         if is_new {
-            sync_dir(dir)?;
+            dir_file.sync_all().map_err(QueueError::unsynced(dir))?;
         }
         let length = extent.bytes.max(MAGIC.len() as u64);
         let extent = Extent { bytes: length, ..extent };
         Ok(Self {
             dir: dir.to_owned(),
+            dir_file,
             path,
             file,
             length,
@@ -366,8 +370,8 @@ impl Writer {
     fn sync(&self) -> Result<(), QueueError> {
         self.file.sync_data().map_err(QueueError::unsynced(&self.path))
     }
-}
 
-fn sync_dir(dir: &Path) -> Result<(), QueueError> {
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(QueueError::unsynced(dir))
+    fn sync_dir(&self) -> Result<(), QueueError> {
+        self.dir_file.sync_all().map_err(QueueError::unsynced(&self.dir))
+    }
 }

@@ -333,7 +333,7 @@ impl Store for Arc<DiskStore> {
 
     fn opened(&self) -> Result<Option<Box<dyn Appender>>, QueueError> {
         let next = self.clean()?;
-        Ok(Some(Box::new(SegmentWriter::new(next, Self::clone(self)))))
+        Ok(Some(Box::new(SegmentWriter::new(next, Self::clone(self))?)))
     }
 
     fn thin(&self, chunk: ChunkId, live: &Live<'_>) {

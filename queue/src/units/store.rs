@@ -33,7 +33,7 @@ impl Units {
                 Ok(rows) => return Ok(Some(Place { unit, blob, rows, is_durable })),
                 Err(error)
                     if error.class() == ErrorClass::Retryable
-                        || matches!(error, QueueError::DiskFull { .. }) =>
+                        || matches!(error, QueueError::DiskFull { .. } | QueueError::OutOfFiles { .. }) =>
                 {
                     tracing::warn!(%unit, %error, "a storage unit takes no rows; another one gets them");
                     self.shun(&unit);

@@ -27,6 +27,7 @@ fn all_errors() -> Vec<QueueError> {
         QueueError::TooLarge { rows: 2, capacity: 1 },
         QueueError::Full { partition: text(), capacity: 1 },
         QueueError::DiskFull { dir: "x".into(), reason: text() },
+        QueueError::OutOfFiles { what: "x".into(), path: "x".into(), reason: text() },
         QueueError::KeyExists { key: text() },
         QueueError::UnknownKey { partition: text(), key: text() },
         QueueError::RowTooLong { row: 1, bytes: 2, bytes_max: 1 },
@@ -76,6 +77,7 @@ fn all_errors() -> Vec<QueueError> {
             | QueueError::TooLarge { .. }
             | QueueError::Full { .. }
             | QueueError::DiskFull { .. }
+            | QueueError::OutOfFiles { .. }
             | QueueError::KeyExists { .. }
             | QueueError::UnknownKey { .. }
             | QueueError::RowTooLong { .. }

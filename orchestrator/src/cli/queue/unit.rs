@@ -5,11 +5,12 @@ use rolldock_queue::{QueueConfig, RemoteConfig, RemoteQueue, TransferQueue, Unit
 use super::{service, until_terminated};
 use crate::cli::args::UnitArgs;
 use crate::report::say;
-use crate::run::{queue_folder, serve_queue_on_threads};
+use crate::run::{hold_for_files, queue_folder, serve_queue_on_threads, threads_default};
 use crate::scope::Scope;
 use crate::scope::blocking;
 
 pub(super) async fn unit(args: UnitArgs) -> anyhow::Result<()> {
+    hold_for_files(threads_default());
     let folder = args.dir.as_deref().map(queue_folder);
     let config = QueueConfig { dir: folder.clone(), ..QueueConfig::default() };
     let queue = blocking("queue open", move || TransferQueue::open(config)).await??;

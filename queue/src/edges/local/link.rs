@@ -97,9 +97,11 @@ impl Attempts<'_> {
     /// After a failure: waits for a moment if it is worth another attempt.
     pub(super) async fn again(&mut self, failure: Failure, repeat: Repeat) -> Result<(), QueueError> {
         match failure {
-            // The server may be about to start again.
-            Failure::Refused(QueueError::Stopping) if !self.link.config.patience.is_zero() => {
-                self.wait(QueueError::Stopping.to_string()).await
+            // The server may be about to start again, or to close connections.
+            Failure::Refused(away @ (QueueError::Stopping | QueueError::OutOfFiles { .. }))
+                if !self.link.config.patience.is_zero() =>
+            {
+                self.wait(away.to_string()).await
             }
             Failure::Refused(error) => Err(error),
             Failure::Lost(reason) if repeat == Repeat::Unsent => Err(self.link.unreachable(reason)),
@@ -121,7 +123,7 @@ impl Attempts<'_> {
         }
         if self.pause == RETRY_MIN {
             let (path, patience_s) = (self.link.config.path.display(), patience.as_secs());
-            tracing::warn!(%path, patience_s, %reason, "the queue's server is away; trying again");
+            tracing::warn!(%path, patience_s, %reason, "the queue's server cannot answer now; trying again");
         }
         tokio::time::sleep(self.pause).await;
         self.pause = (self.pause * 2).min(RETRY_MAX);

@@ -280,8 +280,8 @@ impl Link {
         Response { link: self, wire, piece_max, status: head.status, headers: head.headers, body }
     }
 
-    /// Sends a call, and returns an answer that is no error. While the server is away, the call is sent again
-    /// if that is harmless.
+    /// Sends a call, and returns an answer that is no error. While the server cannot answer, the call is sent
+    /// again if that is harmless.
     pub(super) async fn send(&self, call: Call) -> Result<Response<'_>, QueueError> {
         let give_up = call.give_up.unwrap_or_else(|| Instant::now() + self.config.patience);
         let give_up = call.deadline.map_or(give_up, |deadline| give_up.min(deadline + LATE_MAX));
@@ -290,8 +290,8 @@ impl Link {
             let (error, harmless) = match self.exchange(&call).await {
                 Ok(answer) if answer.status.is_success() => return Ok(answer),
                 Ok(answer) => match self.refusal(answer).await {
-                    // The server may be about to start again.
-                    QueueError::Stopping => (QueueError::Stopping, true),
+                    // The server may be about to start again, or to close connections.
+                    away @ (QueueError::Stopping | QueueError::OutOfFiles { .. }) => (away, true),
                     refusal => return Err(refusal),
                 },
                 Err(Failure::Refused(error)) => return Err(error),
@@ -303,7 +303,7 @@ impl Link {
             }
             if pause == RETRY_MIN {
                 let patience_s = self.config.patience.as_secs();
-                tracing::warn!(patience_s, %error, "the queue's server is away; trying again");
+                tracing::warn!(patience_s, %error, "the queue's server cannot answer now; trying again");
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RETRY_MAX);

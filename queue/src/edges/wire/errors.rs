@@ -60,6 +60,7 @@ pub(crate) fn status(error: &QueueError) -> u16 {
         QueueError::Full { .. } | QueueError::RecordsFull { .. } => 429,
         QueueError::Empty | QueueError::BadRequest { .. } | QueueError::BadSnapshot { .. } => 400,
         QueueError::Closed { .. }
+        | QueueError::OutOfFiles { .. }
         | QueueError::Stopping
         | QueueError::UnitAway { .. }
         | QueueError::Unreachable { .. } => 503,

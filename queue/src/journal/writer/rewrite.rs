@@ -5,7 +5,7 @@ use std::io::Write;
 
 use serde::Serialize;
 
-use super::{Writer, sync_dir};
+use super::Writer;
 use crate::error::QueueError;
 use crate::journal::frame::{Body, MAGIC};
 use crate::journal::length::Extent;
@@ -63,7 +63,7 @@ impl Writer {
         self.reserve.was_replaced();
         // If the reserve is not whole, the next change that adds to the queue gets the error.
         let _ = self.hold_reserve();
-        if let Err(error) = sync_dir(&self.dir) {
+        if let Err(error) = self.sync_dir() {
             // After a power cut the name may belong to the old file.
             self.failed = Some(error.clone());
             return Err(error);

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow_buffer::Buffer;
+use rolldock_frames::descriptors;
 
 use crate::error::QueueError;
 use crate::mapped;
@@ -47,7 +48,7 @@ pub(super) struct SegmentFile {
 impl SegmentFile {
     pub(super) fn open(dir: &Path, location: &ChunkLocation) -> Result<Self, QueueError> {
         let path = segment_path(dir, location.segment);
-        match File::open(&path) {
+        match descriptors::open(|| File::open(&path)) {
             Ok(file) => Ok(Self { path, file }),
             Err(error) => Err(unreadable(&path, location, error)),
         }

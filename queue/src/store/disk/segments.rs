@@ -4,6 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::sync::Arc;
 
+use rolldock_frames::descriptors;
+
 use super::DiskStore;
 use super::segment_file::segment_path;
 use crate::error::QueueError;
@@ -19,12 +21,15 @@ pub(super) struct SegmentWriter {
     fresh: bool,
     /// The reason why payload may have been lost.
     failed: Option<QueueError>,
+    /// The open directory, so that a sync needs no descriptor. A sync that cannot begin is no failed sync.
+    dir: File,
     store: Arc<DiskStore>,
 }
 
 impl SegmentWriter {
-    pub(super) fn new(first: u64, store: Arc<DiskStore>) -> Self {
-        Self { segment: first, file: None, length: 0, fresh: false, failed: None, store }
+    pub(super) fn new(first: u64, store: Arc<DiskStore>) -> Result<Self, QueueError> {
+        let dir = File::open(&store.dir).map_err(QueueError::io("open", &store.dir))?;
+        Ok(Self { segment: first, file: None, length: 0, fresh: false, failed: None, dir, store })
     }
 
     /// Writes a chunk and returns its location. After a failed write the segment is closed, so that no chunk
@@ -40,7 +45,8 @@ impl SegmentWriter {
                 // Register the segment before its file exists, so that a search for strays does not report
                 // it.
                 self.store.open(self.segment);
-                let created = OpenOptions::new().create_new(true).write(true).open(&path);
+                let created =
+                    descriptors::open(|| OpenOptions::new().create_new(true).write(true).open(&path));
                 self.fresh = true;
                 created.map_err(QueueError::on_disk("create", &path))?
             }
@@ -74,8 +80,7 @@ impl SegmentWriter {
         let path = segment_path(&self.store.dir, self.segment);
         self.file.as_ref().map_or(Ok(()), File::sync_data).map_err(QueueError::unsynced(path))?;
         if std::mem::take(&mut self.fresh) {
-            let synced = File::open(&self.store.dir).and_then(|dir| dir.sync_all());
-            synced.map_err(QueueError::unsynced(&self.store.dir))?;
+            self.dir.sync_all().map_err(QueueError::unsynced(&self.store.dir))?;
         }
         Ok(())
     }

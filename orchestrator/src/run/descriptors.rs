@@ -1,0 +1,167 @@
+//! The file descriptors of a run: those that it holds for its files, and those that its recipe may need.
+//!
+//! Requests to servers that find no descriptor wait, so a run with too few of them is slow but goes on. It
+//! cannot start if there are too few for everything else.
+
+use anyhow::bail;
+use rolldock_frames::descriptors;
+use rustix::process::{Resource, getrlimit};
+
+use super::convert::seconds;
+use super::threads::threads_default;
+use crate::recipe::{MaxLoads, Recipe, Simulated, Transport};
+
+/// What every process has open: its streams, its runtime, its logs, the ledger, the data and its listeners.
+const PROCESS: u64 = 64;
+/// Files that are opened to be written, besides those that are always open: a segment, a file of tokens, and the
+/// files to which logs are rewritten.
+const WRITTEN_FILES: usize = 8;
+/// Segments that a consumer in this process, or a thread that serves rows, reads at a time.
+const READ_FILES: usize = 8;
+/// Connections to a server besides its requests: probes, control calls and weight updates.
+const CALLS_PER_SERVER: u64 = 4;
+/// Connections that clients make to one listener.
+const CLIENTS: u64 = 64;
+/// Pipes and handles of a program that grades.
+const PER_GRADING: u64 = 4;
+/// The gradings at a time of an outside reward that sets no `reward.guard.concurrency`.
+const GRADINGS: u64 = 64;
+
+/// The descriptors that a recipe may need at a time.
+#[derive(Debug, PartialEq, Eq)]
+struct Demand {
+    files: u64,
+    rewards: u64,
+    listeners: u64,
+    calls: u64,
+    requests: u64,
+}
+
+/// The consumers and serving threads of a run that read segments.
+fn readers(recipe: &Recipe) -> usize {
+    let serving = if recipe.queue.listen.is_some() { threads_default() } else { 0 };
+    serving + usize::from(recipe.queue.consumer.is_some())
+}
+
+/// The descriptors to hold for the files of a queue with so many readers.
+fn held_files(readers: usize) -> usize {
+    WRITTEN_FILES + READ_FILES * readers
+}
+
+impl Demand {
+    fn of(recipe: &Recipe) -> Self {
+        let (servers, per_request) = match &recipe.fleet.simulated {
+            // Both ends of a connection are in this process.
+            Some(Simulated { servers, transport: Transport::Http, .. }) => (*servers as u64, 2),
+            Some(_) => (0, 0),
+            None => (recipe.fleet.endpoints.len() as u64, 1),
+        };
+        let queue = &recipe.queue;
+        let listens = [queue.listen.is_some(), recipe.policy.listen.is_some(), recipe.fleet.admin.is_some()];
+        let outside = recipe.reward.external(seconds(recipe.timeouts.reward));
+        let gradings = recipe.reward.guard.concurrency.map_or(GRADINGS, |jobs| jobs as u64);
+        Self {
+            files: PROCESS + held_files(readers(recipe)) as u64,
+            rewards: outside.map_or(0, |_| gradings.min(recipe.reward.places as u64) * PER_GRADING),
+            listeners: listens.into_iter().filter(|listens| *listens).count() as u64 * CLIENTS,
+            calls: servers * CALLS_PER_SERVER * per_request,
+            requests: requests(recipe, servers) * per_request,
+        }
+    }
+
+    /// Everything but the requests, and one request per call.
+    fn least(&self) -> u64 {
+        self.files + self.rewards + self.listeners + 2 * self.calls
+    }
+
+    fn most(&self) -> u64 {
+        self.files + self.rewards + self.listeners + self.calls + self.requests
+    }
+}
+
+/// The requests that can be open at a time: as many as there are permits and samples.
+fn requests(recipe: &Recipe, servers: u64) -> u64 {
+    let fleet = &recipe.fleet;
+    let per_server = match fleet.max_loads_per_server {
+        MaxLoads::Fixed(loads) => loads,
+        MaxLoads::Named(_) => fleet.adaptive.unwrap_or_default().max,
+    };
+    let permits = servers * u64::from(per_server);
+    let permits = fleet.max_loads_total.map_or(permits, |total| permits.min(u64::from(total)));
+    let rollout = &recipe.rollout;
+    let validated = recipe.validation.as_ref().map_or(0, |validation| validation.samples_per_prompt);
+    let samples = u64::from(rollout.samples_per_prompt.max(validated));
+    permits.min((rollout.workers * rollout.max_concurrent_prompts) as u64 * samples)
+}
+
+impl std::fmt::Display for Demand {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { files, rewards, listeners, calls, requests } = self;
+        write!(
+            formatter,
+            "{requests} for requests to servers, {calls} for other calls to them, {listeners} for clients, \
+             {rewards} for rewards, {files} for files"
+        )
+    }
+}
+
+/// Checks what a recipe may open against the limit of this process, and holds descriptors for its files.
+///
+/// # Errors
+/// Returns an error if the limit is too low for anything but requests. If it is only too low for all requests,
+/// logs a warning.
+pub(super) fn prepare(recipe: &Recipe) -> anyhow::Result<()> {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    if let Some(words) = checked(&Demand::of(recipe), limit)? {
+        tracing::warn!("{words}");
+    }
+    hold_for_files(readers(recipe));
+    Ok(())
+}
+
+fn checked(demand: &Demand, limit: u64) -> anyhow::Result<Option<String>> {
+    let most = demand.most();
+    if most <= limit {
+        return Ok(None);
+    }
+    let words = format!(
+        "the recipe may have {most} file descriptors open at a time ({demand}), and this process may open {limit}: \
+         set `ulimit -n {most}`, or lower fleet.max_loads_per_server or fleet.max_loads_total"
+    );
+    let least = demand.least();
+    if least > limit {
+        bail!("{words}; at least {least} are needed");
+    }
+    Ok(Some(format!("{words}; until then requests wait for descriptors")))
+}
+
+/// Holds descriptors for the files of a queue that so many consumers or threads read, before connections can use
+/// them up.
+pub fn hold_for_files(readers: usize) {
+    let count = held_files(readers);
+    if let Err(error) = descriptors::hold(count) {
+        tracing::warn!(%error, "fewer than {count} descriptors are held for files; raise `ulimit -n`");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEMAND: Demand = Demand { files: 96, rewards: 0, listeners: 64, calls: 16, requests: 4096 };
+
+    #[test]
+    fn too_few_descriptors_for_requests_are_a_warning_that_says_what_to_set() {
+        assert_eq!(checked(&DEMAND, 4272).unwrap(), None);
+        let warning = checked(&DEMAND, 1024).unwrap().unwrap();
+        for words in ["4272", "1024", "`ulimit -n 4272`", "fleet.max_loads_total", "4096 for requests"] {
+            assert!(warning.contains(words), "{words}: {warning}");
+        }
+    }
+
+    #[test]
+    fn too_few_descriptors_for_the_rest_are_an_error_that_says_how_many_are_needed() {
+        let error = checked(&DEMAND, 128).unwrap_err().to_string();
+        assert!(error.contains("at least 192 are needed") && error.contains("may open 128"), "{error}");
+    }
+}

@@ -1,0 +1,66 @@
+//! Descriptors that are held for files.
+//!
+//! A process with thousands of connections may run out of file descriptors. A connection that cannot be opened
+//! is tried again later. A file that cannot be opened stops the queue or the ledger that writes it. So a server
+//! or a run holds some descriptors from its start ([`hold`]), and [`open`] gives them up one by one when a file
+//! cannot be opened otherwise. Later calls take them back, as soon as the process has descriptors again.
+//!
+//! The limit of descriptors belongs to the process, and so does this reserve.
+
+use std::fs::File;
+use std::io;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+/// The held descriptors of this process.
+static HELD: Mutex<Held> = Mutex::new(Held { files: Vec::new(), count: 0 });
+
+struct Held {
+    files: Vec<File>,
+    /// The number of descriptors that should be held.
+    count: usize,
+}
+
+impl Held {
+    fn fill(&mut self) -> io::Result<()> {
+        while self.files.len() < self.count {
+            self.files.push(File::open("/dev/null")?);
+        }
+        Ok(())
+    }
+}
+
+/// Holds `count` descriptors for files. If an earlier call has asked for more, these stay.
+///
+/// # Errors
+/// Returns the system's error if the process has fewer descriptors. It then holds those that it got.
+pub fn hold(count: usize) -> io::Result<()> {
+    let mut held = HELD.lock();
+    held.count = held.count.max(count);
+    held.fill()
+}
+
+/// Calls `open`, which opens a file. While no descriptor is free, gives up a held one and calls it again.
+///
+/// # Errors
+/// Returns the error of the last call. It is a [lack of descriptors](is_lack) if no held one is left.
+pub fn open<T>(open: impl Fn() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match open() {
+            // Another thread may get the descriptor that is given up here, so this may take several.
+            Err(error) if is_lack(&error) => drop(HELD.lock().files.pop().ok_or(error)?),
+            outcome => {
+                // If there is no descriptor for this, a later call takes it back.
+                let _ = HELD.lock().fill();
+                return outcome;
+            }
+        }
+    }
+}
+
+/// Whether an error says that this process or its machine is out of descriptors, or of the memory for one.
+pub fn is_lack(error: &io::Error) -> bool {
+    const LACKS: [Errno; 3] = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+    error.raw_os_error().is_some_and(|code| LACKS.iter().any(|lack| lack.raw_os_error() == code))
+}
