@@ -48,6 +48,8 @@ enum Command {
     Fleet(FleetOptions),
     /// Throughput of a served queue, latency of small takes, and memory of rows
     Queue(QueueOptions),
+    /// The memory of a served queue during many snapshots and verifies, as a curve
+    Memory(MemoryOptions),
     /// The cost of a score, and whether our scorers agree with verl's and math-verify
     Reward(RewardOptions),
     /// Answers requests immediately, for another sub-command
@@ -89,6 +91,15 @@ struct QueueOptions {
 }
 
 #[derive(Args)]
+struct MemoryOptions {
+    #[command(flatten)]
+    options: Options,
+    /// Length of the curve; 60 s with --quick
+    #[arg(long, default_value_t = 1800)]
+    seconds: u64,
+}
+
+#[derive(Args)]
 struct RewardOptions {
     #[command(flatten)]
     options: Options,
@@ -104,6 +115,9 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Client(options) => (client::measure(options.quick)?, options),
         Command::Fleet(FleetOptions { options, peer }) => (fleet::measure(options.quick, peer)?, options),
         Command::Queue(QueueOptions { options, peer }) => (queue::measure(options.quick, peer)?, options),
+        Command::Memory(MemoryOptions { options, seconds }) => {
+            (queue::measure_growth(if options.quick { 60 } else { seconds })?, options)
+        }
         Command::Reward(RewardOptions { options, reward }) => {
             (reward::measure(options.quick, &reward)?, options)
         }

@@ -4,11 +4,13 @@
 //! rounds of a figure also measure what it is compared with, such as a plain loopback socket and, with
 //! `--peer`, the Python package `transferqueue`. So changes of the machine's load affect all of them alike.
 //!
-//! Each measurement has a file ([`large`], [`small`], [`waiting`], [`local`], [`durable`], [`snapshot`]).
+//! Each measurement has a file ([`large`], [`small`], [`waiting`], [`local`], [`durable`], [`snapshot`],
+//! [`growth`]).
 //! They share the server ([`server`]), the rows ([`data`]), the rounds ([`rounds`]) and the peer ([`peer`]).
 
 mod data;
 mod durable;
+mod growth;
 mod large;
 mod local;
 mod peer;
@@ -25,12 +27,23 @@ use peer::Peer;
 use server::Server;
 
 pub(crate) fn measure(quick: bool, with_peer: bool) -> anyhow::Result<Vec<Figure>> {
+    in_a_task(figures(quick, with_peer))
+}
+
+/// Measures the memory of a server that does maintenance for `seconds`.
+pub(crate) fn measure_growth(seconds: u64) -> anyhow::Result<Vec<Figure>> {
+    in_a_task(growth::figures(seconds))
+}
+
+/// Runs `figures` in a task, like a trainer's loader, because the thread that blocks on a future does not drive
+/// I/O.
+fn in_a_task(
+    figures: impl Future<Output = anyhow::Result<Vec<Figure>>> + Send + 'static,
+) -> anyhow::Result<Vec<Figure>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
         let scope = Scope::new();
-        // The figures run in a task, like a trainer's loader, because the thread that blocks on a future does
-        // not drive I/O.
-        scope.spawn("figures", figures(quick, with_peer)).await?
+        scope.spawn("figures", figures).await?
     })
 }
 

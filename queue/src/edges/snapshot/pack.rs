@@ -130,8 +130,9 @@ impl Filling {
             counts.count_payloads(&stretches);
             self.body.push(&Line::Payloads { payloads: stretches })?;
         }
-        let body =
-            zstd::encode_all(self.body.as_bytes(), LEVEL).map_err(QueueError::io("compress", "a frame"))?;
+        // The compressor's tables are as large as the whole body needs, and not megabytes for a short one.
+        let body = zstd::bulk::compress(self.body.as_bytes(), LEVEL)
+            .map_err(QueueError::io("compress", "a frame"))?;
         let frame = Bytes::from(framed(&body)?);
         Ok(std::iter::once(frame).chain(payloads.into_iter().map(Bytes::from_owner)).collect())
     }
