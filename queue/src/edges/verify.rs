@@ -9,13 +9,14 @@ mod counted;
 mod tests;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::QueueError;
 use crate::invariants::Violation;
-use crate::journal::{Extent, LengthNote, Tail, journal_path, look_behind, read_frames};
+use crate::journal::{Extent, LengthNote, Tail, journal_path, look_behind, scan_frames};
 use crate::put::columns_of;
 use crate::queue::{Captured, TransferQueue, no_journal};
 use crate::record::{PayloadRecord, Record, Tally};
@@ -264,29 +265,35 @@ impl VerifyReport {
         })
     }
 
-    /// Every frame of the journal, and whether its end is there.
+    /// Every frame of the journal, of which one at a time is in memory, and whether its end is there.
     fn look_at_journal(&mut self, dir: &Path) -> Result<(), QueueError> {
         // The note is read first, because the journal is never behind it.
         let note = self.look_at_length(dir);
         let path = &journal_path(dir);
+        let mut earlier = None;
         for attempt in 1.. {
-            let bytes = read_journal(path)?;
             let mut tally = Tally::default();
-            let read = read_frames(path, &bytes, |record: Record| {
+            let scanned = scan_frames(path, |record: Record| {
                 tally.count(&record);
                 Ok(())
             });
-            let sound = match read {
-                Ok(sound) => sound,
+            let (sound, rest) = match scanned {
+                Ok(scanned) => scanned,
+                // A write that failed was removed meanwhile.
+                Err(QueueError::Io { .. }) if attempt < ATTEMPTS => continue,
+                Err(error @ QueueError::Io { .. }) => return Err(error),
                 Err(error) => {
                     self.problems.push(Problem::Journal { error: error.without_advice() });
                     return Ok(());
                 }
             };
-            match look_behind(&bytes, sound) {
+            match look_behind(sound, &rest) {
                 Tail::Unfinished { bytes } => self.unfinished_bytes = bytes,
                 // It may be half a write that goes on.
-                Tail::Damaged(_) if attempt < ATTEMPTS && read_journal(path)? != bytes => continue,
+                Tail::Damaged(_) if attempt < ATTEMPTS && earlier.as_ref() != Some(&rest) => {
+                    earlier = Some(rest);
+                    continue;
+                }
                 Tail::Damaged(damage) => {
                     let (file, reason) = (path.to_owned(), damage.to_string());
                     self.problems.push(Problem::JournalEnd { file, offset: sound, reason });
@@ -301,8 +308,20 @@ impl VerifyReport {
     }
 }
 
-fn read_journal(path: &Path) -> Result<Vec<u8>, QueueError> {
-    std::fs::read(path).map_err(QueueError::io("read", path))
+/// What differs between two moments of a journal if it was written to between them: it is appended to, cut
+/// off, or replaced by another file.
+#[derive(PartialEq, Eq)]
+struct Moment {
+    inode: u64,
+    bytes: u64,
+    written: (i64, i64),
+}
+
+impl Moment {
+    fn of(journal: &Path) -> Result<Self, QueueError> {
+        let found = std::fs::metadata(journal).map_err(QueueError::io("read", journal))?;
+        Ok(Self { inode: found.ino(), bytes: found.len(), written: (found.mtime(), found.mtime_nsec()) })
+    }
 }
 
 impl TransferQueue {
@@ -324,7 +343,7 @@ impl TransferQueue {
         let mut lasting: Option<Vec<Problem>> = None;
         let mut attempt = 1;
         loop {
-            let before = read_journal(&path)?;
+            let before = Moment::of(&path)?;
             let mut report = match Self::open_to_verify(dir) {
                 // The look at the journal reports whether it is whole.
                 Ok((queue, _)) => queue.look_through()?,
@@ -334,7 +353,7 @@ impl TransferQueue {
                 }
                 Err(error) => return Err(error),
             };
-            if report.is_sound() || read_journal(&path)? == before {
+            if report.is_sound() || Moment::of(&path)? == before {
                 return Ok(report);
             }
             // The directory changed during the look, and a segment that was freed meanwhile looks like

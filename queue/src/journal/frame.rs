@@ -2,7 +2,8 @@
 //!
 //! One frame holds all records that are made durable together.
 
-use std::io::Cursor;
+use std::fs::File;
+use std::io::{BufReader, Cursor, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
 
@@ -93,12 +94,10 @@ pub(crate) enum Tail {
     Damaged(Damage),
 }
 
-/// Examines what follows the first `sound` bytes, the length that [`read_frames`] returns.
-pub(crate) fn look_behind(bytes: &[u8], sound: u64) -> Tail {
-    let at = (sound as usize).min(bytes.len());
-    let rest = &bytes[at..];
+/// Examines `rest`, which follows the first `sound` bytes of a journal.
+pub(crate) fn look_behind(sound: u64, rest: &[u8]) -> Tail {
     match FORMAT.tail(rest) {
-        rolldock_frames::Tail::Damaged(damage) if at >= MAGIC.len() => Tail::Damaged(damage),
+        rolldock_frames::Tail::Damaged(damage) if sound >= MAGIC.len() as u64 => Tail::Damaged(damage),
         _ => Tail::Unfinished { bytes: rest.len() as u64 },
     }
 }
@@ -112,6 +111,37 @@ pub(crate) fn look_behind(bytes: &[u8], sound: u64) -> Tail {
 pub(crate) fn read_frames<Record: DeserializeOwned>(
     file: &Path,
     bytes: &[u8],
+    each: impl FnMut(Record) -> Result<(), QueueError>,
+) -> Result<u64, QueueError> {
+    read_source(file, Cursor::new(bytes), bytes.len() as u64, each)
+}
+
+/// Does what [`read_frames`] does with a file, of which it holds one frame at a time. Returns the length of the
+/// sound part, and the bytes that follow it. Another thread or process may append to the file meanwhile.
+///
+/// # Errors
+/// Returns [`QueueError::Io`] if the file cannot be read or was shortened meanwhile, and the errors of
+/// [`read_frames`].
+pub(crate) fn scan_frames<Record: DeserializeOwned>(
+    file: &Path,
+    each: impl FnMut(Record) -> Result<(), QueueError>,
+) -> Result<(u64, Vec<u8>), QueueError> {
+    let opened = File::open(file).map_err(QueueError::io("open", file))?;
+    let length = opened.metadata().map_err(QueueError::io("read", file))?.len();
+    let sound = read_source(file, BufReader::new(&opened), length, each)?;
+    let (mut source, mut rest) = (&opened, Vec::new());
+    source
+        .seek(SeekFrom::Start(sound))
+        .and_then(|_| source.take(length - sound).read_to_end(&mut rest))
+        .map_err(QueueError::io("read", file))?;
+    Ok((sound, rest))
+}
+
+/// The frames of the first `length` bytes of a source.
+fn read_source<Record: DeserializeOwned>(
+    file: &Path,
+    source: impl Read + Seek,
+    length: u64,
     mut each: impl FnMut(Record) -> Result<(), QueueError>,
 ) -> Result<u64, QueueError> {
     let corrupt = |offset: u64, reason: String| QueueError::Corrupt { file: file.to_owned(), offset, reason };
@@ -122,7 +152,7 @@ pub(crate) fn read_frames<Record: DeserializeOwned>(
         ReadError::Damaged { offset, damage } => corrupt(offset, damage.to_string()),
         ReadError::Io(error) => QueueError::io("read", file)(error),
     };
-    let mut reader = Reader::new(Cursor::new(bytes), bytes.len() as u64, FORMAT).map_err(refused)?;
+    let mut reader = Reader::new(source, length, FORMAT).map_err(refused)?;
     while let Some(frame) = reader.next_frame().map_err(refused)? {
         for record in serde_json::Deserializer::from_slice(frame.body).into_iter() {
             each(record.map_err(|error| corrupt(frame.offset, error.to_string()))?)?;

@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use crate::config::Durability;
 
-pub(crate) use frame::{Body, Tail, framed, look_behind, read_frames};
+pub(crate) use frame::{Body, Tail, framed, look_behind, read_frames, scan_frames};
 pub(crate) use leases::{LeaseLog, read_leases};
 pub(crate) use length::{Begun, Extent, LengthNote};
 pub(crate) use salvage::{Gap, salvage_frames};
