@@ -17,3 +17,11 @@ pub fn shared(path: &str) -> Option<PathBuf> {
     eprintln!("skipped: {} does not exist", found.display());
     None
 }
+
+/// The number in an environment variable; `None` if the variable is not set. Panics if it is set to something
+/// else.
+#[expect(clippy::panic, reason = "a test fails by panicking")]
+pub fn env_number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text:?}: expected a number")))
+}

@@ -23,7 +23,8 @@ use rolldock::rollout::{
     OnStop, PromptFeed, RequestShape, RolloutControl, RolloutView, Staleness, invariants,
 };
 use rolldock_simengine::PauseMode;
-use support::{World, env_number, in_virtual_time, pick, prompts};
+use rolldock_tests::env_number;
+use support::{World, in_virtual_time, pick, prompts};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 

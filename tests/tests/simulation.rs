@@ -15,7 +15,8 @@ use rand::RngExt;
 use rolldock::dispatch::StepEnd;
 use rolldock::rollout::{Launch, invariants};
 use rolldock_simengine::Fault;
-use support::{World, env_number, in_virtual_time, prompts};
+use rolldock_tests::env_number;
+use support::{World, in_virtual_time, prompts};
 
 async fn run(mut world: World, steps: usize) -> Vec<(u64, u64)> {
     let _monitoring = world.start_monitor();

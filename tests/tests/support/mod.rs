@@ -189,12 +189,6 @@ pub(crate) fn in_virtual_time<T>(work: impl Future<Output = T>) -> T {
     runtime.block_on(work)
 }
 
-pub(crate) fn env_number(name: &str) -> Option<u64> {
-    std::env::var(name)
-        .ok()
-        .map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text:?}: expected a number")))
-}
-
 fn start_workload(seed: u64) -> Arc<Workload> {
     let length =
         LengthConfig { median_easy: 20.0, median_hard: 90.0, min: 3, max: 400, ..LengthConfig::default() };

@@ -1,0 +1,114 @@
+//! Relays between the parts of the system. A relay can close its connections, delay their bytes, or let
+//! nothing pass.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+/// What a relay does with the bytes that it gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Passage {
+    Open,
+    /// Every piece is this late.
+    Late(Duration),
+    /// No byte passes, and new connections are accepted and not answered. No connection is closed.
+    Blocked,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct State {
+    passage: Passage,
+    /// Connections of an earlier count are closed.
+    cuts: u64,
+}
+
+/// A relay in front of one address. It ends when this is dropped.
+pub(crate) struct Relay {
+    pub(crate) address: SocketAddr,
+    state: watch::Sender<State>,
+    _accepting: AbortOnDropHandle<()>,
+}
+
+impl Relay {
+    /// Starts a relay on a free port of the loopback interface. Needs a tokio runtime.
+    pub(crate) async fn before(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (state, seen) = watch::channel(State { passage: Passage::Open, cuts: 0 });
+        let tracker = TaskTracker::new();
+        let connections = tracker.clone();
+        let accepting = tracker.spawn(async move {
+            loop {
+                // Accepting fails while this process has no descriptor left, and works again later.
+                if let Ok((client, _)) = listener.accept().await {
+                    connections.spawn(pass(client, target, seen.clone()));
+                }
+            }
+        });
+        Self { address, state, _accepting: AbortOnDropHandle::new(accepting) }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Closes all connections.
+    pub(crate) fn cut(&self) {
+        self.state.send_modify(|state| state.cuts += 1);
+    }
+
+    /// Changes what happens to the bytes of all connections from now on.
+    pub(crate) fn set(&self, passage: Passage) {
+        self.state.send_modify(|state| state.passage = passage);
+    }
+}
+
+/// Relays one connection until a side closes it, the relay cuts it, or the relay is dropped.
+async fn pass(client: TcpStream, target: SocketAddr, mut seen: watch::Receiver<State>) {
+    let born = seen.borrow().cuts;
+    let mut passage = seen.clone();
+    let relayed = async {
+        if !until_open(&mut passage).await {
+            return;
+        }
+        // If the server is away, the connection of the client is closed.
+        let Ok(server) = TcpStream::connect(target).await else { return };
+        let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+        tokio::select! {
+            () = copy(from_client, to_server, passage.clone()) => {}
+            () = copy(from_server, to_client, passage.clone()) => {}
+        }
+    };
+    tokio::select! {
+        () = relayed => {}
+        () = until_cut(&mut seen, born) => {}
+    }
+}
+
+/// Waits until connections of this count are cut, or the relay is dropped.
+async fn until_cut(seen: &mut watch::Receiver<State>, born: u64) {
+    let _ = seen.wait_for(|state| state.cuts > born).await;
+}
+
+/// Waits while the relay is blocked. Returns `false` if the relay was dropped.
+async fn until_open(seen: &mut watch::Receiver<State>) -> bool {
+    seen.wait_for(|state| state.passage != Passage::Blocked).await.is_ok()
+}
+
+async fn copy(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut seen: watch::Receiver<State>) {
+    let mut buffer = vec![0; 16 << 10];
+    while let Ok(length @ 1..) = from.read(&mut buffer).await {
+        let passage = seen.borrow().passage;
+        if let Passage::Late(late) = passage {
+            tokio::time::sleep(late).await;
+        }
+        if !until_open(&mut seen).await || to.write_all(&buffer[..length]).await.is_err() {
+            return;
+        }
+    }
+}
