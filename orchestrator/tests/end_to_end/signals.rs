@@ -46,6 +46,7 @@ fn hangup_is_ignored() -> bool {
 
 #[test]
 fn a_run_that_is_asked_to_end_ends_in_order_and_can_go_on() {
+    let mut came_back = 0;
     for (signal, code) in [("TERM", 143), ("HUP", 143), ("INT", 0)] {
         if signal == "HUP" && hangup_is_ignored() {
             continue;
@@ -66,10 +67,13 @@ fn a_run_that_is_asked_to_end_ends_in_order_and_can_go_on() {
         let on = resume.succeeds();
         let back = number_before(" prompts to be issued again", &on.stdout);
         let cut_off = number_before(" requeued,", said) + number_before(" held,", said);
-        assert!(back > 0 && cut_off > 0, "{signal}: {said}\n{}", on.stdout);
+        assert!(back <= cut_off, "{signal}: {said}\n{}", on.stdout);
+        came_back += back;
         assert!(on.stdout.contains(&format!("done: {steps} steps; ")), "{signal}: {}", on.stdout);
         assert!(!on.stdout.contains("go on with"), "{signal}: nothing is left to do: {}", on.stdout);
     }
+    // A signal between two steps cuts nothing off. Not all of them come just then.
+    assert!(came_back > 0, "no prompt that was cut off came back");
 }
 
 #[test]
