@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the book with mdBook and treats warnings as errors. `cargo test -p rolldock-tests --test book` checks
+# Builds the book with mdBook and treats warnings as errors. `cargo test -p rolldock-rules --test book` checks
 # links and quotations. Uses the mdbook in the PATH, or installs a prebuilt one with a fixed version and hash
 # into a separate folder.
 set -euo pipefail

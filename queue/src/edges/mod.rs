@@ -1,8 +1,8 @@
 //! The queue's edges: how its rows and calls leave the process, and how they come back.
 //!
 //! The core (every other module of the crate) knows rows, leases, the journal and stores, and works without
-//! any edge. An edge imports the core; no module of the core imports an edge, which `tests/tests/imports.rs`
-//! checks. A method of [`TransferQueue`](crate::TransferQueue) or [`Partition`](crate::Partition) that
+//! any edge. An edge imports the core; no module of the core imports an edge, which
+//! `tests/rules/tests/imports.rs` checks. A method of [`TransferQueue`](crate::TransferQueue) or [`Partition`](crate::Partition) that
 //! belongs to an edge stands in an `impl` block of that edge.
 //!
 //! | edge | what it offers | which edges it uses |

@@ -26,7 +26,7 @@ pub(crate) use frame::{Body, Tail, framed, look_behind, read_frames, scan_frames
 pub(crate) use leases::{LeaseLog, read_leases};
 pub(crate) use length::{Begun, Extent, LengthNote};
 pub(crate) use salvage::{Gap, salvage_frames};
-pub(crate) use writer::{Entry, Facts, Journal, LiveRecords, Notes, Payload, Relocate, Sink};
+pub(crate) use writer::{Entry, Facts, Journal, LiveRecords, Notes, Opening, Payload, Relocate, Sink};
 
 /// The name of the journal file.
 const FILE: &str = "journal.log";

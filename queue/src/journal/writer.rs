@@ -68,6 +68,20 @@ struct Appended {
 /// Makes an entry that moves a chunk out of a segment that is mostly dead.
 pub(crate) type Relocate = Box<dyn Fn(ChunkId) -> Option<Entry> + Send>;
 
+/// What the writer of a journal begins with.
+pub(crate) struct Opening<'a> {
+    /// The queue's directory.
+    pub(crate) dir: &'a Path,
+    /// What was read of the journal. The rest of the file is cut off.
+    pub(crate) begun: Begun,
+    /// Writes the payload, where the store has files beside the journal.
+    pub(crate) appender: Option<Box<dyn Appender>>,
+    /// How many bytes the journal may grow before it is rewritten.
+    pub(crate) journal_bytes: u64,
+    pub(crate) live: LiveRecords,
+    pub(crate) relocate: Relocate,
+}
+
 /// The sending side of the journal.
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -77,29 +91,15 @@ pub(crate) struct Journal {
 
 impl Journal {
     /// Starts the writer on a journal, which is truncated to its sound part.
-    pub(crate) fn start(
-        dir: &Path,
-        begun: Begun,
-        appender: Option<Box<dyn Appender>>,
-        journal_bytes: u64,
-        live: LiveRecords,
-        relocate: Relocate,
-    ) -> Result<Self, QueueError> {
-        let reserve = Reserve::new(dir.join("journal.new"), of_file_system());
-        Self::start_with(reserve, dir, begun, appender, journal_bytes, live, relocate)
+    pub(crate) fn start(opening: Opening<'_>) -> Result<Self, QueueError> {
+        let reserve = Reserve::new(opening.dir.join("journal.new"), of_file_system());
+        Self::start_with(reserve, opening)
     }
 
     /// Starts the writer with a reserve that has nothing yet.
-    fn start_with(
-        reserve: Reserve,
-        dir: &Path,
-        begun: Begun,
-        appender: Option<Box<dyn Appender>>,
-        journal_bytes: u64,
-        live: LiveRecords,
-        relocate: Relocate,
-    ) -> Result<Self, QueueError> {
-        let mut writer = Writer::begin(reserve, dir, begun, appender, journal_bytes, live, relocate)?;
+    fn start_with(reserve: Reserve, opening: Opening<'_>) -> Result<Self, QueueError> {
+        let dir = opening.dir;
+        let mut writer = Writer::begin(reserve, opening)?;
         // A queue on a full disk opens, and is drained.
         let _ = writer.hold_reserve();
         writer.sync_dir()?;
@@ -175,15 +175,8 @@ struct Writer {
 impl Writer {
     /// Opens the journal and makes its sound part durable. A new journal is durable before any other file is
     /// made, because a directory with other files and without a journal is refused.
-    fn begin(
-        reserve: Reserve,
-        dir: &Path,
-        begun: Begun,
-        appender: Option<Box<dyn Appender>>,
-        journal_bytes: u64,
-        live: LiveRecords,
-        relocate: Relocate,
-    ) -> Result<Self, QueueError> {
+    fn begin(reserve: Reserve, opening: Opening<'_>) -> Result<Self, QueueError> {
+        let Opening { dir, begun, appender, journal_bytes, live, relocate } = opening;
         let path = journal_path(dir);
         let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
         let file = opened.map_err(QueueError::on_disk("open", &path))?;

@@ -10,7 +10,7 @@ use super::{Claims, Inner, Partitions, TransferQueue};
 use crate::config::{PartitionSpec, QueueConfig};
 use crate::error::QueueError;
 use crate::journal::{
-    Begun, Body, Extent, Journal, LeaseLog, LengthNote, LiveRecords, Log, Relocate, journal_path,
+    Begun, Body, Extent, Journal, LeaseLog, LengthNote, LiveRecords, Log, Opening, Relocate, journal_path,
     read_frames, read_leases,
 };
 use crate::lock::DirLock;
@@ -155,8 +155,9 @@ impl TransferQueue {
         let appender = plane.own().opened()?;
         let (partitions, floor) = (Partitions::default(), Arc::new(AtomicU32::new(replay.generation_floor)));
         let (live, relocate) = writing_side(&partitions, &plane, &floor);
-        let begun = begun.unwrap_or_default();
-        let journal = Journal::start(&dir, begun, appender, config.journal_bytes, live, relocate)?;
+        let (begun, journal_bytes) = (begun.unwrap_or_default(), config.journal_bytes);
+        let opening = Opening { dir: &dir, begun, appender, journal_bytes, live, relocate };
+        let journal = Journal::start(opening)?;
         let leasing_partitions = Arc::clone(&partitions);
         let held = move |body: &mut Body| {
             let partitions = leasing_partitions.lock();

@@ -34,7 +34,9 @@ fn journal(dir: &Path, disk_bytes: &Arc<AtomicU64>, live: &Arc<AtomicUsize>) -> 
         (0..live.load(Ordering::Relaxed)).try_for_each(|_| sink.push(&"x".repeat(ADDED_BYTES)))
     });
     let reserve = Reserve::new(dir.join("journal.new"), limited(disk_bytes));
-    Journal::start_with(reserve, dir, Begun::default(), None, 1 << 30, live, Box::new(|_| None)).unwrap()
+    let (begun, relocate) = (Begun::default(), Box::new(|_| None));
+    let opening = Opening { dir, begun, appender: None, journal_bytes: 1 << 30, live, relocate };
+    Journal::start_with(reserve, opening).unwrap()
 }
 
 fn send(journal: &Journal, adds: bool, words: String) -> Receiver<Result<Notes, QueueError>> {

@@ -6,8 +6,8 @@ use rolldock::dispatch::{DispatchId, StepEnd};
 use rolldock::rollout::{OnSilence, OnStop, Phase};
 use rolldock_simengine::{Fault, SimServer};
 
-use super::support::{World, prompts};
 use super::{Acting, SILENCE};
+use crate::support::{World, prompts};
 
 /// A world that runs one group at a time, so every dispatch that the watchdog gives up can be counted.
 fn one_at_a_time(servers: usize) -> World {

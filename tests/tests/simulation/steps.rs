@@ -4,19 +4,16 @@
 //! they end. Every seed is one run, and a failure prints the seed that repeats it.
 //!
 //! `ROLLDOCK_SIM_STEPS` sets the number of steps (2,000 by default). `ROLLDOCK_SIM_SEED` runs one seed only.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::support::{World, in_virtual_time, prompts};
 use rand::RngExt;
 use rolldock::dispatch::StepEnd;
 use rolldock::rollout::{Launch, invariants};
 use rolldock_simengine::Fault;
 use rolldock_tests::env_number;
-use support::{World, in_virtual_time, prompts};
 
 async fn run(mut world: World, steps: usize) -> Vec<(u64, u64)> {
     let _monitoring = world.start_monitor();

@@ -1,13 +1,11 @@
 //! Rollouts whose reward is out for a while, or for good, in virtual time. No group is lost, and no sample is
 //! generated twice: the engines' own counts of tokens are the measure.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::support::{World, prompts};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use rolldock::data::TextCodec;
@@ -17,7 +15,6 @@ use rolldock::rollout::{
 };
 use rolldock::scope::Scope;
 use rolldock_reward::{ExternalConfig, Gates, GatesConfig, RewardError, RewardJob, RewardRunner, Score};
-use support::{World, prompts};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, timeout};
 

@@ -1,14 +1,12 @@
 //! Provokes every wait that the watchdog can report, and checks what it reports and does.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod giving_up;
 mod log;
-#[path = "../support/mod.rs"]
-mod support;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::support::{World, prompts};
 use arrow_array::{ArrayRef, RecordBatch, UInt64Array};
 use futures::FutureExt;
 use futures::future::{self, BoxFuture};
@@ -25,7 +23,6 @@ use rolldock::rollout::{
 use rolldock_queue::{Partition, PartitionSpec, Put, QueueConfig, TransferQueue};
 use rolldock_reward::{Gates, GatesConfig, RewardError, RewardJob, RewardRunner, Score};
 use rolldock_simengine::Fault;
-use support::{World, prompts};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 

@@ -1,7 +1,5 @@
 //! A small simulated fleet in virtual time, either random or calm, with prompts and a reward for which the
 //! right answers are known.
-#![allow(dead_code, reason = "every test file uses its own part")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod lies;
 

@@ -5,15 +5,13 @@
 //! a failure prints the seed that repeats it.
 //!
 //! `ROLLDOCK_FLOW_RUNS` sets the number of runs (400 by default). `ROLLDOCK_FLOW_SEED` runs one seed only.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-mod support;
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::pin::pin;
 use std::time::Duration;
 
+use crate::support::{World, in_virtual_time, pick, prompts};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rolldock::dispatch::{StepEnd, Totals};
@@ -24,7 +22,6 @@ use rolldock::rollout::{
 };
 use rolldock_simengine::PauseMode;
 use rolldock_tests::env_number;
-use support::{World, in_virtual_time, pick, prompts};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 

@@ -3,7 +3,7 @@
 //!
 //! A quotation is a fenced block that follows a line `<!-- copy: PATH -->`. With `<!-- copy: PATH#NAME -->`
 //! it quotes only the lines between `ANCHOR: NAME` and `ANCHOR_END: NAME` in the source.
-//! `ROLLDOCK_BOOK_WRITE=1 cargo test -p rolldock-tests --test book` updates the quotations.
+//! `ROLLDOCK_BOOK_WRITE=1 cargo test -p rolldock-rules --test book` updates the quotations.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -215,7 +215,7 @@ fn quoted_code_equals_its_source() {
         }
         assert!(
             is_writing,
-            "{document:?} quotes outdated code; run ROLLDOCK_BOOK_WRITE=1 cargo test -p rolldock-tests --test book"
+            "{document:?} quotes outdated code; run ROLLDOCK_BOOK_WRITE=1 cargo test -p rolldock-rules --test book"
         );
         fs::write(workspace_root().join(&document), expected).unwrap();
     }
