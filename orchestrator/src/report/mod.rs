@@ -1,6 +1,7 @@
 //! Output for people: a live line while a step runs, a table when it ends, and the log of the run.
 
 mod line;
+mod numbers;
 mod progress;
 mod run_log;
 mod table;

@@ -5,31 +5,12 @@ use std::time::Duration;
 use rolldock_dispatch::StepEnd;
 
 use super::new_table;
+use super::numbers::{grouped, share};
 use super::tokens::token_words;
 use crate::rollout::StepMetrics;
 
 /// Maximum number of servers that are listed one by one. A larger fleet is summarised.
 const SERVERS_LISTED_MAX: usize = 16;
-
-pub(super) fn share(part: u64, whole: u64) -> String {
-    if whole == 0 {
-        return "-".to_owned();
-    }
-    format!("{:.1} %", 100.0 * part as f64 / whole as f64)
-}
-
-/// Formats a number with separators: 1234567 as "1,234,567".
-pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
 
 fn per_sample(total: Duration, samples: u64) -> String {
     format!("{:.2} s", total.as_secs_f64() / samples.max(1) as f64)

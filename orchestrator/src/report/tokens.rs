@@ -2,7 +2,7 @@
 
 use rolldock_dispatch::TokenTotals;
 
-use super::table::{grouped, share};
+use super::numbers::{grouped, share};
 
 /// The buckets of a step or of a run. Accepted, filtered and wasted tokens are always named, others if there are
 /// any. Wasted tokens are followed by their share, and by their reasons.

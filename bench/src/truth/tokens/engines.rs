@@ -61,7 +61,7 @@ impl Engines {
             let config = ServerConfig {
                 name: format!("s{number}"),
                 max_num_seqs: PERMITS - 2,
-                speed: [1.0, 0.6, 2.0][number % 3],
+                speed: [0.3, 0.2, 0.5][number % 3],
                 ..ServerConfig::default()
             };
             let token = scope.token().clone();

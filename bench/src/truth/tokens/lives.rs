@@ -26,7 +26,7 @@ use crate::workload::{LastToken, Numbered};
 const VALIDATED_AFTER: u64 = 2;
 const STEPS: u64 = 6;
 /// When the first life is interrupted, in virtual time since its validation.
-const INTERRUPTED_AFTER: Duration = Duration::from_millis(700);
+const INTERRUPTED_AFTER: Duration = Duration::from_millis(400);
 /// The time between two changes of the fleet, and between two versions.
 const CHANGE_EVERY: Duration = Duration::from_millis(230);
 const VERSION_EVERY: Duration = Duration::from_millis(900);
@@ -213,6 +213,11 @@ impl Run {
         self.validate(&manager.control(), life, &scope).await?;
         let interrupted_after = (life == 1).then_some(INTERRUPTED_AFTER);
         self.collect_all(&mut manager, &prompts, STEPS, (&scope, interrupted_after)).await?;
+        anyhow::ensure!(
+            life > 1 || scope.token().is_cancelled(),
+            "the first life has come to step {} before it was interrupted",
+            manager.next_step()
+        );
         let tokens = manager.view().run_tokens();
         self.gates = manager.gate_counts();
         scope.close(Duration::from_secs(1)).await;
