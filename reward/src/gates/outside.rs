@@ -64,8 +64,9 @@ impl Gates {
     }
 
     /// Asks the outside gates about a group. The result is the rejection by the first gate that does not
-    /// yield, or else by the first gate that does; as in [`Self::check`], an earlier process may have counted it.
-    /// [`Rejection::of_both`] combines it with the result of [`Self::check`]. An error is that of a runner, after its `on_failure` was applied.
+    /// yield, or else by the first gate that does; as in [`Self::check`], an earlier process may have counted
+    /// it. [`Rejection::of_both`] combines it with the result of [`Self::check`]. An error is that of a runner,
+    /// after its `on_failure` was applied.
     ///
     /// Cancel-safe: dropping the future cancels the question.
     pub async fn ask(

@@ -37,7 +37,10 @@ pub(super) fn answer(
         ));
     }
     match checked {
-        Ok(()) => lines.push("conservation holds: every dispatch is in flight or has one fate, and every token is in one bucket".to_owned()),
+        Ok(()) => lines.push(
+            "conservation holds: every dispatch is in flight or has one fate, and every token is in one bucket"
+                .to_owned(),
+        ),
         Err(broken) => lines.push(format!("conservation is BROKEN: {broken}")),
     }
     lines.join("\n")
