@@ -44,6 +44,11 @@ impl Numbered {
         Self { next: 0, tokens }
     }
 
+    /// The prompts from the index `row` on.
+    pub(crate) fn starting_at(self, row: u64) -> Self {
+        Self { next: row, ..self }
+    }
+
     /// The prompt with the index `row` in the data.
     pub(crate) fn prompt(&self, row: u64) -> Prompt {
         let digits = (0..4).map(|place| 100 + (row >> (8 * place) & 0xff) as u32);

@@ -16,6 +16,7 @@ mod weights;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -127,6 +128,7 @@ impl LoadBalancer {
             openings: Notify::new(),
             timekeeper: Semaphore::new(1),
             waiting: metrics::gauge!("rolldock_permits_waiting"),
+            probe_tokens: AtomicU64::new(0),
         };
         let balancer = Self { shared: Arc::new(shared) };
         for server in servers {
@@ -350,6 +352,16 @@ impl LoadBalancer {
         };
         self.shared.waiting.set(0.0);
         drop(waiters);
+    }
+
+    /// Notes that a server has generated a token for a probe.
+    pub(crate) fn count_probe(&self) {
+        self.shared.probe_tokens.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Number of tokens that servers have generated for probes since the balancer was made.
+    pub fn probe_tokens(&self) -> u64 {
+        self.shared.probe_tokens.load(Ordering::Relaxed)
     }
 
     /// The present state of the fleet.

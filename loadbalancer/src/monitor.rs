@@ -331,7 +331,10 @@ async fn ask(
     match control.probe(target).await {
         // For a server that cannot be probed, the health check has to be enough.
         Err(ControlError::Unsupported { .. }) => {}
-        Ok(()) => look.has_proved = true,
+        Ok(()) => {
+            balancer.count_probe();
+            look.has_proved = true;
+        }
         failed => look.health = failed,
     }
 }

@@ -175,12 +175,12 @@ struct Counted {
 }
 
 impl Counted {
-    fn passed(&self) {
-        self.passed.fetch_add(1, Ordering::Relaxed);
+    fn passed(&self, is_counted: bool) {
+        self.passed.fetch_add(is_counted.into(), Ordering::Relaxed);
     }
 
-    fn rejected(&self) {
-        self.rejected.fetch_add(1, Ordering::Relaxed);
+    fn rejected(&self, is_counted: bool) {
+        self.rejected.fetch_add(is_counted.into(), Ordering::Relaxed);
     }
 
     fn rejection(&self, reason: &'static str, value: f64) -> Rejection {
@@ -272,16 +272,17 @@ impl Gates {
         self.gates.iter().map(|gate| &gate.counted).chain(outside)
     }
 
-    /// Checks the group with every gate and counts the results. Outside gates are not asked.
-    pub fn check(&self, group: &GroupView<'_>) -> Result<(), Rejection> {
+    /// Checks the group with every gate and counts the results, unless an earlier process has counted them.
+    /// Outside gates are not asked.
+    pub fn check(&self, group: &GroupView<'_>, is_counted: bool) -> Result<(), Rejection> {
         debug_assert!(group.is_even(), "the lists of a group differ in length");
         let (mut hard, mut soft) = (None, None);
         for Named { counted, gate } in &self.gates {
             let Err(refusal) = gate.check(group) else {
-                counted.passed();
+                counted.passed(is_counted);
                 continue;
             };
-            counted.rejected();
+            counted.rejected(is_counted);
             let first = if counted.yields { &mut soft } else { &mut hard };
             first.get_or_insert((counted, refusal));
         }
@@ -295,6 +296,16 @@ impl Gates {
         let yielding = self.all().find(|gate| gate.yields && gate.name == rejection.gate);
         if let Some(gate) = yielding {
             gate.kept.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Adds what an earlier process has counted for the gate of this name. A gate that the run has no longer is
+    /// left out.
+    pub fn go_on(&self, name: &str, passed: u64, rejected: u64, kept: u64) {
+        if let Some(gate) = self.all().find(|gate| &*gate.name == name) {
+            gate.passed.fetch_add(passed, Ordering::Relaxed);
+            gate.rejected.fetch_add(rejected, Ordering::Relaxed);
+            gate.kept.fetch_add(kept, Ordering::Release);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use tokio::sync::mpsc;
 
@@ -65,6 +66,9 @@ pub struct SimRequest {
     /// Receives the tokens as they are generated. A full channel delays chunks but never the engine. The
     /// response always has all tokens.
     pub stream: Option<mpsc::Sender<SimChunk>>,
+    /// Receives the number of tokens that the engine generated for the request, over all samples, when the
+    /// request leaves the engine: with its answer, or because it failed or its caller has gone.
+    pub generated: Option<Arc<AtomicU64>>,
 }
 
 impl SimRequest {
@@ -83,6 +87,7 @@ impl SimRequest {
             resumed: None,
             recognise_resumed: false,
             stream: None,
+            generated: None,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The balancer's state behind its lock, and the notifications that follow a change of it.
 
+use std::sync::atomic::AtomicU64;
+
 use metrics::Gauge;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
@@ -24,6 +26,8 @@ pub(super) struct Shared {
     /// Held by the one waiting request that watches the clock for servers that open.
     pub(super) timekeeper: Semaphore,
     pub(super) waiting: Gauge,
+    /// Tokens that servers have generated for probes.
+    pub(super) probe_tokens: AtomicU64,
 }
 
 impl Shared {

@@ -272,7 +272,7 @@ async fn a_token_that_was_generated_when_asked_for_is_as_good_as_a_trial() {
     balancer.declare_dead(balancer.find("a").unwrap(), "test").unwrap();
     look_for(&mut monitor, 1).await;
     assert_eq!(balancer.snapshot().servers[0].state, ServerState::Active);
-    assert_eq!(*control.probes.lock(), 1);
+    assert_eq!((*control.probes.lock(), balancer.probe_tokens()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]

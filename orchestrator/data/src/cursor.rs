@@ -69,6 +69,11 @@ impl DatasetCursor {
         Ok(())
     }
 
+    /// Counts from here on: an earlier process has drawn these rows.
+    pub fn count_from(&mut self, drawn: DrawCounts) {
+        self.drawn = drawn;
+    }
+
     /// Number of rows until the data is used up; `None` if the epochs are unbounded.
     pub fn rows_left(&self) -> Option<u64> {
         let all = u64::from(self.epochs?).saturating_mul(self.rows.spool.rows());

@@ -1,6 +1,6 @@
-//! Conditions that hold for dispatches at every moment.
+//! Conditions that hold for dispatches and their tokens at every moment.
 
-use crate::Totals;
+use crate::{TokenTotals, Totals};
 
 /// A broken invariant, as a message that names the numbers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -24,4 +24,16 @@ pub fn conservation(totals: &Totals, open: usize) -> Result<(), Violation> {
         return Err(Violation(format!("filtered={} but its reasons add up to {by_reason}", totals.filtered)));
     }
     Ok(())
+}
+
+/// Checks conservation of response tokens: every token that was generated, or left by an earlier step, is in
+/// exactly one bucket.
+///
+/// # Errors
+/// A [`Violation`] with all buckets.
+pub fn token_conservation(tokens: &TokenTotals) -> Result<(), Violation> {
+    if tokens.generated + tokens.earlier == tokens.total() && tokens.estimated <= tokens.generated {
+        return Ok(());
+    }
+    Err(Violation(format!("tokens generated and left by earlier steps are not those in buckets: {tokens:?}")))
 }

@@ -2,7 +2,8 @@
 //!
 //! A *dispatch* sends out a prompt group once. It has an id ([`DispatchId`]), belongs to one data-set row
 //! ([`PromptUid`]), ends with exactly one [`Fate`], and may leave tokens ([`CarriedSample`]) from which the
-//! next dispatch of the prompt continues. [`Totals`] counts dispatches by fate.
+//! next dispatch of the prompt continues. [`Totals`] counts dispatches by fate, [`TokenTotals`] response tokens by
+//! what became of them.
 //!
 //! # Invariants
 //! The functions in [`invariants`] check the invariants, for `debug_assert!`, property tests and the fault
@@ -16,9 +17,11 @@ mod fate;
 pub mod invariants;
 mod prompt;
 mod sample;
+mod tokens;
 mod totals;
 
 pub use fate::{DispatchId, Fate, interned_reason};
 pub use prompt::{Position, PromptUid};
 pub use sample::{CarriedSample, FinishReason, PartialOutput, Spent, Stamp, VersionSpan};
+pub use tokens::{Bucket, TokenTotals, Waste, WastedTokens};
 pub use totals::{StepEnd, Totals};

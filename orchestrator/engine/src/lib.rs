@@ -29,7 +29,7 @@ pub mod simulated;
 mod soundness;
 
 pub use error::{Admission, EngineError, ErrorClass};
-pub use progress::Progress;
+pub use progress::{Generated, Progress};
 pub use rolldock_dispatch::{FinishReason, PartialOutput, VersionSpan};
 
 /// Sampling parameters, under the names that papers and engines use.
@@ -72,7 +72,8 @@ pub struct GenerateRequest {
     pub max_tokens: u32,
     /// Shared by every request of a step.
     pub sampling: Arc<SamplingParams>,
-    /// Where the request leaves its tokens if it does not end well; if absent, they are lost.
+    /// Where the request leaves its tokens if it does not end well, and how many were generated; if absent,
+    /// they are lost.
     pub progress: Option<Progress>,
     /// Whether tokens are put into `progress` as they come. Otherwise they get there only if the engine ends
     /// the request early. The answer is the same in both cases.
@@ -181,6 +182,12 @@ pub trait Engine: Send + Sync + 'static {
     ///
     /// Returns at once; whatever it starts is bounded in number and time and ends with the engine's scope.
     fn cancelled(&self, server: &str, request_id: &Arc<str>);
+
+    /// Number of tokens that servers have generated so far to prove that they can: probes of servers that
+    /// joined. Requests do not count.
+    fn probe_tokens(&self) -> u64 {
+        0
+    }
 
     /// Waits until the aborts that [`Engine::cancelled`] started have ended, for at most `limit`.
     ///

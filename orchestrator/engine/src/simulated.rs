@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -15,7 +16,9 @@ use rolldock_simengine as sim;
 use rolldock_simengine::{Phase, SimError, SimRequest, SimServer};
 use tokio::sync::mpsc;
 
-use super::{Engine, EngineError, GenerateRequest, Generation, PartialOutput, Resumed, SampleOutput};
+use super::{
+    Engine, EngineError, GenerateRequest, Generation, PartialOutput, Progress, Resumed, SampleOutput,
+};
 
 mod partial;
 
@@ -66,6 +69,9 @@ impl SimulatedEngine {
         let server =
             self.server(name).ok_or_else(|| EngineError::UnknownServer { server: name.to_owned() })?;
         let progress = request.progress.unwrap_or_default();
+        progress.begin();
+        // This is dropped after the server's own future, which counts the tokens of a dropped request.
+        let mut counted = Counted { generated: Arc::default(), is_whole: false, progress: progress.clone() };
         let (stream, chunks) = mpsc::channel(CHUNKS_MAX);
         let resumed = |resumed: Resumed| sim::Resumed { tokens: resumed.tokens, seed: resumed.seed };
         let asked = SimRequest {
@@ -74,6 +80,7 @@ impl SimulatedEngine {
             stop_token_ids: request.sampling.stop_token_ids.clone(),
             resumed: request.resumed.map(resumed),
             stream: request.stream.then_some(stream),
+            generated: Some(Arc::clone(&counted.generated)),
             ..SimRequest::new(request.request_id, request.prompt_ids, request.seed)
         };
         let parts =
@@ -85,6 +92,8 @@ impl SimulatedEngine {
         } else {
             generating.await
         };
+        // The connection is reset when the answer is sent.
+        counted.is_whole = matches!(answered, Ok(_) | Err(SimError::ConnectionReset { .. }));
         let answer = answered.map_err(|error| engine_error(name, &error))?;
         let aborted = answer.choices.iter().any(|choice| choice.finish_reason == sim::FinishReason::Abort);
         let tokens = answer.choices.iter().map(|choice| choice.token_ids.len() as u64).sum();
@@ -104,6 +113,22 @@ impl SimulatedEngine {
 
     fn controlled(&self, server: &ServerRef, what: &'static str) -> Result<&SimServer, ControlError> {
         self.server(&server.name).ok_or_else(|| failed(server, what, "there is no such server"))
+    }
+}
+
+/// Tells the progress how many tokens the server generated, when the request has ended or was dropped.
+struct Counted {
+    generated: Arc<AtomicU64>,
+    is_whole: bool,
+    progress: Progress,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.progress.engine_says(self.generated.load(Ordering::Acquire));
+        if self.is_whole {
+            self.progress.note_whole();
+        }
     }
 }
 

@@ -1,13 +1,18 @@
 //! Records as bytes: the kind, then the fields. Integers are LEB128, and a text has its length before it.
 
-use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, interned_reason};
+use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, TokenTotals, interned_reason};
 
-use super::{DispatchRecord, LifeRecord, Next, Record, RunRecord, StepEndRecord, StepRecord, TokensPlace};
+use super::{
+    DispatchRecord, GateRecord, LifeRecord, MetersRecord, Next, Record, RunRecord, StepEndRecord, StepRecord,
+    TokensPlace,
+};
 
 /// Maximum bytes of a text. A longer text is cut when it is written.
 const TEXT_BYTES_MAX: usize = 1024;
 /// Maximum number of dispatches that one record settles.
 pub(super) const SETTLED_MAX: usize = 4096;
+/// Maximum number of gates in a record. Runs have fewer.
+const GATES_MAX: u64 = 1024;
 
 /// The error for bytes that are not a record: the value that the reader expected.
 pub(super) type Expected = &'static str;
@@ -152,6 +157,29 @@ pub(super) fn encode(record: &Record, into: &mut Encoder) {
             into.number(announcement.len() as u64);
             into.0.extend_from_slice(announcement.as_bytes());
         }
+        Record::Tokens(tokens) => encode_tokens(tokens, into),
+        Record::Meters(meters) => encode_meters(meters, into),
+    }
+}
+
+/// A mask that says which counts are not 0, then these counts.
+fn encode_tokens(tokens: &TokenTotals, into: &mut Encoder) {
+    into.byte(10);
+    let counts = tokens.to_counts();
+    let mask = (0..).zip(&counts).filter(|(_, count)| **count > 0).map(|(place, _)| 1_u64 << place).sum();
+    into.number(mask);
+    counts.iter().filter(|count| **count > 0).for_each(|count| into.number(*count));
+}
+
+fn encode_meters(meters: &MetersRecord, into: &mut Encoder) {
+    into.byte(11);
+    meters.accept_rate.iter().for_each(|bits| into.0.extend_from_slice(&bits.to_le_bytes()));
+    into.number(meters.overlong_dropped);
+    into.number(meters.overlong_truncated);
+    into.number(meters.gates.len() as u64);
+    for gate in &meters.gates {
+        into.text(&gate.name);
+        [gate.passed, gate.rejected, gate.kept].iter().for_each(|count| into.number(*count));
     }
 }
 
@@ -255,8 +283,44 @@ pub(super) fn decode(from: &mut Decoder<'_>) -> Result<Record, Expected> {
             let announcement = std::str::from_utf8(bytes).map_err(|_| "a text in UTF-8")?.into();
             Ok(Record::Weights { announcement })
         }
+        10 => decode_tokens(from).map(Record::Tokens),
+        11 => decode_meters(from).map(Record::Meters),
         _ => Err("a known kind of record"),
     }
+}
+
+fn decode_tokens(from: &mut Decoder<'_>) -> Result<TokenTotals, Expected> {
+    let mut counts = TokenTotals::default().to_counts();
+    let mask = from.number()?;
+    if mask >> counts.len() != 0 {
+        return Err("counts of known buckets");
+    }
+    for (place, count) in counts.iter_mut().enumerate() {
+        if mask >> place & 1 == 1 {
+            *count = from.number()?;
+        }
+    }
+    Ok(TokenTotals::from_counts(counts))
+}
+
+fn decode_gate(from: &mut Decoder<'_>) -> Result<GateRecord, Expected> {
+    let name = from.text()?.into();
+    Ok(GateRecord { name, passed: from.number()?, rejected: from.number()?, kept: from.number()? })
+}
+
+fn decode_meters(from: &mut Decoder<'_>) -> Result<MetersRecord, Expected> {
+    let mut accept_rate = [0; 2];
+    for bits in &mut accept_rate {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(from.bytes(8)?);
+        *bits = u64::from_le_bytes(bytes);
+    }
+    let (overlong_dropped, overlong_truncated, gates) = (from.number()?, from.number()?, from.number()?);
+    if gates > GATES_MAX {
+        return Err("at most 1024 gates");
+    }
+    let gates = (0..gates).map(|_| decode_gate(from)).collect::<Result<_, _>>()?;
+    Ok(MetersRecord { accept_rate, overlong_dropped, overlong_truncated, gates })
 }
 
 fn decode_dispatch(from: &mut Decoder<'_>) -> Result<DispatchRecord, Expected> {

@@ -29,7 +29,7 @@
 //! # Bounded
 //! Records that wait for the writer are bounded by number and bytes. The run bounds open dispatches and
 //! waiting prompts. Accepted dispatches are kept until they are settled ([`Record::Settled`]). The log itself
-//! keeps the whole history: it grows as long as the run lasts, by at most about 40 bytes for a dispatch.
+//! keeps the whole history: it grows as long as the run lasts, by about 120 bytes for a dispatch.
 //!
 //! # Deliberately absent
 //! A snapshot of the state: a fold of a million records takes a second. A clock: the caller gives the times
@@ -50,8 +50,8 @@ pub use error::LedgerError;
 pub use frame::{LEDGER_FILE, LogEnd, ledger_file, read_log};
 pub use history::{DispatchHistory, History};
 pub use record::{
-    DispatchRecord, FORMAT, LifeRecord, Next, QueueRecord, Record, RunRecord, StepEndRecord, StepRecord,
-    TokensPlace,
+    DispatchRecord, FORMAT, GateRecord, LifeRecord, MetersRecord, Next, QueueRecord, Record, RunRecord,
+    StepEndRecord, StepRecord, TokensPlace,
 };
 pub use state::{LedgerState, OpenStep, QueuedPrompt, Resumption, StepState};
 pub use tokens::{KeptGroup, read_carried};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd};
+use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, TokenTotals};
 use serde::{Deserialize, Serialize};
 
 use super::LedgerError;
@@ -109,6 +109,33 @@ pub struct StepEndRecord {
     pub end: StepEnd,
 }
 
+/// The groups that a gate has counted in the run so far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GateRecord {
+    /// The name of the gate.
+    pub name: Arc<str>,
+    /// Groups that it passed.
+    pub passed: u64,
+    /// Groups that it rejected.
+    pub rejected: u64,
+    /// Rejected groups that a short step accepted after all.
+    pub kept: u64,
+}
+
+/// What a run has measured so far, for the next process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MetersRecord {
+    /// The counts of valid and of filtered groups from which the accept rate is estimated, each as the bits of
+    /// an `f64`: they lose a share of their weight with every step.
+    pub accept_rate: [u64; 2],
+    /// Rows that were dropped because they are too long, up to the last prompt that was sent out.
+    pub overlong_dropped: u64,
+    /// Prompts that were cut to the maximum length, up to the last one that was sent out.
+    pub overlong_truncated: u64,
+    /// Each gate of the filter.
+    pub gates: Vec<GateRecord>,
+}
+
 /// One record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
@@ -149,6 +176,11 @@ pub enum Record {
         /// The announcement, as JSON.
         announcement: Arc<str>,
     },
+    /// Response tokens of the run so far, over all of its lives. It follows the record of each
+    /// [end](Self::End), so that the tokens of an accepted dispatch are those that it adds.
+    Tokens(TokenTotals),
+    /// See [`MetersRecord`]; written when it has changed.
+    Meters(MetersRecord),
 }
 
 impl Record {

@@ -1,15 +1,17 @@
 //! The state of a run, computed as the fold of the records in its ledger.
 
+mod questions;
 mod reconcile;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rolldock_dispatch::invariants::conservation;
-use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, Totals};
+use rolldock_dispatch::invariants::{conservation, token_conservation};
+use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, TokenTotals, Totals};
 
 use super::{
-    DispatchRecord, FORMAT, LedgerError, Next, Record, RunRecord, StepEndRecord, StepRecord, TokensPlace,
+    DispatchRecord, FORMAT, LedgerError, MetersRecord, Next, Record, RunRecord, StepEndRecord, StepRecord,
+    TokensPlace,
 };
 
 pub use reconcile::{OpenStep, Resumption};
@@ -58,6 +60,8 @@ struct Accepted {
     dispatch: DispatchRecord,
     /// The step that it counts for.
     step: u64,
+    /// Its response tokens; 0 until their record comes.
+    tokens: u64,
 }
 
 /// The state after all records that were applied.
@@ -85,6 +89,11 @@ pub struct LedgerState {
     position: Option<Position>,
     policy_version: u64,
     weights: Option<Arc<str>>,
+    /// Response tokens of the run by bucket.
+    run_tokens: TokenTotals,
+    /// The last dispatch that was accepted, until its tokens are counted.
+    last_accepted: Option<DispatchId>,
+    meters: Option<MetersRecord>,
 }
 
 impl LedgerState {
@@ -126,6 +135,14 @@ impl LedgerState {
             }
             Record::Weights { announcement } => {
                 self.weights = Some(Arc::clone(announcement));
+                Ok(())
+            }
+            Record::Tokens(tokens) => {
+                self.count_tokens(tokens);
+                Ok(())
+            }
+            Record::Meters(meters) => {
+                self.meters = Some(meters.clone());
                 Ok(())
             }
         }
@@ -222,14 +239,26 @@ impl LedgerState {
         }
         self.go_on(&dispatch, fate, next);
         if *fate == Fate::Accepted {
-            self.accepted.insert(id, Accepted { dispatch, step: self.current });
+            self.accepted.insert(id, Accepted { dispatch, step: self.current, tokens: 0 });
+            self.last_accepted = Some(id);
         }
         Ok(())
     }
 
+    /// Takes the counts of tokens. What they add to the accepted tokens belongs to the last accepted dispatch.
+    fn count_tokens(&mut self, tokens: &TokenTotals) {
+        let handed_on = |tokens: &TokenTotals| tokens.accepted + tokens.stale;
+        let added = handed_on(tokens).saturating_sub(handed_on(&self.run_tokens));
+        if let Some(accepted) = self.last_accepted.take().and_then(|id| self.accepted.get_mut(&id)) {
+            accepted.tokens = added;
+        }
+        self.run_tokens = *tokens;
+    }
+
     /// Requeues an accepted group whose rows never reached the queue. Its step lacks a group, and continues.
     fn take_back(&mut self, id: DispatchId, next: &Next) -> Result<(), LedgerError> {
-        let Some(Accepted { dispatch, step }) = self.accepted.remove(&id) else { return Ok(()) };
+        let Some(Accepted { dispatch, step, tokens }) = self.accepted.remove(&id) else { return Ok(()) };
+        self.run_tokens.take_back(tokens);
         let counted = self.steps.get_mut(&step).map(|step| {
             step.end = None;
             &mut step.totals
@@ -305,89 +334,15 @@ impl LedgerState {
         Ok(())
     }
 
-    /// Checks conservation over the run and over each step.
+    /// Checks conservation of dispatches over the run and over each step, and of tokens over the run.
     pub fn check(&self) -> Result<(), LedgerError> {
+        token_conservation(&self.run_tokens)?;
         conservation(&self.totals, self.open.len())?;
         for (number, step) in &self.steps {
             let open = if *number == self.current { self.open.len() } else { 0 };
             conservation(&step.totals, open)?;
         }
         Ok(())
-    }
-
-    fn last_step(&self) -> u64 {
-        self.steps.last_key_value().map_or(0, |(step, _)| *step)
-    }
-
-    /// The first record, if there is one.
-    pub fn run(&self) -> Option<&RunRecord> {
-        self.run.as_ref()
-    }
-
-    /// Number of processes that have worked on the run so far.
-    pub fn lives(&self) -> u32 {
-        self.lives
-    }
-
-    /// Dispatches of the run by fate.
-    pub fn totals(&self) -> &Totals {
-        &self.totals
-    }
-
-    /// Steps that have begun, by number.
-    pub fn steps(&self) -> &BTreeMap<u64, StepState> {
-        &self.steps
-    }
-
-    /// Dispatches in flight, oldest first.
-    pub fn open(&self) -> impl Iterator<Item = &DispatchRecord> {
-        self.open.values()
-    }
-
-    /// Accepted dispatches that are not [settled](Record::Settled), oldest first.
-    pub fn accepted(&self) -> impl Iterator<Item = &DispatchRecord> {
-        self.accepted.values().map(|accepted| &accepted.dispatch)
-    }
-
-    /// A dispatch, while it is in flight.
-    pub fn in_flight(&self, id: DispatchId) -> Option<&DispatchRecord> {
-        self.open.get(&id)
-    }
-
-    /// The step in progress, or the last step that has ended; 0 before the first one.
-    pub fn current_step(&self) -> u64 {
-        self.current
-    }
-
-    /// Prompts that wait for their next dispatch, in dispatch order.
-    pub fn queued(&self) -> impl Iterator<Item = &QueuedPrompt> {
-        self.queued.values()
-    }
-
-    /// Whether the file of this step has tokens that are still needed.
-    pub fn needs_tokens_of(&self, step: u64) -> bool {
-        self.token_files.contains_key(&step)
-    }
-
-    /// The id of the next dispatch.
-    pub fn next_dispatch(&self) -> DispatchId {
-        DispatchId(self.next_id)
-    }
-
-    /// The number of the next new prompt.
-    pub fn next_number(&self) -> u64 {
-        self.next_number
-    }
-
-    /// The position in the data after the last new prompt that was sent out. It is `None` before the first
-    /// one, or if the source of the data has no positions.
-    pub fn position(&self) -> Option<Position> {
-        self.position
-    }
-
-    /// The policy version that generates tokens.
-    pub fn policy_version(&self) -> u64 {
-        self.policy_version
     }
 }
 

@@ -42,6 +42,11 @@ impl KeptGroup {
         self.samples.len() == samples && self.samples.iter().all(|sample| sample.finish_reason.is_some())
     }
 
+    /// Response tokens of all samples.
+    pub fn tokens(&self) -> u64 {
+        self.samples.iter().map(|sample| u64::from(sample.tokens())).sum()
+    }
+
     /// Approximate size in memory, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let of_sample =

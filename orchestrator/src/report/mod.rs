@@ -1,15 +1,18 @@
 //! Output for people: a live line while a step runs, a table when it ends, and the log of the run.
 
 mod line;
+mod numbers;
 mod progress;
 mod run_log;
 mod table;
+mod tokens;
 
 use comfy_table::{ContentArrangement, Row, Table, presets};
 
 pub use progress::{LogWriter, Progress};
 pub use run_log::{RUN_LOG_ONLY, RunLog};
 pub use table::{step_table, validation_line};
+pub use tokens::token_words;
 
 /// An empty table that wraps its cells to fit 80 columns, in a terminal and in a file alike. One space stands
 /// between two columns.

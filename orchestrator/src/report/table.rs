@@ -5,30 +5,12 @@ use std::time::Duration;
 use rolldock_dispatch::StepEnd;
 
 use super::new_table;
+use super::numbers::{grouped, share};
+use super::tokens::token_words;
 use crate::rollout::StepMetrics;
 
 /// Maximum number of servers that are listed one by one. A larger fleet is summarised.
 const SERVERS_LISTED_MAX: usize = 16;
-
-fn share(part: u64, whole: u64) -> String {
-    if whole == 0 {
-        return "-".to_owned();
-    }
-    format!("{:.1} %", 100.0 * part as f64 / whole as f64)
-}
-
-/// Formats a number with separators: 1234567 as "1,234,567".
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
 
 fn per_sample(total: Duration, samples: u64) -> String {
     format!("{:.2} s", total.as_secs_f64() / samples.max(1) as f64)
@@ -51,7 +33,7 @@ pub fn step_table(metrics: &StepMetrics) -> String {
         ("groups", groups(metrics)),
         ("filtered", filtered(metrics)),
         ("other fates", other_fates(metrics)),
-        ("tokens", tokens(metrics)),
+        ("tokens", token_words(&metrics.tokens)),
         ("samples", samples(metrics)),
         ("time a sample", time_of_a_sample(metrics)),
     ];
@@ -99,17 +81,6 @@ fn other_fates(metrics: &StepMetrics) -> String {
     format!(
         "{} held, {} requeued, {} carried, {} cancelled, {} stale, {} failed",
         totals.held, totals.requeued, totals.carried, totals.cancelled, totals.stale, totals.failed
-    )
-}
-
-fn tokens(metrics: &StepMetrics) -> String {
-    let costs = &metrics.costs;
-    format!(
-        "{} accepted, {} filtered, {} wasted on cancelled samples (estimated, {})",
-        grouped(costs.tokens_accepted),
-        grouped(costs.tokens_filtered),
-        grouped(costs.tokens_cancelled),
-        share(costs.tokens_cancelled, costs.tokens + costs.tokens_cancelled)
     )
 }
 

@@ -21,6 +21,20 @@ impl AcceptRate {
         }
     }
 
+    /// The counts of valid and of filtered groups, as bits.
+    pub(crate) fn to_bits(&self) -> [u64; 2] {
+        [self.valid.to_bits(), self.filtered.to_bits()]
+    }
+
+    /// The inverse of [`AcceptRate::to_bits`]. Counts that are no sums of groups are 0.
+    pub(crate) fn from_bits(bits: [u64; 2]) -> Self {
+        let [valid, filtered] = bits.map(|bits| {
+            let count = f64::from_bits(bits);
+            if count.is_finite() && count >= 0.0 { count } else { 0.0 }
+        });
+        Self { valid, filtered }
+    }
+
     /// Called once a step.
     pub(crate) fn age(&mut self) {
         self.valid *= AGEING;
@@ -38,5 +52,22 @@ impl AcceptRate {
         let rate = self.mean();
         let expected = running as f64 * rate;
         (expected - (expected * (1.0 - rate)).sqrt()).max(0.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::AcceptRate;
+
+    #[test]
+    fn it_goes_on_from_its_bits() {
+        let mut rate = AcceptRate::default();
+        (0..30).for_each(|group| rate.record(group % 3 > 0));
+        rate.age();
+        let again = AcceptRate::from_bits(rate.to_bits());
+        assert!((again.mean() - rate.mean()).abs() < 1e-12, "{again:?}");
+        assert!((again.mean() - 12.0 / 19.0).abs() < 1e-12, "10 of 15, and the prior");
+        let nonsense = AcceptRate::from_bits([f64::NAN.to_bits(), (-1.0_f64).to_bits()]);
+        assert!((nonsense.mean() - 0.5).abs() < 1e-12);
     }
 }

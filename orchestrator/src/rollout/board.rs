@@ -25,7 +25,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use rolldock_dispatch::{DispatchId, Totals};
+use rolldock_dispatch::{Bucket, DispatchId, TokenTotals, Totals};
 
 use crate::data::Prompt;
 use crate::rollout::accept_rate::AcceptRate;
@@ -34,9 +34,12 @@ use crate::rollout::dispatches::SentOut;
 use crate::rollout::feed::Drawn;
 use crate::rollout::staleness::Staleness;
 use crate::rollout::{Dispatches, EarlyStop, Group, Launch, OnStop};
+use rolldock_reward::Gates;
 
 mod admission;
 mod ends;
+mod meters;
+mod prompts;
 mod restore;
 mod steps;
 
@@ -50,32 +53,7 @@ pub(crate) struct BoardConfig {
     pub(crate) max_gen_batches: usize,
     pub(crate) staleness: Staleness,
     pub(crate) ledger_entries_max: usize,
-}
-
-/// A prompt on its way to a worker.
-#[derive(Debug, Clone)]
-pub(crate) struct Dispatch {
-    pub(crate) id: DispatchId,
-    pub(crate) number: u64,
-    pub(crate) prompt: Arc<Prompt>,
-    /// The attempt with which its samples start; a carried sample continues with its own.
-    pub(crate) first_attempt: u32,
-    /// The servers' version when it was sent out, or that of its oldest carried token if that is lower.
-    pub(crate) policy_version: u64,
-    /// The finished samples and the tokens that the previous dispatch of this prompt has passed on.
-    pub(crate) carried: Option<Arc<CarriedGroup>>,
-    pub(crate) returns: u32,
-}
-
-/// What a worker does next.
-#[derive(Debug)]
-pub(crate) enum Next {
-    /// Run this group.
-    Run(Dispatch),
-    /// Nothing at present; ask again when the board has changed.
-    Wait,
-    /// No more groups in this step.
-    Done,
+    pub(crate) gates: Arc<Gates>,
 }
 
 /// How a group ended, as its worker saw it.
@@ -99,16 +77,6 @@ pub(crate) enum GroupEnd {
     Failed(String),
 }
 
-/// A prompt that waits for its next dispatch.
-#[derive(Debug)]
-struct Requeued {
-    parent: DispatchId,
-    prompt: Arc<Prompt>,
-    first_attempt: u32,
-    carried: Option<Arc<CarriedGroup>>,
-    returns: u32,
-}
-
 /// The decisions that the board hands on, in order.
 #[derive(Debug)]
 pub(crate) enum Decided {
@@ -124,6 +92,8 @@ pub(crate) struct EndedStep {
     pub(crate) step: u64,
     pub(crate) counts: Counts,
     pub(crate) totals: Totals,
+    pub(crate) tokens: TokenTotals,
+    pub(crate) tokens_run: TokenTotals,
     pub(crate) ages: BTreeMap<u64, u64>,
 }
 
@@ -176,6 +146,7 @@ pub(crate) struct Board {
     /// Whether samples wait for a reward that is out.
     reward_is_out: bool,
     accept_rate: AcceptRate,
+    meters: Meters,
 }
 
 impl Board {
@@ -207,6 +178,7 @@ impl Board {
             stopped: true,
             reward_is_out: false,
             accept_rate: AcceptRate::default(),
+            meters: Meters::default(),
         }
     }
 
@@ -226,7 +198,7 @@ impl Board {
         if !self.may_dispatch_new() {
             return Next::Wait;
         }
-        let Some(Drawn { prompt, drawn_to }) = self.fresh.pop_front() else { return Next::Wait };
+        let Some(Drawn { prompt, drawn_to, counts }) = self.fresh.pop_front() else { return Next::Wait };
         self.dispatched_new += 1;
         self.batches_opened = self.dispatched_new.div_ceil(self.config.gen_batch_size);
         let number = self.next_number;
@@ -241,7 +213,9 @@ impl Board {
             first_attempt: 0,
             returns: 0,
             drawn_to,
+            brought: None,
         });
+        self.note_drawn(counts);
         let prompt = Arc::new(prompt);
         Next::Run(self.send_out(Dispatch {
             id,
@@ -251,14 +225,20 @@ impl Board {
             policy_version,
             carried: None,
             returns: 0,
+            was_judged: false,
         }))
     }
 
     fn send_out_again(&mut self, number: u64, requeued: Requeued) -> Dispatch {
-        let Requeued { parent, prompt, first_attempt, carried, returns } = requeued;
+        let Requeued { parent, prompt, first_attempt, carried, returns, was_judged } = requeued;
         // Tokens that are too old are dropped, and the group starts again.
         let fresh_from = self.config.staleness.fresh_from(self.claim_version());
+        let tokens = carried.as_ref().map_or(0, |group| group.tokens());
         let carried = carried.filter(|group| group.policy_version_min() >= fresh_from);
+        if carried.is_none() {
+            self.dispatches.tokens().carried_in_vain(tokens);
+        }
+        let brought = carried.is_some().then_some((Bucket::Carried, tokens));
         let oldest = carried.as_ref().map_or(u64::MAX, |group| group.policy_version_min());
         let policy_version = self.policy_version.min(oldest);
         let id = self.dispatches.dispatch(SentOut {
@@ -270,8 +250,20 @@ impl Board {
             first_attempt,
             returns,
             drawn_to: None,
+            brought,
         });
-        self.send_out(Dispatch { id, number, prompt, first_attempt, policy_version, carried, returns })
+        // Without its tokens it is another group.
+        let was_judged = was_judged && carried.is_some();
+        self.send_out(Dispatch {
+            id,
+            number,
+            prompt,
+            first_attempt,
+            policy_version,
+            carried,
+            returns,
+            was_judged,
+        })
     }
 
     fn send_out(&mut self, dispatch: Dispatch) -> Dispatch {
@@ -391,7 +383,11 @@ pub struct Counts {
     pub batches_opened: usize,
 }
 
+use meters::Meters;
+use prompts::Requeued;
+
 pub use admission::Hold;
+pub(crate) use prompts::{Dispatch, Next};
 pub use restore::Restored;
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rolldock_dispatch::Totals;
+use rolldock_dispatch::{TokenTotals, Totals};
 
 use crate::rollout::board::{Board, Counts};
 use crate::rollout::meter::{Meter, StepCosts};
@@ -36,6 +36,16 @@ impl RolloutView {
     /// Dispatches of the step by fate.
     pub fn totals(&self) -> Totals {
         self.board.lock().dispatches().step_totals().clone()
+    }
+
+    /// Response tokens of the step so far, by bucket.
+    pub fn tokens(&self) -> TokenTotals {
+        self.board.lock().dispatches().tokens().step()
+    }
+
+    /// Response tokens of the run so far, by bucket.
+    pub fn run_tokens(&self) -> TokenTotals {
+        self.board.lock().dispatches().tokens().run()
     }
 
     /// Costs of the step so far.
@@ -91,6 +101,11 @@ impl RolloutControl {
         self.board.lock().was_put();
         self.waits.progressed();
         self.signals.changed.notify_waiters();
+    }
+
+    /// Counts the response tokens of a validation, which has a rollout of its own on the same servers.
+    pub fn count_validation(&self, tokens: &TokenTotals) {
+        self.board.lock().dispatches().count_validation(tokens);
     }
 
     /// The waits that are open.

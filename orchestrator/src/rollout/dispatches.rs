@@ -1,4 +1,4 @@
-//! The dispatches of this process: which are in flight, and how the others ended.
+//! The dispatches of this process: which are in flight, and how the others ended, with their tokens.
 //!
 //! A dispatch is entered before its first byte leaves and ends with exactly one [`Fate`]. The totals are kept
 //! for the whole run and for the step; conservation is checked at every change in debug builds, and at the
@@ -12,12 +12,16 @@
 //! dispatches are kept for displays and errors; the totals are kept permanently.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use rolldock_dispatch::invariants::{Violation, conservation};
-use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, Totals};
+use rolldock_dispatch::{Bucket, DispatchId, Fate, Position, PromptUid, StepEnd, TokenTotals, Totals, Waste};
 
 use crate::data::Prompt;
-use rolldock_ledger::{DispatchRecord, KeptGroup, LedgerWriter, Record, Sequence, StepEndRecord, StepRecord};
+use crate::rollout::tokens::TokenBook;
+use rolldock_ledger::{
+    DispatchRecord, KeptGroup, LedgerWriter, MetersRecord, Record, Sequence, StepEndRecord, StepRecord,
+};
 
 /// One dispatch.
 #[derive(Debug, Clone)]
@@ -45,6 +49,7 @@ pub struct Dispatches {
     open: BTreeMap<DispatchId, Entry>,
     ended: VecDeque<Entry>,
     entries_max: usize,
+    tokens: Arc<TokenBook>,
     journal: Option<LedgerWriter>,
 }
 
@@ -60,6 +65,8 @@ pub(crate) struct SentOut<'a> {
     pub(crate) returns: u32,
     /// For a new prompt: where the data continues after it.
     pub(crate) drawn_to: Option<Position>,
+    /// The tokens that it begins with: their bucket and number.
+    pub(crate) brought: Option<(Bucket, u64)>,
 }
 
 impl Dispatches {
@@ -72,6 +79,7 @@ impl Dispatches {
             open: BTreeMap::new(),
             ended: VecDeque::new(),
             entries_max,
+            tokens: Arc::default(),
             journal: None,
         }
     }
@@ -82,9 +90,31 @@ impl Dispatches {
     }
 
     /// Continues from the state that an earlier process left.
-    pub(crate) fn restore(&mut self, next_id: u64, run: Totals) {
+    pub(crate) fn restore(&mut self, next_id: u64, run: Totals, tokens: TokenTotals) {
         self.next_id = next_id;
         self.run = run;
+        self.tokens.restore(tokens);
+    }
+
+    /// Where tokens are counted.
+    pub(crate) fn tokens(&self) -> &Arc<TokenBook> {
+        &self.tokens
+    }
+
+    /// Counts the tokens of a validation.
+    pub(crate) fn count_validation(&self, tokens: &TokenTotals) {
+        self.tokens.validated(tokens);
+        self.write(|| Record::Tokens(self.tokens.run()));
+    }
+
+    /// Whether records are kept.
+    pub(crate) fn keeps_journal(&self) -> bool {
+        self.journal.is_some()
+    }
+
+    /// Writes what the run has measured.
+    pub(crate) fn note_meters(&self, meters: &MetersRecord) {
+        self.write(|| Record::Meters(meters.clone()));
     }
 
     fn write(&self, record: impl FnOnce() -> Record) {
@@ -102,6 +132,7 @@ impl Dispatches {
 
     /// Notes that a step has ended.
     pub(crate) fn end_step(&self, step: u64, end: StepEnd) {
+        self.write(|| Record::Tokens(self.tokens.run()));
         self.write(|| Record::StepEnd(StepEndRecord { step, end }));
     }
 
@@ -115,6 +146,7 @@ impl Dispatches {
         let SentOut { number, parent, prompt, step, .. } = sent;
         let id = DispatchId(self.next_id);
         self.next_id += 1;
+        self.tokens.dispatched(id, sent.brought);
         for totals in [&mut self.run, &mut self.step] {
             totals.dispatched += 1;
             totals.in_flight += 1;
@@ -138,34 +170,52 @@ impl Dispatches {
         id
     }
 
-    /// Ends a dispatch. Changes nothing and returns `false` if it is not open, so that no dispatch has two
-    /// fates.
-    pub(crate) fn end(&mut self, id: DispatchId, fate: Fate) -> bool {
+    /// Ends a dispatch, whose tokens go into `bucket`. Changes nothing and returns `false` if it is not open,
+    /// so that no dispatch has two fates.
+    pub(crate) fn end(&mut self, id: DispatchId, fate: Fate, bucket: Bucket) -> bool {
         let record = Record::end(id, fate.clone());
-        self.finish(id, fate, |journal| journal.append(record))
+        self.finish(id, fate, (bucket, u64::MAX), |journal| journal.append(record))
     }
 
     /// Ends a dispatch whose prompt is sent out again without its tokens.
-    pub(crate) fn end_anew(&mut self, id: DispatchId, fate: Fate, first_attempt: u32) -> bool {
+    pub(crate) fn end_anew(&mut self, id: DispatchId, fate: Fate, first_attempt: u32, waste: Waste) -> bool {
         let record = Record::end_anew(id, fate.clone(), first_attempt);
-        self.finish(id, fate, |journal| journal.append(record))
+        self.finish(id, fate, (Bucket::Wasted(waste), u64::MAX), |journal| journal.append(record))
     }
 
-    /// Ends a dispatch whose next dispatch continues from tokens.
+    /// Ends a dispatch that was cut off. Its prompt is sent out again, and goes on from the `kept` tokens with
+    /// which this dispatch began.
+    pub(crate) fn end_requeued(&mut self, id: DispatchId, kept: u64) -> bool {
+        let record = Record::end(id, Fate::Requeued);
+        self.finish(id, Fate::Requeued, (Bucket::Carried, kept), |journal| journal.append(record))
+    }
+
+    /// Ends a dispatch whose next dispatch continues from `kept` tokens of `group`, which are now in `bucket`.
     pub(crate) fn end_with(
         &mut self,
         id: DispatchId,
         fate: Fate,
-        tokens: impl FnOnce() -> KeptGroup,
+        (bucket, kept): (Bucket, u64),
+        group: impl FnOnce() -> KeptGroup,
     ) -> bool {
-        self.finish(id, fate.clone(), |journal| journal.append_carried(id, fate, Box::new(tokens())))
+        self.finish(id, fate.clone(), (bucket, kept), |journal| {
+            journal.append_carried(id, fate, Box::new(group()))
+        })
     }
 
-    fn finish(&mut self, id: DispatchId, fate: Fate, write: impl FnOnce(&LedgerWriter) -> Sequence) -> bool {
+    fn finish(
+        &mut self,
+        id: DispatchId,
+        fate: Fate,
+        (bucket, kept): (Bucket, u64),
+        write: impl FnOnce(&LedgerWriter) -> Sequence,
+    ) -> bool {
         let Some(mut entry) = self.open.remove(&id) else { return false };
+        self.tokens.ended(id, bucket, kept);
         if let Some(journal) = &self.journal {
             write(journal);
         }
+        self.write(|| Record::Tokens(self.tokens.run()));
         self.run.count(&fate);
         self.step.count(&fate);
         entry.fate = Some(fate);
@@ -179,10 +229,11 @@ impl Dispatches {
         true
     }
 
-    /// Checks conservation, over the step and over the run.
+    /// Checks conservation of dispatches and of tokens, over the step and over the run.
     pub fn check(&self) -> Result<(), Violation> {
         conservation(&self.run, self.open.len())?;
-        conservation(&self.step, self.open.len())
+        conservation(&self.step, self.open.len())?;
+        self.tokens.check(self.open.len())
     }
 
     /// Totals of the whole run.

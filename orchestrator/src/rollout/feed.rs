@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rolldock_dispatch::Position;
 
-use crate::data::{DataError, Prompt, PromptSource};
+use crate::data::{DataError, DrawCounts, Prompt, PromptSource};
 use crate::rollout::RolloutError;
 use crate::scope::Scope;
 
@@ -14,6 +14,8 @@ use crate::scope::Scope;
 pub(crate) struct Drawn {
     pub(crate) prompt: Prompt,
     pub(crate) drawn_to: Option<Position>,
+    /// What the source had counted by then.
+    pub(crate) counts: Option<DrawCounts>,
 }
 
 /// A prompt source that steps share. Drawing reads and tokenises, so it runs on the blocking pool.
@@ -64,7 +66,7 @@ fn draw_from(source: &mut dyn PromptSource, count: usize) -> Result<Vec<Drawn>, 
     let mut prompts = Vec::with_capacity(count);
     while prompts.len() < count {
         let Some(prompt) = source.next()? else { break };
-        prompts.push(Drawn { prompt, drawn_to: source.position() });
+        prompts.push(Drawn { prompt, drawn_to: source.position(), counts: source.drawn() });
     }
     Ok(prompts)
 }

@@ -3,15 +3,26 @@
 
 use std::collections::BTreeSet;
 
-use rolldock_dispatch::Totals;
 use rolldock_dispatch::invariants::Violation;
+use rolldock_dispatch::{TokenTotals, Totals};
 
-/// Checks that nothing is in flight at the end of a step.
-pub fn settled(totals: &Totals) -> Result<(), Violation> {
-    if totals.in_flight == 0 {
+/// Checks that no dispatch and no token is in flight at the end of a step.
+pub fn settled(totals: &Totals, tokens: &TokenTotals) -> Result<(), Violation> {
+    if (totals.in_flight, tokens.in_flight) == (0, 0) {
         return Ok(());
     }
-    Err(Violation(format!("in_flight={} at the end of a step", totals.in_flight)))
+    let (dispatches, tokens) = (totals.in_flight, tokens.in_flight);
+    Err(Violation(format!("in_flight={dispatches} with tokens={tokens} at the end of a step")))
+}
+
+/// Checks that all tokens that engines say they generated are counted, and no others. Only simulated engines
+/// count exactly what this run has asked for.
+pub fn tokens_counted(tokens: &TokenTotals, by_engines: u64) -> Result<(), Violation> {
+    if tokens.generated == by_engines && tokens.estimated == 0 {
+        return Ok(());
+    }
+    let (counted, estimated) = (tokens.generated, tokens.estimated);
+    Err(Violation(format!("tokens counted={counted} (estimated={estimated}), by the engines={by_engines}")))
 }
 
 /// Checks that a step hands on at most its target, and no dispatch number twice over a run.

@@ -79,6 +79,7 @@ impl AgentLoopManager {
             max_gen_batches: config.max_gen_batches,
             staleness: config.staleness,
             ledger_entries_max: config.ledger_entries_max,
+            gates: Arc::clone(&config.gates),
         };
         let grades = Grades::new(parts.grading, config.timeouts.reward, scope.clone());
         Self {
@@ -232,6 +233,7 @@ impl AgentLoopManager {
         self.engine.settle(self.config.timeouts.drain).await;
         let ended = self.board.lock().end_step();
         drop(open_step);
+        context.count_probes();
         let record = self.board.lock().record();
         self.step = record.step;
         ended?;
@@ -252,6 +254,7 @@ impl AgentLoopManager {
             balancer: self.balancer.clone(),
             grades: Arc::clone(&self.grades),
             meter: Arc::clone(&self.meter),
+            tokens: Arc::clone(self.board.lock().dispatches().tokens()),
             waits: Arc::clone(&self.waits),
             sampling: Arc::new(self.config.sampling.clone()),
             priority_new: self.priority_new,
@@ -375,9 +378,9 @@ impl AgentLoopManager {
     /// Checks the invariants that hold between steps.
     pub fn check(&self) -> Result<(), RolloutError> {
         let board = self.board.lock();
-        board.dispatches().check()?;
-        invariants::settled(board.dispatches().step_totals())?;
-        Ok(())
+        let dispatches = board.dispatches();
+        dispatches.check()?;
+        Ok(invariants::settled(dispatches.step_totals(), &dispatches.tokens().step())?)
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rolldock_dispatch::{CarriedSample, FinishReason, Spent};
+use rolldock_dispatch::{FinishReason, Spent};
 
 use crate::rollout::survival::Survival;
 use crate::rollout::{Group, Sample};
@@ -28,24 +28,15 @@ pub struct ServerLoad {
     pub failures: u64,
 }
 
-/// Costs of a step.
+/// Costs of a step, besides its tokens by bucket.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StepCosts {
     /// Samples that finished.
     pub samples: u64,
     /// Response tokens of finished samples.
     pub tokens: u64,
-    /// Response tokens of accepted groups.
-    pub tokens_accepted: u64,
-    /// Response tokens of filtered groups.
-    pub tokens_filtered: u64,
     /// Samples cut off.
     pub samples_cancelled: u64,
-    /// Tokens generated for cut-off samples, estimated from their age and the measured decode rate: an engine
-    /// does not say how far a cancelled request came.
-    pub tokens_cancelled: u64,
-    /// Tokens of groups that were cut off and will go on from these tokens.
-    pub tokens_carried: u64,
     /// Attempts after the first one.
     pub attempts_extra: u64,
     /// Requests sent again because they cannot have been admitted.
@@ -134,18 +125,28 @@ impl Meter {
         server.tokens += tokens;
     }
 
-    /// `samples` requests of `age` were cut off on `server`.
-    pub(crate) fn cancelled(&self, server: &Arc<str>, samples: u32, age: Duration) {
-        let mut inner = self.inner.lock();
+    /// An estimate of the tokens that an engine generates for each sample in `age`, at the measured rate.
+    fn tokens_each(&self, age: Duration) -> f64 {
+        let inner = self.inner.lock();
         let rate = if inner.engine_seconds > 0.0 { inner.engine_tokens / inner.engine_seconds } else { 0.0 };
         // The age has the time in the engine's own queue in it, so the estimate is bounded.
-        let tokens_each = (age.as_secs_f64() * rate).min(f64::from(self.max_response_length));
+        (age.as_secs_f64() * rate).min(f64::from(self.max_response_length))
+    }
+
+    /// An estimate of the tokens that an engine generates for `samples` samples in `age`.
+    pub(crate) fn tokens_by(&self, age: Duration, samples: u32) -> u64 {
+        (self.tokens_each(age) * f64::from(samples)) as u64
+    }
+
+    /// `samples` requests of `age` were cut off on `server`.
+    pub(crate) fn cancelled(&self, server: &Arc<str>, samples: u32, age: Duration) {
+        let tokens_each = self.tokens_each(age);
+        let mut inner = self.inner.lock();
         for _ in 0..samples {
             inner.window.lengths.censored(tokens_each);
         }
         let step = &mut inner.step;
         step.samples_cancelled += u64::from(samples);
-        step.tokens_cancelled += (tokens_each * f64::from(samples)) as u64;
         step.servers.entry(Arc::clone(server)).or_default().cancelled += u64::from(samples);
     }
 
@@ -175,32 +176,14 @@ impl Meter {
         }
     }
 
-    /// Counts the tokens of a group that was cut off and will go on from them.
-    pub(crate) fn group_carried(&self, graded: &[Sample], others: &[CarriedSample]) {
-        let mut inner = self.inner.lock();
-        for sample in others {
-            inner.step.tokens_carried += u64::from(sample.tokens());
-        }
-        for sample in graded {
-            inner.step.tokens_carried += sample.response_ids.len() as u64;
-        }
-    }
-
-    pub(crate) fn group_filtered(&self, tokens: u64) {
-        self.inner.lock().step.tokens_filtered += tokens;
-    }
-
     /// Notes that a filtered group is accepted after all.
     pub(crate) fn group_kept(&self, group: &Group) {
         self.group_valid(group);
-        let mut inner = self.inner.lock();
-        inner.step.tokens_filtered = inner.step.tokens_filtered.saturating_sub(group.tokens());
     }
 
     pub(crate) fn group_accepted(&self, group: &Group) {
         let tokens = group.tokens();
         let mut inner = self.inner.lock();
-        inner.step.tokens_accepted += tokens;
         inner.window.accepted_tokens += tokens as f64;
         inner.window.accepted_samples += group.samples.len() as f64;
     }

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! # Invariants
-//! Dispatches are conserved, a step accepts at most its target, no dispatch number is accepted twice, and no
+//! Dispatches and response tokens are conserved, a step accepts at most its target, no dispatch number is accepted twice, and no
 //! permit is out after a step. [`invariants`] has the functions that check this.
 //!
 //! # Deliberately absent
@@ -45,6 +45,7 @@ mod sample;
 mod staleness;
 mod step_ends;
 mod survival;
+mod tokens;
 mod waits;
 mod watchdog;
 mod worker;

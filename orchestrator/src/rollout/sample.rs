@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rolldock_dispatch::{CarriedSample, FinishReason, PartialOutput, Spent, Stamp};
+use rolldock_dispatch::{CarriedSample, FinishReason, PartialOutput, Spent, Stamp, Waste};
 use rolldock_loadbalancer::{LoadBalancer, Permit, PermitRequest, Priority, ServerId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -25,6 +25,7 @@ use crate::engine::{Admission, Engine, EngineError, Progress, SamplingParams};
 use crate::rollout::board::Dispatch;
 use crate::rollout::grading::Grades;
 use crate::rollout::meter::Meter;
+use crate::rollout::tokens::TokenBook;
 use crate::rollout::waits::{Phase, Subject, Waits};
 use crate::rollout::{RolloutConfig, Sample};
 
@@ -38,7 +39,10 @@ const BUSY_PAUSE_MAX: Duration = Duration::from_secs(2);
 const SEED_MASK: u64 = (1 << 48) - 1;
 
 mod ask;
+mod asked;
 mod grade;
+
+use asked::Asked;
 
 /// What all requests of a step share.
 pub(crate) struct StepContext {
@@ -47,6 +51,7 @@ pub(crate) struct StepContext {
     pub(crate) balancer: LoadBalancer,
     pub(crate) grades: Arc<Grades>,
     pub(crate) meter: Arc<Meter>,
+    pub(crate) tokens: Arc<TokenBook>,
     pub(crate) waits: Arc<Waits>,
     pub(crate) sampling: Arc<SamplingParams>,
     pub(crate) priority_new: Priority,
@@ -73,6 +78,11 @@ impl StepContext {
             std::future::pending::<()>().await;
         }
         self.cut.cancelled().await;
+    }
+
+    /// Counts the tokens that servers generated to prove that they can.
+    pub(crate) fn count_probes(&self) {
+        self.tokens.probed(self.engine.probe_tokens() + self.balancer.probe_tokens());
     }
 
     fn stamp(&self, sent: u64) -> Stamp {
@@ -200,17 +210,20 @@ impl SampleRequest<'_> {
             let server_name = permit.server_name();
             let (sent_at, sent) = (Instant::now(), self.context.policy_version.load(Ordering::Relaxed));
             let progress = Progress::new();
+            let asked = Asked::new(self.context, self.dispatch.id, self.count, &progress);
             let answer = self.ask(permit, &server_name, &tries, &progress).await;
             let request_time = sent_at.elapsed();
             tries.spent.engine += request_time;
             let trouble = match answer {
                 Ok(generation) => {
+                    asked.answered(&generation);
                     let stamp = self.context.stamp(sent);
                     return self.finish(generation, tries, stamp, server_name, request_time);
                 }
                 Err(trouble) => trouble,
             };
-            self.keep(&mut tries, &progress, self.context.stamp(sent));
+            let tokens_kept = self.keep(&mut tries, &progress, self.context.stamp(sent));
+            asked.failed(tokens_kept, &trouble);
             if matches!(trouble, Trouble::Cut) {
                 return Err(Unfinished::Cut(kept(tries.so_far)));
             }
@@ -226,13 +239,12 @@ impl SampleRequest<'_> {
         so_far.finish_reason.is_some()
     }
 
-    /// Takes the tokens that a request has left which did not end well.
-    fn keep(&self, tries: &mut Tries, progress: &Progress, stamp: Stamp) {
+    /// Takes the tokens that a request has left which did not end well. Returns their number.
+    fn keep(&self, tries: &mut Tries, progress: &Progress, stamp: Stamp) -> u64 {
         // Parts of a request for several samples could only be resumed one by one.
         let [part] = <[PartialOutput; 1]>::try_from(progress.take()).unwrap_or_default();
-        if self.count == 1 {
-            tries.so_far.extend(part, stamp);
-        }
+        let tokens = part.response_ids.len() as u64;
+        if self.count == 1 && tries.so_far.extend(part, stamp) { tokens } else { 0 }
     }
 
     /// Decides what follows from a failed try: the request goes on, or an error says why it cannot.
@@ -276,6 +288,8 @@ impl SampleRequest<'_> {
         tries.sent += 1;
         if tries.so_far.segments == 0 || tries.so_far.segments >= config.carry.segments_max {
             tries.attempt += 1;
+            let lost = u64::from(tries.so_far.tokens());
+            self.context.tokens.lost(self.dispatch.id, lost, Waste::FailedAttempt);
             tries.so_far = CarriedSample::new(self.first, tries.attempt);
         }
         let (attempt, segments) = (tries.attempt, tries.so_far.segments);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rolldock_dispatch::{StepEnd, Totals};
+use rolldock_dispatch::{StepEnd, TokenTotals, Totals};
 use tokio::time::Instant;
 
 use crate::rollout::board::{Counts, EndedStep};
@@ -28,7 +28,11 @@ pub struct StepMetrics {
     pub counts: Counts,
     /// Dispatches by fate.
     pub totals: Totals,
-    /// Tokens, samples and time.
+    /// Response tokens of the step by bucket.
+    pub tokens: TokenTotals,
+    /// Response tokens of the run so far, earlier lives included.
+    pub tokens_run: TokenTotals,
+    /// Samples, their tokens and their time.
     pub costs: StepCosts,
     /// The length bias; `None` before the first accepted group.
     pub length_bias: Option<LengthBias>,
@@ -64,7 +68,7 @@ impl StepEnds {
 
     /// Returns the metrics of a step that has ended. The next step begins now.
     pub(crate) fn metrics(&self, record: EndedStep, end: StepEnd, context: &StepContext) -> StepMetrics {
-        let EndedStep { step, counts, totals, ages } = record;
+        let EndedStep { step, counts, totals, tokens, tokens_run, ages } = record;
         let length_bias = context.meter.length_bias();
         let configured = context.config.early_stop;
         let guard = context.config.bias_guard.as_ref();
@@ -78,6 +82,8 @@ impl StepEnds {
             elapsed: now - began,
             counts,
             totals,
+            tokens,
+            tokens_run,
             costs: context.meter.step_costs(),
             length_bias,
             policy_version: context.policy_version.load(Ordering::Relaxed),

@@ -82,6 +82,7 @@ impl StepState {
                     Handed::Group(group)
                 }
                 Decided::StepEnd(record) => {
+                    context.count_probes();
                     let metrics = self.step_ends.metrics(record, StepEnd::Reached, context);
                     context.meter.begin_step();
                     if let Some(early_stop) = metrics.guarded {
@@ -291,7 +292,6 @@ async fn collect(context: &StepContext, dispatch: &Dispatch, graded: &Mutex<Vec<
     let mut samples = std::mem::take(&mut *graded.lock());
     samples.sort_by_key(|sample| sample.index);
     if is_cut {
-        context.meter.group_carried(&samples, &cut_off);
         let carried = CarriedGroup { graded: samples, samples: cut_off };
         return if carried.is_empty() { GroupEnd::Cancelled } else { GroupEnd::Carried(Box::new(carried)) };
     }
@@ -309,7 +309,8 @@ async fn collect(context: &StepContext, dispatch: &Dispatch, graded: &Mutex<Vec<
         mask_before: 0,
         returns: dispatch.returns,
     };
-    judge(context, group).await
+    context.tokens.complete(dispatch.id, group.tokens());
+    judge(context, dispatch, group).await
 }
 
 /// The number of samples that a group can do without: none, unless a gate says how many it needs.
@@ -321,7 +322,7 @@ fn spare_samples(context: &StepContext) -> u32 {
 
 /// Asks the gates for their verdict, and computes the advantages of a group that may be accepted. Advantages
 /// that need the whole batch stay 0 here.
-async fn judge(context: &StepContext, mut group: Group) -> GroupEnd {
+async fn judge(context: &StepContext, dispatch: &Dispatch, mut group: Group) -> GroupEnd {
     let samples = &group.samples;
     let rewards: Vec<f32> = samples.iter().map(|sample| sample.reward).collect();
     let accs: Vec<f32> = samples.iter().map(|sample| sample.acc).collect();
@@ -330,7 +331,8 @@ async fn judge(context: &StepContext, mut group: Group) -> GroupEnd {
     let tokens: Vec<u32> = samples.iter().map(|sample| sample.response_ids.len() as u32).collect();
     let view = GroupView { accs: &accs, rewards: &rewards, truncated: &truncated, tokens: &tokens };
     let gates = &context.config.gates;
-    let mut verdict = gates.check(&view);
+    let is_counted = !dispatch.was_judged;
+    let mut verdict = gates.check(&view, is_counted);
     if gates.asks_after(&verdict) {
         let subject = Subject {
             dispatch: Some(group.dispatch),
@@ -342,7 +344,7 @@ async fn judge(context: &StepContext, mut group: Group) -> GroupEnd {
         let row = gate_row(&group.prompt);
         let said = tokio::select! {
             biased;
-            said = gates.ask(&view, &row) => said,
+            said = gates.ask(&view, &row, is_counted) => said,
             () = context.is_cut() => return carried_whole(group),
         };
         match said {
@@ -356,7 +358,6 @@ async fn judge(context: &StepContext, mut group: Group) -> GroupEnd {
     }
     group.set_aside = verdict.err();
     if let Some(rejection) = &group.set_aside {
-        context.meter.group_filtered(group.tokens());
         if !rejection.yields {
             return GroupEnd::Filtered(counted_as(rejection));
         }

@@ -19,6 +19,7 @@ use super::signals::{Ending, Endings};
 use super::steps::{Collected, Steps};
 use super::summary::Summary;
 use super::{Run, convert, members};
+use crate::data::DrawCounts;
 use crate::policy::Announcement;
 use crate::report::{Progress, say, say_error};
 use crate::rollout::{AgentLoopManager, PromptFeed};
@@ -63,7 +64,7 @@ pub(super) async fn execute(mut run: Run, progress: &Progress) -> anyhow::Result
     directory.keep();
     let collected = collect(&run, progress, &records, started, steps_scope, &services).await;
     let (collected, consumed_groups, rows_left) = collected.map_err(unfinished)?;
-    let Collected { steps, interrupted, totals, gates, drawn } = collected;
+    let Collected { steps, interrupted, totals, tokens, gates, drawn } = collected;
     let ended_by = ended_by.get().copied();
     let (reward_outages, reward_out) = run.reward.outages();
     Ok(Summary {
@@ -74,6 +75,7 @@ pub(super) async fn execute(mut run: Run, progress: &Progress) -> anyhow::Result
         ended_by,
         resume_command: ended_by.map(|_| command),
         totals,
+        tokens,
         gates,
         drawn,
         consumed_groups,
@@ -191,6 +193,9 @@ async fn open_rollout(
     if let Some(position) = resumption.as_ref().and_then(|resumption| resumption.position) {
         cursor.seek(position)?;
     }
+    if let Some(resumption) = &resumption {
+        cursor.count_from(drawn_before(resumption));
+    }
     let prompts = PromptFeed::new(run.fleet.watch(Box::new(cursor), &run.codec));
     let restored = match resumption {
         Some(resumption) => {
@@ -206,6 +211,17 @@ async fn open_rollout(
     };
     manager.keep_journal(ledger.writer.clone(), restored);
     Ok((manager, prompts))
+}
+
+/// The rows that earlier lives of the run have drawn. A prompt that they drew and never sent out is drawn again.
+fn drawn_before(resumption: &Resumption) -> DrawCounts {
+    let meters = resumption.meters.as_ref();
+    DrawCounts {
+        // Each prompt that was sent out has a number of its own.
+        prompts: resumption.next_number,
+        overlong_dropped: meters.map_or(0, |meters| meters.overlong_dropped),
+        overlong_truncated: meters.map_or(0, |meters| meters.overlong_truncated),
+    }
 }
 
 /// What works beside the steps. It has to be kept until its scope is closed: dropping it aborts its tasks.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rolldock_dispatch::{StepEnd, Totals};
+use rolldock_dispatch::{StepEnd, TokenTotals, Totals};
 use rolldock_reward::{Estimator, GateCounts};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -16,7 +16,7 @@ use crate::data::{Dataset, DrawCounts};
 use crate::policy::PolicyMode;
 use crate::recipe::{OnShort, Validation};
 use crate::report::{Progress, step_table, validation_line};
-use crate::rollout::{AgentLoopManager, PromptFeed, StepMetrics};
+use crate::rollout::{AgentLoopManager, PromptFeed, RolloutControl, StepMetrics};
 use crate::scope::Scope;
 
 /// What the steps work with.
@@ -38,6 +38,7 @@ pub(super) struct Collected {
     pub(super) steps: u64,
     pub(super) interrupted: bool,
     pub(super) totals: Totals,
+    pub(super) tokens: TokenTotals,
     pub(super) gates: Vec<GateCounts>,
     pub(super) drawn: DrawCounts,
 }
@@ -72,7 +73,8 @@ impl<'a> Steps<'a> {
         }
         let drawn = self.prompts.with_source(|source| source.drawn()).unwrap_or_default();
         let (totals, gates) = (self.manager.run_totals(), self.manager.gate_counts());
-        Ok(Collected { steps, interrupted, totals, gates, drawn })
+        let tokens = self.manager.view().run_tokens();
+        Ok(Collected { steps, interrupted, totals, tokens, gates, drawn })
     }
 
     /// Collects one step after the other. Returns the last step, and whether the run was interrupted.
@@ -138,7 +140,7 @@ impl<'a> Steps<'a> {
         let puts = self.puts();
         let done = CancellationToken::new();
         let following = self.progress.follow(first, self.manager.view(), done.clone());
-        let measured = Measured { run: self.run, progress: self.progress, scope: self.scope.clone() };
+        let measured = self.measured();
         let ended = async |metrics: Box<StepMetrics>| {
             self.progress.say(&step_table(&metrics));
             measured.validate_after(metrics.step).await
@@ -190,9 +192,12 @@ impl<'a> Steps<'a> {
     }
 
     async fn validate_after(&self, step: u64) -> anyhow::Result<()> {
-        Measured { run: self.run, progress: self.progress, scope: self.scope.clone() }
-            .validate_after(step)
-            .await
+        self.measured().validate_after(step).await
+    }
+
+    fn measured(&self) -> Measured<'a> {
+        let (run, progress, control) = (self.run, self.progress, self.manager.control());
+        Measured { run, progress, control, scope: self.scope.clone() }
     }
 }
 
@@ -200,6 +205,8 @@ impl<'a> Steps<'a> {
 struct Measured<'a> {
     run: &'a Run,
     progress: &'a Progress,
+    /// The rollout that the validation's tokens are counted for.
+    control: RolloutControl,
     scope: Scope,
 }
 
@@ -222,7 +229,9 @@ impl Measured<'_> {
         let mut manager = AgentLoopManager::new(config, run.parts(), self.scope.clone());
         let cursor = dataset.cursor(Arc::clone(&run.codec));
         let feed = PromptFeed::new(run.fleet.watch(Box::new(cursor), &run.codec));
-        let output = manager.generate(&feed, prompts).await?;
+        let output = manager.generate(&feed, prompts).await;
+        self.control.count_validation(&manager.view().run_tokens());
+        let output = output?;
         let accs: Vec<Vec<f32>> = output
             .groups
             .iter()

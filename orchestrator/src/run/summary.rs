@@ -4,11 +4,12 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use rolldock_dispatch::Totals;
+use rolldock_dispatch::{TokenTotals, Totals};
 use rolldock_reward::GateCounts;
 
 use super::signals::Ending;
 use crate::data::DrawCounts;
+use crate::report::token_words;
 
 /// What a run did.
 #[derive(Debug, Clone)]
@@ -24,6 +25,8 @@ pub struct Summary {
     pub resume_command: Option<String>,
     /// Dispatches of the run by fate.
     pub totals: Totals,
+    /// Response tokens of the run by bucket.
+    pub tokens: TokenTotals,
     /// The counts of each gate of the filter.
     pub gates: Vec<GateCounts>,
     /// Outages of the reward and of gates outside of this process.
@@ -60,6 +63,7 @@ impl fmt::Display for Summary {
             totals.stale,
             totals.failed
         )?;
+        writeln!(f, "tokens: {}", token_words(&self.tokens))?;
         for gate in &self.gates {
             let GateCounts { name, seen, rejected, kept, .. } = gate;
             writeln!(

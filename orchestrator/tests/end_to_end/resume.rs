@@ -82,7 +82,7 @@ fn check_end(out: &Path, mode: usize, last: &Ended) {
         return;
     }
     let exported = Rolldock::new(&["queue", "export", "--format", "jsonl"]).arg(out).succeeds().stdout;
-    let mut seen = BTreeSet::new();
+    let (mut seen, mut tokens) = (BTreeSet::new(), 0);
     for line in exported.lines() {
         let row: serde_json::Value = serde_json::from_str(line).unwrap();
         let sample = (row["prompt_uid"].as_str().unwrap().to_owned(), row["sample_index"].as_u64().unwrap());
@@ -91,8 +91,15 @@ fn check_end(out: &Path, mode: usize, last: &Ended) {
             row["rollout_logprobs"].as_array().unwrap().len()
         );
         assert!(seen.insert(sample), "twice: {row}");
+        tokens += row["response_ids"].as_array().unwrap().len() as u64;
     }
     assert_eq!(seen.len() as u64, STEPS * GROUPS * SAMPLES, "nothing is lost");
+    let counted = state.run_tokens();
+    assert_eq!(
+        counted.accepted + counted.stale,
+        tokens,
+        "the tokens of the rows, whatever was killed: {counted:?}"
+    );
 }
 
 /// A generator of pseudo-random numbers that are the same in every test run.

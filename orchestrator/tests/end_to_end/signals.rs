@@ -37,6 +37,13 @@ fn number_before(words: &str, text: &str) -> u64 {
     before.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
+/// The number of tokens that were generated, in the summary of a run.
+fn tokens_of(text: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix("tokens: "));
+    let words = line.unwrap_or_else(|| panic!("no tokens in {text}")).split(' ').next().unwrap();
+    words.replace(',', "").parse().unwrap()
+}
+
 /// Whether the tests run under `nohup` or the like. The run then ignores SIGHUP too.
 fn hangup_is_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -70,6 +77,10 @@ fn a_run_that_is_asked_to_end_ends_in_order_and_can_go_on() {
         assert!(back <= cut_off, "{signal}: {said}\n{}", on.stdout);
         came_back += back;
         assert!(on.stdout.contains(&format!("done: {steps} steps; ")), "{signal}: {}", on.stdout);
+        // Counts go on from those of the first process.
+        assert!(tokens_of(&on.stdout) >= tokens_of(&ended.stdout), "{signal}: {}", on.stdout);
+        let seen = |text: &str| number_before(" groups seen", text);
+        assert!(seen(&on.stdout) >= seen(&ended.stdout), "{signal}: {}", on.stdout);
         assert!(!on.stdout.contains("go on with"), "{signal}: nothing is left to do: {}", on.stdout);
     }
     // A signal between two steps cuts nothing off. Not all of them come just then.

@@ -64,24 +64,26 @@ impl Gates {
     }
 
     /// Asks the outside gates about a group. The result is the rejection by the first gate that does not
-    /// yield, or else by the first gate that does. [`Rejection::of_both`] combines it with the result of
-    /// [`Self::check`]. An error is that of a runner, after its `on_failure` was applied.
+    /// yield, or else by the first gate that does; as in [`Self::check`], an earlier process may have counted
+    /// it. [`Rejection::of_both`] combines it with the result of [`Self::check`]. An error is that of a runner,
+    /// after its `on_failure` was applied.
     ///
     /// Cancel-safe: dropping the future cancels the question.
     pub async fn ask(
         &self,
         group: &GroupView<'_>,
         row: &GateRow,
+        is_counted: bool,
     ) -> Result<Result<(), Rejection>, RewardError> {
         let job = question(group, row);
         let mut soft = None;
         for Outside { counted, runner } in &self.outside {
             let value = runner.score(&job).await?.score;
             if value > 0.0 {
-                counted.passed();
+                counted.passed(is_counted);
                 continue;
             }
-            counted.rejected();
+            counted.rejected(is_counted);
             let rejection = counted.rejection(REASON, value);
             if !rejection.yields {
                 return Ok(Err(rejection));

@@ -15,7 +15,7 @@ fn one(rule: serde_json::Value) -> Gates {
 /// Checks a group whose rewards equal its accs, with no truncated sample and one token per sample.
 fn check(gates: &Gates, accs: &[f32]) -> Result<(), Rejection> {
     let (truncated, tokens) = (vec![false; accs.len()], vec![1; accs.len()]);
-    gates.check(&GroupView { accs, rewards: accs, truncated: &truncated, tokens: &tokens })
+    gates.check(&GroupView { accs, rewards: accs, truncated: &truncated, tokens: &tokens }, true)
 }
 
 fn reason(verdict: Result<(), Rejection>) -> Option<(&'static str, f64)> {
@@ -66,7 +66,7 @@ fn samples_cuts_and_lengths_are_counted() {
         (json!({"gate": "length", "mean_tokens_max": 199.5}), Some(("too_long", 200.0))),
         (json!({"gate": "mean_range", "metric": "reward", "min": 0.1}), Some(("mean_too_low", 0.0))),
     ] {
-        assert_eq!(reason(one(rule.clone()).check(&group)), expected, "{rule}");
+        assert_eq!(reason(one(rule.clone()).check(&group, true)), expected, "{rule}");
     }
 }
 
@@ -90,6 +90,20 @@ fn a_group_yields_when_every_gate_behind_its_rejection_does() {
     let counts: Vec<_> =
         gates.counts().into_iter().map(|gate| (gate.seen, gate.passed, gate.rejected, gate.kept)).collect();
     assert_eq!(counts, [(3, 1, 2, 1), (3, 1, 2, 0), (3, 2, 1, 0)]);
+}
+
+#[test]
+fn counts_go_on_from_those_of_an_earlier_process() {
+    let gates = one(json!({"gate": "variance"}));
+    gates.go_on("variance", 10, 5, 2);
+    gates.go_on("a gate that is gone", 1, 1, 1);
+    check(&gates, &[0.0, 1.0]).unwrap();
+    let accs = [1.0, 1.0];
+    let again = GroupView { accs: &accs, rewards: &accs, truncated: &[false; 2], tokens: &[1; 2] };
+    assert!(gates.check(&again, false).is_err(), "a verdict that is not counted");
+    let [counts] = <[_; 1]>::try_from(gates.counts()).unwrap();
+    assert_eq!((counts.seen, counts.passed, counts.rejected, counts.kept), (16, 11, 5, 2));
+    counts.add_up().unwrap();
 }
 
 #[test]
@@ -178,7 +192,7 @@ proptest! {
         let view = GroupView { accs: &accs, rewards: &rewards, truncated: &truncated, tokens: &tokens };
         let gate = one(json!({"gate": "variance", "metric": metric}));
         let published = GroupFilter { enable: true, metric }.check(&accs, &rewards);
-        prop_assert_eq!(reason(gate.check(&view)).map(|(reason, _)| reason), published.err().map(|reason| reason.as_str()));
+        prop_assert_eq!(reason(gate.check(&view, true)).map(|(reason, _)| reason), published.err().map(|reason| reason.as_str()));
     }
 
     #[test]
@@ -196,8 +210,8 @@ proptest! {
             let truncated: Vec<bool> = (0..accs.len()).map(|index| index < *cut).collect();
             let tokens: Vec<u32> = (0..accs.len() as u32).collect();
             let view = GroupView { accs, rewards: accs, truncated: &truncated, tokens: &tokens };
-            let verdict = together.check(&view);
-            let rejecting: Vec<Arc<str>> = alone.iter().filter_map(|gate| gate.check(&view).err()).map(|r| r.gate).collect();
+            let verdict = together.check(&view, true);
+            let rejecting: Vec<Arc<str>> = alone.iter().filter_map(|gate| gate.check(&view, true).err()).map(|r| r.gate).collect();
             prop_assert_eq!(verdict.is_ok(), rejecting.is_empty());
             if let Err(rejection) = verdict {
                 let all_yield = rejecting.iter().all(|gate| matches!(&**gate, "variance" | "length"));

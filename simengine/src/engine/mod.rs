@@ -152,6 +152,7 @@ impl Core {
             queue_ns: None,
             first_token_ns: None,
             stream: admission.stream,
+            generated: admission.generated,
             reply: admission.reply,
             loses_answer: self.faults.hits_reset(server, &admission.request_id),
             spoil: self.faults.spoil(server, &admission.request_id),
@@ -318,6 +319,7 @@ impl Core {
 
     fn answer(&mut self, number: u64) {
         let Some(mut request) = self.requests.remove(&number) else { return };
+        request.report_generated(0);
         self.numbers_by_id.remove(&(Arc::clone(&request.request_id), number));
         let total_ns = self.clock_ns.saturating_sub(request.submitted_ns);
         self.stats.e2e_latency.observe_ns(total_ns);
@@ -347,10 +349,12 @@ impl Core {
 
     /// Takes a request off the engine and returns it unanswered.
     fn drop_request(&mut self, number: u64) -> Option<Request> {
+        let mut live_tokens = 0;
         for sequence in self.sequences_of(number) {
-            self.take_out(sequence);
+            live_tokens += self.take_out(sequence).map_or(0, |(_, tokens)| u64::from(tokens));
         }
         let request = self.requests.remove(&number)?;
+        request.report_generated(live_tokens);
         // Samples that ended earlier have already been counted.
         self.numbers_by_id.remove(&(Arc::clone(&request.request_id), number));
         self.notice_drained();

@@ -1,6 +1,7 @@
 //! Requests and their samples while they are on the engine.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -17,6 +18,7 @@ pub(crate) struct Admission {
     /// One plan per choice.
     pub(crate) plans: Vec<Plan>,
     pub(crate) stream: Option<mpsc::Sender<SimChunk>>,
+    pub(crate) generated: Option<Arc<AtomicU64>>,
     pub(crate) reply: oneshot::Sender<Outcome>,
 }
 
@@ -111,7 +113,20 @@ pub(crate) struct Request {
     pub(crate) queue_ns: Option<u64>,
     pub(crate) first_token_ns: Option<u64>,
     pub(crate) stream: Option<mpsc::Sender<SimChunk>>,
+    /// Where the request's caller reads how many tokens were generated for it.
+    pub(crate) generated: Option<Arc<AtomicU64>>,
     pub(crate) reply: oneshot::Sender<Outcome>,
     pub(crate) loses_answer: bool,
     pub(crate) spoil: Option<Spoil>,
+}
+
+impl Request {
+    /// Tells the caller how many tokens were generated: those of the samples that have ended, and `live_tokens`
+    /// of the others.
+    pub(crate) fn report_generated(&self, live_tokens: u64) {
+        if let Some(generated) = &self.generated {
+            let ended: u64 = self.endings.iter().map(|ending| u64::from(ending.tokens)).sum();
+            generated.store(ended + live_tokens, Ordering::Release);
+        }
+    }
 }

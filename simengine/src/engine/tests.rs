@@ -88,6 +88,7 @@ impl Driver {
             chain: block_chain(&prompt_ids, 4),
             plans: (0..u64::from(samples)).map(plan).collect(),
             stream: None,
+            generated: None,
             reply,
         };
         if let Ok(number) = self.core.submit(admission, self.now_ns) {

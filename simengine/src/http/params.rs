@@ -115,6 +115,7 @@ impl Sampling {
             resumed: None,
             recognise_resumed: true,
             stream,
+            generated: None,
         }
     }
 

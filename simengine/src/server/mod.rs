@@ -155,6 +155,7 @@ impl SimServer {
             chain,
             plans,
             stream: request.stream,
+            generated: request.generated,
             reply,
         };
         let number = self.with_core(|core, now_ns| core.submit(admission, now_ns))?;

@@ -214,10 +214,10 @@ async fn an_interrupt_ends_a_step_in_an_outage_and_keeps_whole_samples() {
     let output = step(&mut manager, interrupting).await.unwrap();
     assert_eq!(output.metrics.end, StepEnd::Interrupted);
     assert!(began.elapsed() < Duration::from_secs(210), "{:?}", began.elapsed());
-    let (totals, costs) = (&output.metrics.totals, &output.metrics.costs);
+    let (totals, tokens) = (&output.metrics.totals, &output.metrics.tokens);
     assert_eq!(totals.dispatched, totals.accepted + totals.carried + totals.held, "{totals:?}");
     let accepted: u64 = output.groups.iter().map(|group| group.tokens()).sum();
-    assert!(totals.held > 0 || accepted + costs.tokens_carried == tokens_generated(&world), "{totals:?}");
+    assert!(totals.held > 0 || accepted + tokens.carried == tokens_generated(&world), "{totals:?}");
     world.check_between_steps(&manager);
 }
 

@@ -20,6 +20,14 @@ impl Dialect {
             Self::TextOnly => "text_only",
         }
     }
+
+    /// Tokens that the probe asks for which finds a server of this dialect.
+    pub(super) fn probe_tokens(self) -> u64 {
+        match self {
+            Self::Generate => 0,
+            Self::Completions | Self::TextOnly => 1,
+        }
+    }
 }
 
 /// What the probe found.

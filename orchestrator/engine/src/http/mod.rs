@@ -18,6 +18,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -100,6 +101,8 @@ pub struct HttpEngine {
     encode: Option<Encode>,
     scope: Scope,
     members: RwLock<BTreeMap<Arc<str>, Arc<Member>>>,
+    /// Tokens that probes have asked for.
+    probe_tokens: AtomicU64,
 }
 
 /// A server in use.
@@ -129,7 +132,8 @@ impl HttpEngine {
             server: "every server".to_owned(),
             reason: error.to_string(),
         })?;
-        Ok(Self { config, transport, control, encode, scope, members: RwLock::default() })
+        let probe_tokens = AtomicU64::new(0);
+        Ok(Self { config, transport, control, encode, scope, members: RwLock::default(), probe_tokens })
     }
 
     /// Probes a server and adds it under `name`; it replaces an earlier server of that name.
@@ -166,6 +170,7 @@ impl HttpEngine {
     /// Finds out what a server is, and that it serves the recipe. Cancel-safe.
     async fn probe(&self, server: &Server) -> Result<ServerFacts, EngineError> {
         let facts = probe::probe(&self.transport, server, &self.config.model).await?;
+        self.probe_tokens.fetch_add(facts.dialect.probe_tokens(), Ordering::Relaxed);
         if let Some(encode) = &self.encode {
             probe::check_tokenizer(&self.transport, server, &self.config.model, encode).await?;
         }
@@ -215,7 +220,7 @@ impl HttpEngine {
     async fn request(&self, name: &str, request: GenerateRequest) -> Result<Generation, EngineError> {
         let member = self.member(name)?;
         let progress = request.progress.clone().unwrap_or_default();
-        progress.leave(Vec::new());
+        progress.begin();
         let _interruptible = member.aborter.watch(&request.request_id);
         let outcome = self.exchange(&member.target, request, &progress).await;
         if matches!(outcome, Err(EngineError::BadAnswer { .. })) {
@@ -255,6 +260,8 @@ impl HttpEngine {
             read.await?;
             reader.finish()
         } else {
+            // A server answers a request that is not streamed when it has generated everything.
+            progress.note_whole();
             let mut reader = AnswerReader::new(expected);
             read_body(server, response, bytes_max, |chunk| reader.feed(chunk).map_err(trouble)).await?;
             reader.finish()
@@ -263,6 +270,7 @@ impl HttpEngine {
             CheckedAnswer::Samples(samples) => Ok(Generation { samples }),
             CheckedAnswer::Texts(texts) => self.encode_texts(server, texts).await,
             CheckedAnswer::Aborted { tokens, parts } => {
+                progress.engine_says(tokens);
                 progress.leave(parts);
                 Err(EngineError::Aborted { server: server.name.to_string(), tokens })
             }
@@ -362,6 +370,10 @@ impl Engine for HttpEngine {
         if let Ok(member) = self.member(server) {
             member.aborter.abort(request_id, &self.scope);
         }
+    }
+
+    fn probe_tokens(&self) -> u64 {
+        self.probe_tokens.load(Ordering::Relaxed)
     }
 
     fn settle(&self, limit: Duration) -> BoxFuture<'_, ()> {

@@ -2,7 +2,7 @@ use rolldock_scope::Scope;
 use rolldock_simengine::{Fault, NoAnswers, PauseMode, ServerConfig, Workload, WorkloadConfig};
 
 use super::*;
-use crate::{Admission, SamplingParams};
+use crate::{Admission, Generated, SamplingParams};
 
 fn fleet(scope: &Scope, names: &[&str]) -> SimulatedEngine {
     let workload = Arc::new(Workload::new(WorkloadConfig::default()));
@@ -46,6 +46,25 @@ async fn one_request_of_n_and_n_requests_of_one_on_any_server_give_the_same_samp
         assert_eq!(alone.samples[0].logprobs, sample.logprobs);
         assert_eq!(sample.version_spans.last().unwrap().end as usize, sample.response_ids.len());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_tokens_of_requests_without_an_answer_are_known() {
+    let scope = Scope::new();
+    let engine = fleet(&scope, &["a"]);
+    let server = engine.server("a").unwrap();
+    let progress = Progress::new();
+    let asked = |seed: u64| GenerateRequest { progress: Some(progress.clone()), ..request(4, seed) };
+    let dropped = tokio::time::timeout(Duration::from_millis(300), engine.generate("a", asked(1))).await;
+    assert!(dropped.is_err());
+    let before = server.stats().generation_tokens_total;
+    assert!(before > 0);
+    assert_eq!(progress.generated(), Generated { tokens: Some(before), arrived: 0, is_whole: false });
+    server.inject(Fault::Reset { share: 1.0 });
+    let lost = engine.generate("a", asked(2)).await.unwrap_err();
+    assert!(matches!(lost, EngineError::Failed { .. }), "{lost}");
+    let tokens = server.stats().generation_tokens_total - before;
+    assert_eq!(progress.generated(), Generated { tokens: Some(tokens), arrived: 0, is_whole: true });
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,12 +1,12 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use proptest::prelude::*;
-use rolldock_dispatch::{DispatchId, Fate, Position, StepEnd};
+use rolldock_dispatch::{DispatchId, Fate, Position, StepEnd, TokenTotals};
 use rolldock_frames::HEAD_BYTES;
 
 use super::*;
 use crate::codec::{Encoder, SETTLED_MAX, encode};
-use crate::{DispatchRecord, Next, StepEndRecord, TokensPlace, fixture};
+use crate::{DispatchRecord, GateRecord, MetersRecord, Next, StepEndRecord, TokensPlace, fixture};
 
 fn frame_of(records: &[Record]) -> Vec<u8> {
     let mut body = Encoder::default();
@@ -48,6 +48,23 @@ fn all_kinds() -> Vec<Record> {
         Record::Weights { announcement: "\u{e9}".repeat(10_000).into() },
         Record::Settled { ids: (0..SETTLED_MAX as u64).map(DispatchId).collect() },
         Record::end_anew(id, Fate::Stale, 7),
+        Record::Tokens(TokenTotals::default()),
+        Record::Tokens(TokenTotals::from_counts(std::array::from_fn(|place| u64::MAX - place as u64))),
+        Record::Tokens(TokenTotals { generated: 7, hedges: 7, ..TokenTotals::default() }),
+        Record::Meters(MetersRecord::default()),
+        Record::Meters(MetersRecord {
+            accept_rate: [0.1_f64.to_bits(), f64::MAX.to_bits()],
+            overlong_dropped: 1,
+            overlong_truncated: u64::MAX,
+            gates: [0, 1]
+                .map(|gate| GateRecord {
+                    name: format!("gate {gate}").into(),
+                    passed: gate,
+                    rejected: 300,
+                    kept: 2,
+                })
+                .to_vec(),
+        }),
         Record::End {
             id,
             fate: Fate::Carried,

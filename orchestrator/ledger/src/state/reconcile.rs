@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use rolldock_dispatch::{DispatchId, Fate, Position, StepEnd, Totals};
+use rolldock_dispatch::{DispatchId, Fate, Position, StepEnd, TokenTotals, Totals};
 
 use super::{LedgerState, QueuedPrompt, StepState};
 use crate::codec::SETTLED_MAX;
-use crate::{DispatchRecord, LedgerError, QueueRecord, Record};
+use crate::{DispatchRecord, LedgerError, MetersRecord, QueueRecord, Record};
 
 /// A step that continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +49,11 @@ pub struct Resumption {
     pub position: Option<Position>,
     /// Dispatches of the run by fate. None is in flight.
     pub run_totals: Totals,
+    /// Response tokens of the run by bucket. Those in flight were lost with the process, unless a waiting
+    /// prompt has them: [`TokenTotals::after_restart`].
+    pub run_tokens: TokenTotals,
+    /// What the run has measured; `None` if it has measured nothing yet.
+    pub meters: Option<MetersRecord>,
     /// The number of the process that continues the run.
     pub life: u32,
 }
@@ -107,6 +112,8 @@ impl LedgerState {
             next_number: self.next_number,
             position: self.position,
             run_totals: self.totals.clone(),
+            run_tokens: self.run_tokens,
+            meters: self.meters.clone(),
             life: self.lives + 1,
         }
     }

@@ -55,6 +55,26 @@ fn the_fold_counts_every_fate() {
 }
 
 #[test]
+fn tokens_of_a_group_that_never_came_into_the_queue_are_not_accepted() {
+    let counted = |tokens: u64| {
+        Record::Tokens(TokenTotals { generated: tokens, accepted: tokens, ..TokenTotals::default() })
+    };
+    let mut state = state(&[
+        fixture::dispatch(0, 0, 1),
+        fixture::dispatch(1, 1, 1),
+        accepted(0),
+        counted(70),
+        accepted(1),
+        counted(100),
+    ]);
+    let tokens = state.reconcile(&[in_queue(0, 0)]).unwrap().run_tokens;
+    assert_eq!((tokens.accepted, tokens.in_flight), (70, 30));
+    let after = tokens.after_restart(0);
+    assert_eq!((after.accepted, after.wasted.lost_answer, after.in_flight), (70, 30, 0));
+    state.check().unwrap();
+}
+
+#[test]
 fn what_does_not_follow_is_refused_and_changes_nothing() {
     let before = state(&[
         fixture::dispatch(0, 0, 1),

@@ -37,6 +37,7 @@ pub(super) fn answer(
             "lives": state.lives(),
             "policy_version": state.policy_version(),
             "totals": totals(state.totals()),
+            "tokens": state.run_tokens(),
             "conservation": conservation,
             "queued": state.queued().count(),
             "not_settled": state.accepted().count(),

@@ -5,7 +5,7 @@ use rolldock_dispatch::{Fate, StepEnd, Totals};
 use super::Question;
 use super::json::words_of;
 use super::queue::QueueSide;
-use crate::report::new_table;
+use crate::report::{new_table, token_words};
 use rolldock_ledger::{DispatchHistory, History, LedgerError, LedgerState, Next, QueuedPrompt, StepState};
 
 /// Maximum number of steps that are listed. JSON has all of them.
@@ -37,7 +37,10 @@ pub(super) fn answer(
         ));
     }
     match checked {
-        Ok(()) => lines.push("conservation holds: every dispatch is in flight or has one fate".to_owned()),
+        Ok(()) => lines.push(
+            "conservation holds: every dispatch is in flight or has one fate, and every token is in one bucket"
+                .to_owned(),
+        ),
         Err(broken) => lines.push(format!("conservation is BROKEN: {broken}")),
     }
     lines.join("\n")
@@ -55,6 +58,7 @@ fn whole(history: &History, queue: &QueueSide) -> Vec<String> {
     )];
     lines.push(format!("dispatches: {}", fates(state.totals())));
     lines.extend(reasons(state.totals()));
+    lines.push(format!("tokens: {}", token_words(state.run_tokens())));
     lines.push(waiting(state));
     let place = state
         .position()

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use rolldock_dispatch::Totals;
+use rolldock_dispatch::{TokenTotals, Totals};
 
 use super::*;
 use crate::rollout::{Counts, EarlyStop, LengthBias, ServerLoad, StepCosts};
@@ -27,10 +27,7 @@ fn large_step() -> StepMetrics {
     let costs = StepCosts {
         samples: 16_384,
         tokens: 67_108_864,
-        tokens_accepted: 40_000_000,
-        tokens_filtered: 27_108_864,
         samples_cancelled: 4096,
-        tokens_cancelled: 1_234_567,
         servers: servers.into(),
         ..StepCosts::default()
     };
@@ -49,6 +46,13 @@ fn large_step() -> StepMetrics {
             batches_opened: 20,
         },
         totals: Totals { dispatched: 20_480, accepted: 500, failed: 1024, ..Totals::default() },
+        // Every bucket has some.
+        tokens: TokenTotals {
+            accepted: 40_000_000,
+            filtered: 27_108_864,
+            ..TokenTotals::from_counts([1_234_567; 18])
+        },
+        tokens_run: TokenTotals::default(),
         costs,
         length_bias: Some(LengthBias { accepted: 4096.0, dispatched: 4096.5 }),
         policy_version: 1000,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rolldock_dispatch::{DispatchId, Fate};
+use rolldock_dispatch::{Bucket, DispatchId, Fate, Waste};
 
 use super::{Board, Dispatch, GroupEnd, Requeued, Slot};
 use crate::rollout::carry::CarriedGroup;
@@ -21,18 +21,18 @@ impl Board {
         self.running -= 1;
         match end {
             GroupEnd::Filtered(reason) => {
-                self.accept_rate.record(false);
-                self.dispatches.end(id, Fate::Filtered(reason));
+                self.judged(&dispatch, false);
+                self.dispatches.end(id, Fate::Filtered(reason), Bucket::Filtered);
             }
             GroupEnd::SetAside(group) => {
-                self.accept_rate.record(false);
+                self.judged(&dispatch, false);
                 self.set_aside.insert(number, group);
             }
             GroupEnd::Failed(reason) => {
-                self.dispatches.end(id, Fate::Failed(reason));
+                self.dispatches.end(id, Fate::Failed(reason), Bucket::Wasted(Waste::FailedAttempt));
             }
             GroupEnd::Valid(group) => {
-                self.accept_rate.record(true);
+                self.judged(&dispatch, true);
                 self.keep_valid(number, group);
             }
             GroupEnd::Cancelled => self.cut_off(dispatch, None),
@@ -42,6 +42,14 @@ impl Board {
         }
         self.decide();
         self.release_set_aside(self.target - self.accepted_count);
+        self.note_meters();
+    }
+
+    /// Counts the gates' verdict on a group, unless an earlier process has counted it.
+    fn judged(&mut self, dispatch: &Dispatch, is_valid: bool) {
+        if !dispatch.was_judged {
+            self.accept_rate.record(is_valid);
+        }
     }
 
     /// Keeps the first `kept` of the groups that were set aside; the others are filtered.
@@ -49,24 +57,30 @@ impl Board {
         while self.set_aside.len() > kept {
             let Some((_, group)) = self.set_aside.pop_last() else { return };
             let reason = group.set_aside.as_ref().map_or("set_aside", counted_as);
-            self.dispatches.end(group.dispatch, Fate::Filtered(reason));
+            self.dispatches.end(group.dispatch, Fate::Filtered(reason), Bucket::Filtered);
         }
     }
 
     pub(super) fn cut_off(&mut self, dispatch: Dispatch, carried: Option<Box<CarriedGroup>>) {
         if self.config.on_stop == OnStop::Discard {
-            self.dispatches.end(dispatch.id, Fate::Cancelled);
+            self.dispatches.end(dispatch.id, Fate::Cancelled, Bucket::Wasted(Waste::Cut));
             return;
         }
-        let Dispatch { id, number, first_attempt, returns, .. } = dispatch;
+        let Dispatch { id, number, first_attempt, returns, was_judged, .. } = dispatch;
         let prompt = dispatch.prompt;
         match &carried {
-            Some(carried) => self.dispatches.end_with(id, Fate::Carried, || carried.kept(number, id)),
-            None => self.dispatches.end(id, Fate::Requeued),
+            Some(carried) => {
+                let kept = (Bucket::Carried, carried.tokens());
+                self.dispatches.end_with(id, Fate::Carried, kept, || carried.kept(number, id))
+            }
+            None => {
+                let kept = dispatch.carried.as_ref().map_or(0, |carried| carried.tokens());
+                self.dispatches.end_requeued(id, kept)
+            }
         };
         // A dispatch that brings no new tokens goes on from those that it came with.
         let carried = carried.map(Arc::from).or(dispatch.carried);
-        self.queue(number, Requeued { parent: id, prompt, first_attempt, carried, returns });
+        self.queue(number, Requeued { parent: id, prompt, first_attempt, carried, returns, was_judged });
     }
 
     /// Ends a dispatch whose tokens are too old. If the recipe says so, its prompt replays its own draw with
@@ -74,11 +88,10 @@ impl Board {
     fn retire(&mut self, dispatch: Dispatch) {
         let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
         if self.config.staleness.on_stale != OnStale::Requeue || returns >= RETURNS_MAX {
-            self.dispatches.end(id, Fate::Stale);
+            self.dispatches.end(id, Fate::Stale, Bucket::Wasted(Waste::Stale));
         } else {
-            self.dispatches.end_anew(id, Fate::Stale, first_attempt);
-            let returns = returns + 1;
-            self.queue(number, Requeued { parent: id, prompt, first_attempt, carried: None, returns });
+            self.dispatches.end_anew(id, Fate::Stale, first_attempt, Waste::Stale);
+            self.queue(number, Requeued::anew(id, prompt, first_attempt, returns + 1));
         }
     }
 
@@ -87,12 +100,12 @@ impl Board {
     fn give_up(&mut self, dispatch: Dispatch) {
         let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
         if returns >= RETURNS_MAX {
-            self.dispatches.end(id, Fate::Failed(format!("given up times={}", returns + 1)));
+            let fate = Fate::Failed(format!("given up times={}", returns + 1));
+            self.dispatches.end(id, fate, Bucket::Wasted(Waste::FailedAttempt));
             return;
         }
-        self.dispatches.end_anew(id, Fate::Requeued, first_attempt);
-        let returns = returns + 1;
-        self.queue(number, Requeued { parent: id, prompt, first_attempt, carried: None, returns });
+        self.dispatches.end_anew(id, Fate::Requeued, first_attempt, Waste::FailedAttempt);
+        self.queue(number, Requeued::anew(id, prompt, first_attempt, returns + 1));
     }
 
     pub(super) fn queue(&mut self, number: u64, requeued: Requeued) {

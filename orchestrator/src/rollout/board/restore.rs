@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rolldock_dispatch::Fate;
+
 use super::{Board, Requeued};
 use crate::data::Prompt;
 use crate::rollout::carry::CarriedGroup;
@@ -27,7 +29,12 @@ impl Board {
     /// groups.
     pub(crate) fn restore(&mut self, restored: Restored) -> u64 {
         let Restored { resumption, queued } = restored;
-        self.dispatches.restore(resumption.next_dispatch.0, resumption.run_totals);
+        let kept = queued.iter().filter_map(|(_, _, kept)| kept.as_ref()).map(KeptGroup::tokens).sum();
+        let tokens = resumption.run_tokens.after_restart(kept);
+        self.dispatches.restore(resumption.next_dispatch.0, resumption.run_totals, tokens);
+        if let Some(measured) = resumption.meters {
+            self.restore_meters(measured);
+        }
         self.next_number = resumption.next_number;
         self.policy_version = self.policy_version.max(resumption.policy_version);
         for (queued, prompt, kept) in queued {
@@ -35,7 +42,8 @@ impl Board {
                 kept.map(|kept| Arc::new(CarriedGroup { graded: Vec::new(), samples: kept.samples }));
             let QueuedPrompt { number, parent, first_attempt, returns, .. } = queued;
             let prompt = Arc::new(prompt);
-            self.queue(number, Requeued { parent, prompt, first_attempt, carried, returns });
+            let was_judged = queued.fate == Fate::Held;
+            self.queue(number, Requeued { parent, prompt, first_attempt, carried, returns, was_judged });
         }
         let Some(first_open) = resumption.open_steps.first().map(|open| open.step) else {
             return resumption.last_step;

@@ -1,7 +1,7 @@
 //! The beginning and the end of a step, and the groups that it accepts.
 
 use rolldock_dispatch::invariants::Violation;
-use rolldock_dispatch::{CarriedSample, Fate, StepEnd};
+use rolldock_dispatch::{Bucket, CarriedSample, Fate, StepEnd, Waste};
 
 use super::{Board, Decided, Dispatch, EndedStep, Requeued, Slot};
 use crate::rollout::dispatches::SentOut;
@@ -47,6 +47,7 @@ impl Board {
                 first_attempt: earliest_attempt(&group),
                 returns: group.returns,
                 drawn_to: None,
+                brought: Some((Bucket::Held, group.tokens())),
             });
             self.keep_valid(number, group);
         }
@@ -88,10 +89,15 @@ impl Board {
         self.step = step;
         self.dispatched_new = 0;
         self.batches_opened = 1;
-        self.accepted_count = self.accepted_before.remove(&step).unwrap_or(0);
+        let accepted_before = self.accepted_before.remove(&step);
+        self.accepted_count = accepted_before.unwrap_or(0);
         self.ages.clear();
-        self.accept_rate.age();
+        // A step that goes on has aged it in an earlier process.
+        if accepted_before.is_none() {
+            self.accept_rate.age();
+        }
         self.dispatches.begin_step(step, self.target as u64, self.policy_version);
+        self.note_meters();
     }
 
     /// Decides the groups whose turn has come, until the step reaches its target.
@@ -121,7 +127,7 @@ impl Board {
         if group.staleness > rule.max {
             match rule.on_stale {
                 OnStale::Drop => {
-                    self.dispatches.end(group.dispatch, Fate::Stale);
+                    self.dispatches.end(group.dispatch, Fate::Stale, Bucket::Wasted(Waste::Stale));
                     return;
                 }
                 OnStale::Requeue => return self.send_back(group),
@@ -138,16 +144,16 @@ impl Board {
         let first_attempt = earliest_attempt(&group);
         let Group { dispatch, number, prompt, returns, .. } = group;
         if returns >= RETURNS_MAX {
-            self.dispatches.end(dispatch, Fate::Stale);
+            self.dispatches.end(dispatch, Fate::Stale, Bucket::Wasted(Waste::Stale));
             return;
         }
-        self.dispatches.end_anew(dispatch, Fate::Stale, first_attempt);
-        let returns = returns + 1;
-        self.queue(number, Requeued { parent: dispatch, prompt, first_attempt, carried: None, returns });
+        self.dispatches.end_anew(dispatch, Fate::Stale, first_attempt, Waste::Stale);
+        self.queue(number, Requeued::anew(dispatch, prompt, first_attempt, returns + 1));
     }
 
     fn accept(&mut self, mut group: Group) {
-        self.dispatches.end(group.dispatch, Fate::Accepted);
+        let bucket = if group.is_stale { Bucket::Stale } else { Bucket::Accepted };
+        self.dispatches.end(group.dispatch, Fate::Accepted, bucket);
         group.step = self.step;
         *self.ages.entry(group.staleness).or_default() += 1;
         self.accepted_count += 1;
@@ -159,7 +165,8 @@ impl Board {
         match self.flow_until {
             Some(last) if self.step < last => {
                 self.release_set_aside(0);
-                self.decided.push_back(Decided::StepEnd(self.record()));
+                let record = self.record();
+                self.decided.push_back(Decided::StepEnd(record));
                 self.dispatches.end_step(self.step, StepEnd::Reached);
                 self.enter(self.step_after(self.step));
                 self.send_back_stale();
@@ -169,12 +176,14 @@ impl Board {
         }
     }
 
-    /// The counts of the step so far.
+    /// The counts of a step that has ended. Tokens that are generated from now on count for the next one.
     pub(crate) fn record(&self) -> EndedStep {
         EndedStep {
             step: self.step,
             counts: self.counts(),
             totals: self.dispatches.step_totals().clone(),
+            tokens: self.dispatches.tokens().begin_step(),
+            tokens_run: self.dispatches.tokens().run(),
             ages: self.ages.clone(),
         }
     }
@@ -211,10 +220,11 @@ impl Board {
                 Some(Slot::Running(dispatch)) => self.cut_off_dead(dispatch),
                 Some(Slot::Valid(group)) if self.config.on_stop == OnStop::Discard => {
                     self.undecided.remove(&number);
-                    self.dispatches.end(group.dispatch, Fate::Cancelled);
+                    self.dispatches.end(group.dispatch, Fate::Cancelled, Bucket::Wasted(Waste::Cut));
                 }
                 Some(Slot::Valid(group)) => {
-                    self.dispatches.end_with(group.dispatch, Fate::Held, || kept(&group));
+                    let held = (Bucket::Held, u64::MAX);
+                    self.dispatches.end_with(group.dispatch, Fate::Held, held, || kept(&group));
                     self.slots.insert(number, Slot::Valid(group));
                 }
                 Some(slot @ Slot::Queued(_)) => {
@@ -223,8 +233,9 @@ impl Board {
                 None => {}
             }
         }
+        self.note_meters();
         self.dispatches.check()?;
-        invariants::settled(self.dispatches.step_totals())
+        invariants::settled(self.dispatches.step_totals(), &self.dispatches.tokens().step())
     }
 
     fn cut_off_dead(&mut self, dispatch: Dispatch) {

@@ -82,12 +82,13 @@ fn config(early_stop: EarlyStop, on_stop: OnStop, launch: Launch) -> BoardConfig
         max_gen_batches: 4,
         staleness: Staleness::default(),
         ledger_entries_max: 16,
+        gates: Arc::default(),
     }
 }
 
 fn feed(board: &mut Board, next_row: &mut u64) {
     let wanted = board.draw_wanted();
-    let drawn = |i: usize| Drawn { prompt: prompt(*next_row + i as u64), drawn_to: None };
+    let drawn = |i: usize| Drawn { prompt: prompt(*next_row + i as u64), drawn_to: None, counts: None };
     let prompts = (0..wanted).map(drawn).collect();
     *next_row += wanted as u64;
     board.add_prompts(wanted, prompts);

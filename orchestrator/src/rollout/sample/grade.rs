@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use rolldock_dispatch::{CarriedSample, FinishReason, PartialOutput, Spent, Stamp};
+use rolldock_dispatch::{CarriedSample, FinishReason, PartialOutput, Spent, Stamp, Waste};
 use tokio::time::Instant;
 
 use super::{Generated, SampleRequest, Tries, Unfinished};
@@ -50,6 +50,9 @@ impl SampleRequest<'_> {
         let _in_reward = self.context.waits.enter(Phase::Reward, self.subject());
         let gradings = samples.into_iter().map(|mut sample| async move {
             let asked_at = Instant::now();
+            let (book, id, tokens) = (&self.context.tokens, self.dispatch.id, u64::from(sample.tokens()));
+            // If this future is dropped, the tokens stay without a grade.
+            book.awaits_grade(id, tokens);
             let output = SampleOutput {
                 response_ids: std::mem::take(&mut sample.response_ids),
                 logprobs: std::mem::take(&mut sample.logprobs),
@@ -57,15 +60,19 @@ impl SampleRequest<'_> {
                 version_spans: std::mem::take(&mut sample.version_spans),
             };
             let grades = &self.context.grades;
-            let (output, grade) =
-                match grades.grade(&self.dispatch.prompt, output, self.context.is_cut()).await {
-                    Ok(graded) => graded,
-                    Err(Ungraded::Failed(reason)) => return Err(Unfinished::Failed(reason)),
-                    // The sample is whole; when it is resumed, only its grading is repeated.
-                    Err(Ungraded::Cut(output)) => {
-                        return Err(Unfinished::Cut(Some(Box::new(ungraded(sample, output)))));
-                    }
-                };
+            let graded = grades.grade(&self.dispatch.prompt, output, self.context.is_cut()).await;
+            book.grade_is_decided(id, tokens);
+            let (output, grade) = match graded {
+                Ok(graded) => graded,
+                Err(Ungraded::Failed(reason)) => {
+                    book.lost(id, tokens, Waste::Ungraded);
+                    return Err(Unfinished::Failed(reason));
+                }
+                // The sample is whole; when it is resumed, only its grading is repeated.
+                Err(Ungraded::Cut(output)) => {
+                    return Err(Unfinished::Cut(Some(Box::new(ungraded(sample, output)))));
+                }
+            };
             let spent = Spent { reward: asked_at.elapsed(), ..spent };
             let graded = self.sample(sample, output, grade, server, spent);
             self.context.meter.sample_finished(&graded, request_time);

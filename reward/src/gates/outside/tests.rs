@@ -34,7 +34,7 @@ fn gates(outside: &[(f64, bool)]) -> (Gates, Vec<Arc<Says>>) {
 fn ask(gates: &Gates) -> Result<(), Rejection> {
     let row =
         GateRow { ground_truth: "1".into(), data_source: "".into(), prompt: "".into(), row: Value::Null };
-    gates.ask(&GroupView::default(), &row).now_or_never().unwrap().unwrap()
+    gates.ask(&GroupView::default(), &row, true).now_or_never().unwrap().unwrap()
 }
 
 #[test]

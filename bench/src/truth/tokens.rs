@@ -1,0 +1,208 @@
+//! Every token in one bucket: what a run counts as generated is what the simulated engines count, exactly.
+//!
+//! Each case is a run of two lives: the first one is interrupted in the middle of a step, and the second one goes
+//! on from its ledger. A validation runs between two steps. In half of the cases servers fail, lose answers and
+//! send broken ones; in half of them steps follow without a cut, and a trainer announces versions faster than
+//! the staleness bound allows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rolldock::dispatch::TokenTotals;
+use rolldock::dispatch::invariants::{Violation, token_conservation};
+use rolldock::rollout::{
+    CarryLimits, EarlyStop, Launch, OnStale, OnStop, RequestShape, RolloutConfig, RolloutTimeouts, Staleness,
+    invariants,
+};
+use rolldock_reward::Gates;
+
+use crate::figures::{Bar, Figure};
+use crate::rollout::{FleetShape, Mode, config};
+
+mod engines;
+mod lives;
+
+use lives::run;
+
+const FLEET: FleetShape = FleetShape { servers: 3, mixed: false };
+/// The number of groups of a step.
+const TARGET: usize = 6;
+const SAMPLES: u32 = 4;
+const MAX_RESPONSE: u32 = 200;
+const VALIDATED_PROMPTS: usize = 5;
+
+/// The settings of a run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Case {
+    early_stop: EarlyStop,
+    on_stop: OnStop,
+    /// Whether tokens of a request that is cut off have been streamed before.
+    stream: bool,
+    request: RequestShape,
+    /// Whether steps follow each other without a cut.
+    is_flow: bool,
+    on_stale: OnStale,
+    /// Whether servers fail.
+    fails: bool,
+    /// Whether the reward takes time and sometimes fails.
+    is_slow_reward: bool,
+}
+
+impl Case {
+    /// All combinations of the stopping rules with steps and flows, calm and failing fleets. The other settings
+    /// take turns.
+    pub(crate) fn all() -> Vec<Self> {
+        let stops = [
+            (OnStop::Discard, false),
+            (OnStop::Requeue, false),
+            (OnStop::Carry, false),
+            (OnStop::Carry, true),
+        ];
+        let stale = [OnStale::Drop, OnStale::Requeue, OnStale::MaskTokens, OnStale::DeliverFlagged];
+        let mut cases = Vec::new();
+        for early_stop in [EarlyStop::First, EarlyStop::Fifo, EarlyStop::Off] {
+            for (on_stop, stream) in stops {
+                for (is_flow, fails) in [(false, false), (false, true), (true, false), (true, true)] {
+                    let turn = cases.len();
+                    // Only a sample with a request of its own can be carried.
+                    let is_whole_group = on_stop != OnStop::Carry && turn.is_multiple_of(3);
+                    cases.push(Self {
+                        early_stop,
+                        on_stop,
+                        stream,
+                        request: if is_whole_group { RequestShape::Group } else { RequestShape::Sample },
+                        is_flow,
+                        on_stale: stale[turn / 4 % stale.len()],
+                        fails,
+                        is_slow_reward: turn % 5 < 2,
+                    });
+                }
+            }
+        }
+        cases
+    }
+
+    fn name(&self) -> String {
+        let Self { early_stop, on_stop, stream, is_flow, fails, is_slow_reward, .. } = *self;
+        let mut name = format!("{early_stop}, {on_stop}");
+        let named = [
+            (stream, "streamed"),
+            (self.request == RequestShape::Group, "group requests"),
+            (is_flow, "flow"),
+            (fails, "failures"),
+            (is_slow_reward, "slow reward"),
+        ];
+        for (_, word) in named.iter().filter(|(applies, _)| *applies) {
+            name = format!("{name}, {word}");
+        }
+        if is_flow { format!("{name}, on_stale {:?}", self.on_stale) } else { name }
+    }
+
+    fn config(&self, life: u32) -> anyhow::Result<RolloutConfig> {
+        Ok(RolloutConfig {
+            run_id: format!("truthl{life}").into(),
+            workers: 2,
+            max_concurrent_prompts: 5,
+            samples_per_prompt: SAMPLES,
+            gen_batch_size: 2 * TARGET,
+            max_gen_batches: 1_000,
+            max_response_length: MAX_RESPONSE,
+            early_stop: self.early_stop,
+            on_stop: self.on_stop,
+            launch: Launch::Batch,
+            request: self.request,
+            staleness: Staleness { max: 1, on_stale: self.on_stale, ..Staleness::default() },
+            carry: CarryLimits { stream: self.stream, ..CarryLimits::default() },
+            timeouts: RolloutTimeouts {
+                sample: Duration::from_secs(20),
+                permit: Duration::from_secs(20),
+                reward: Duration::from_secs(60),
+                drain: Duration::from_secs(5),
+            },
+            ..config(FLEET, Mode::Fifo)?
+        })
+    }
+
+    /// A validation awaits all of its groups and filters none.
+    fn validation_config(&self, life: u32) -> anyhow::Result<RolloutConfig> {
+        Ok(RolloutConfig {
+            run_id: format!("truthl{life}v").into(),
+            early_stop: EarlyStop::Off,
+            on_stop: OnStop::Discard,
+            gen_batch_size: VALIDATED_PROMPTS,
+            max_gen_batches: 1,
+            gates: Arc::new(Gates::default()),
+            ..self.config(life)?
+        })
+    }
+}
+
+/// What a run counted, and what the engines counted.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) tokens: TokenTotals,
+    /// The sums of what the steps of both lives counted, each for itself.
+    pub(crate) by_steps: TokenTotals,
+    pub(crate) by_engines: u64,
+}
+
+impl Outcome {
+    /// Checks that the run, its steps and the engines say the same.
+    pub(crate) fn check(&self) -> Result<(), Violation> {
+        invariants::tokens_counted(&self.tokens, self.by_engines)?;
+        token_conservation(&self.by_steps)?;
+        invariants::tokens_counted(&self.by_steps, self.by_engines)
+    }
+}
+
+/// Runs all cases, or every fifth one.
+pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    let mut all = [0_u64; 18];
+    for case in Case::all().into_iter().step_by(if quick { 5 } else { 1 }) {
+        let outcome = run(case)?;
+        let missed = outcome.by_engines as f64 - outcome.tokens.generated as f64;
+        let name = format!("tokens of the engines that no bucket has: {}", case.name());
+        figures.push(Figure::new(name, missed, "tokens").bar(Bar::Within(0.0, 0.0)));
+        let broken = f64::from(u8::from(outcome.check().is_err()));
+        figures.push(
+            Figure::new(format!("sums that differ: {}", case.name()), broken, "").bar(Bar::AtMost(0.0)),
+        );
+        let counts = outcome.tokens.to_counts();
+        all = std::array::from_fn(|place| all[place] + counts[place]);
+    }
+    let all = TokenTotals::from_counts(all);
+    for (bucket, tokens) in all.buckets() {
+        let share = 100.0 * tokens as f64 / all.generated.max(1) as f64;
+        figures.push(Figure::new(format!("all cases: {bucket}"), share, "% of tokens"));
+    }
+    Ok(figures)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn every_token_of_the_engines_is_in_one_bucket_whatever_happens() {
+        let (mut run_buckets, mut step_buckets) = ([0; 18], [0; 18]);
+        for case in Case::all() {
+            let outcome = run(case).unwrap();
+            println!("{}: {:?}", case.name(), outcome.tokens);
+            if let Err(violation) = outcome.check() {
+                panic!("{}: {violation}: {outcome:?}", case.name());
+            }
+            let (of_run, of_steps) = (outcome.tokens.to_counts(), outcome.by_steps.to_counts());
+            run_buckets = std::array::from_fn(|place| run_buckets[place] + of_run[place]);
+            step_buckets = std::array::from_fn(|place| step_buckets[place] + of_steps[place]);
+        }
+        let absent = ["wasted_audit", "probes", "hedges"];
+        for (bucket, tokens) in TokenTotals::from_counts(step_buckets).buckets() {
+            assert!(tokens > 0 || absent.contains(&bucket), "no case puts a token into {bucket}");
+        }
+        let of_runs = TokenTotals::from_counts(run_buckets);
+        assert_eq!((of_runs.in_flight, of_runs.earlier), (0, 0), "every life has ended");
+    }
+}

@@ -1,0 +1,331 @@
+//! Response tokens, counted by what became of them.
+//!
+//! Every response token that an engine generates for a run is in exactly one [`Bucket`]. A token of a running
+//! dispatch is *in flight*. When the dispatch ends, its fate says where its tokens go. Tokens that are held or
+//! carried are in flight again when the next dispatch of their prompt begins with them, so over a run no token
+//! is counted twice.
+//!
+//! A simulated engine says how many tokens it generated for each request, so the sum of the buckets is the
+//! sum of the engines' own counters. A real engine does not say how far a request came whose connection was
+//! cut. Such tokens are an estimate, and [`TokenTotals::estimated`] says how many of the counted tokens are.
+
+use serde::Serialize;
+
+/// Why tokens are of no use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Waste {
+    /// Their request or their group was cut off, by the end of a step or an interrupt.
+    Cut,
+    /// Their sample was whole and never got a grade: the grading was cut off, or it failed.
+    Ungraded,
+    /// Their request failed before its end, or their group failed or was given up.
+    FailedAttempt,
+    /// They were generated, and their answer was lost or could not be trusted; or they were lost with the
+    /// process of the run.
+    LostAnswer,
+    /// They were too old, so they were thrown away.
+    Stale,
+    /// Their group was cut off and ran on to its end only to be measured.
+    Audit,
+}
+
+/// What became of response tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Bucket {
+    /// Their group was handed on within the staleness bound.
+    Accepted,
+    /// A gate rejected their group.
+    Filtered,
+    /// Their group is complete and counts first in the next step.
+    Held,
+    /// The next dispatch of their prompt goes on from them.
+    Carried,
+    /// Their group was handed on although it is beyond the staleness bound; the recipe masks or flags it.
+    Stale,
+    /// They are of no use.
+    Wasted(Waste),
+}
+
+/// Wasted tokens by reason; see [`Waste`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct WastedTokens {
+    /// [`Waste::Cut`].
+    pub cut: u64,
+    /// [`Waste::Ungraded`].
+    pub ungraded: u64,
+    /// [`Waste::FailedAttempt`].
+    pub failed_attempt: u64,
+    /// [`Waste::LostAnswer`].
+    pub lost_answer: u64,
+    /// [`Waste::Stale`].
+    pub stale: u64,
+    /// [`Waste::Audit`].
+    pub audit: u64,
+}
+
+impl WastedTokens {
+    /// Wasted tokens over all reasons.
+    pub fn total(&self) -> u64 {
+        let Self { cut, ungraded, failed_attempt, lost_answer, stale, audit } = self;
+        cut + ungraded + failed_attempt + lost_answer + stale + audit
+    }
+}
+
+/// Response tokens of a step or of a run, by bucket.
+///
+/// ```
+/// use rolldock_dispatch::{Bucket, TokenTotals, Waste, invariants};
+///
+/// let mut tokens = TokenTotals::default();
+/// tokens.generate(100);
+/// tokens.settle(Bucket::Accepted, 70);
+/// tokens.settle(Bucket::Wasted(Waste::Cut), 20);
+/// assert_eq!((tokens.in_flight, tokens.accepted, tokens.wasted.cut), (10, 70, 20));
+/// invariants::token_conservation(&tokens)?;
+///
+/// tokens.generated += 1;
+/// assert!(invariants::token_conservation(&tokens).is_err(), "one token is in no bucket");
+/// # Ok::<(), invariants::Violation>(())
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct TokenTotals {
+    /// Tokens that engines generated in the step, or in the run.
+    pub generated: u64,
+    /// Tokens of earlier steps with which the step began: in flight, held and carried ones. For a run it is 0,
+    /// unless its ledger is older than these counts and has tokens that the run goes on from.
+    pub earlier: u64,
+    /// Tokens of dispatches that have no fate yet.
+    pub in_flight: u64,
+    /// [`Bucket::Accepted`].
+    pub accepted: u64,
+    /// [`Bucket::Filtered`].
+    pub filtered: u64,
+    /// [`Bucket::Held`], at present.
+    pub held: u64,
+    /// [`Bucket::Carried`], at present.
+    pub carried: u64,
+    /// [`Bucket::Stale`].
+    pub stale: u64,
+    /// [`Bucket::Wasted`].
+    pub wasted: WastedTokens,
+    /// Tokens of validations, whatever became of them.
+    pub validation: u64,
+    /// Tokens that servers generated to prove that they can.
+    pub probes: u64,
+    /// Tokens of requests that were sent a second time while the first one ran. This project sends no request
+    /// twice at a time, so there are none.
+    pub hedges: u64,
+    /// How many of the tokens above are an estimate: those that were under way on a real engine when their
+    /// connection was cut.
+    pub estimated: u64,
+}
+
+impl TokenTotals {
+    /// The names of the buckets, in the order of [`TokenTotals::buckets`]. Names do not change.
+    pub const BUCKETS: [&str; 15] = [
+        "in_flight",
+        "accepted",
+        "filtered",
+        "held",
+        "carried",
+        "stale",
+        "wasted_cut",
+        "wasted_ungraded",
+        "wasted_failed_attempt",
+        "wasted_lost_answer",
+        "wasted_stale",
+        "wasted_audit",
+        "validation",
+        "probes",
+        "hedges",
+    ];
+
+    /// All buckets by name. Their sum is what was generated, and what earlier steps left.
+    pub fn buckets(&self) -> [(&'static str, u64); 15] {
+        let wasted = &self.wasted;
+        let tokens = [
+            self.in_flight,
+            self.accepted,
+            self.filtered,
+            self.held,
+            self.carried,
+            self.stale,
+            wasted.cut,
+            wasted.ungraded,
+            wasted.failed_attempt,
+            wasted.lost_answer,
+            wasted.stale,
+            wasted.audit,
+            self.validation,
+            self.probes,
+            self.hedges,
+        ];
+        std::array::from_fn(|place| (Self::BUCKETS[place], tokens[place]))
+    }
+
+    /// The counts, in the order of their buckets, with `generated`, `earlier` and `estimated` behind them.
+    pub fn to_counts(&self) -> [u64; 18] {
+        let buckets = self.buckets();
+        let others = [self.generated, self.earlier, self.estimated];
+        std::array::from_fn(|place| match buckets.get(place) {
+            Some((_, tokens)) => *tokens,
+            None => others[place - buckets.len()],
+        })
+    }
+
+    /// The inverse of [`TokenTotals::to_counts`].
+    pub fn from_counts(counts: [u64; 18]) -> Self {
+        let [in_flight, accepted, filtered, held, carried, stale, cut, ungraded, failed_attempt, rest @ ..] =
+            counts;
+        let [lost_answer, stale_wasted, audit, validation, probes, hedges, generated, earlier, estimated] =
+            rest;
+        let wasted = WastedTokens { cut, ungraded, failed_attempt, lost_answer, stale: stale_wasted, audit };
+        Self {
+            generated,
+            earlier,
+            in_flight,
+            accepted,
+            filtered,
+            held,
+            carried,
+            stale,
+            wasted,
+            validation,
+            probes,
+            hedges,
+            estimated,
+        }
+    }
+
+    /// The tokens in all buckets.
+    pub fn total(&self) -> u64 {
+        self.buckets().iter().map(|(_, tokens)| tokens).sum()
+    }
+
+    /// The share of wasted tokens in all that were generated or left by earlier steps; `None` if there are
+    /// none.
+    pub fn wasted_share(&self) -> Option<f64> {
+        let whole = self.generated + self.earlier;
+        (whole > 0).then(|| self.wasted.total() as f64 / whole as f64)
+    }
+
+    fn bucket(&mut self, bucket: Bucket) -> &mut u64 {
+        match bucket {
+            Bucket::Accepted => &mut self.accepted,
+            Bucket::Filtered => &mut self.filtered,
+            Bucket::Held => &mut self.held,
+            Bucket::Carried => &mut self.carried,
+            Bucket::Stale => &mut self.stale,
+            Bucket::Wasted(Waste::Cut) => &mut self.wasted.cut,
+            Bucket::Wasted(Waste::Ungraded) => &mut self.wasted.ungraded,
+            Bucket::Wasted(Waste::FailedAttempt) => &mut self.wasted.failed_attempt,
+            Bucket::Wasted(Waste::LostAnswer) => &mut self.wasted.lost_answer,
+            Bucket::Wasted(Waste::Stale) => &mut self.wasted.stale,
+            Bucket::Wasted(Waste::Audit) => &mut self.wasted.audit,
+        }
+    }
+
+    /// Counts tokens that an engine generated for a dispatch in flight.
+    pub fn generate(&mut self, tokens: u64) {
+        self.generated += tokens;
+        self.in_flight += tokens;
+    }
+
+    /// Moves tokens of a dispatch in flight into a bucket.
+    pub fn settle(&mut self, bucket: Bucket, tokens: u64) {
+        self.in_flight = self.in_flight.saturating_sub(tokens);
+        *self.bucket(bucket) += tokens;
+    }
+
+    /// Moves tokens from a bucket, which is [`Bucket::Held`] or [`Bucket::Carried`], to a dispatch in flight.
+    /// Returns their number: at most those in the bucket.
+    pub fn bring(&mut self, bucket: Bucket, tokens: u64) -> u64 {
+        let there = self.bucket(bucket);
+        let brought = tokens.min(*there);
+        *there -= brought;
+        self.in_flight += brought;
+        brought
+    }
+
+    /// Counts the tokens of a validation, which has a rollout of its own. Its probes are those of the run.
+    pub fn validate(&mut self, validation: &Self) {
+        let tokens = validation.generated.saturating_sub(validation.probes);
+        self.generated += tokens;
+        self.validation += tokens;
+        self.estimated += validation.estimated;
+    }
+
+    /// Counts tokens of probes.
+    pub fn probe(&mut self, tokens: u64) {
+        self.generated += tokens;
+        self.probes += tokens;
+    }
+
+    /// The counts with which the next step begins.
+    pub fn next_step(&self) -> Self {
+        let Self { in_flight, held, carried, .. } = *self;
+        Self { earlier: in_flight + held + carried, in_flight, held, carried, ..Self::default() }
+    }
+
+    /// The counts of a run that goes on in another process, whose waiting prompts have `kept` tokens. Other
+    /// tokens that were in flight, held or carried are lost. If there are more than the ledger has counted, its
+    /// first processes did not count tokens.
+    pub fn after_restart(&self, kept: u64) -> Self {
+        let there = self.in_flight + self.held + self.carried;
+        let mut after = Self { in_flight: 0, held: 0, carried: kept, ..*self };
+        after.wasted.lost_answer += there.saturating_sub(kept);
+        after.earlier += kept.saturating_sub(there);
+        after
+    }
+
+    /// Takes back that a dispatch was accepted: its rows never reached the queue.
+    pub fn take_back(&mut self, accepted: u64) {
+        let within = accepted.min(self.accepted);
+        self.accepted -= within;
+        self.stale = self.stale.saturating_sub(accepted - within);
+        self.in_flight += accepted;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::invariants::token_conservation;
+
+    fn some() -> TokenTotals {
+        TokenTotals::from_counts(std::array::from_fn(|place| place as u64 + 1))
+    }
+
+    #[test]
+    fn counts_and_their_fields_are_each_other() {
+        let counts = some().to_counts();
+        assert_eq!(counts, std::array::from_fn(|place| place as u64 + 1));
+        assert_eq!(some().wasted.total(), (7..=12).sum());
+        assert_eq!(some().total(), (1..=15).sum());
+        assert_eq!((some().generated, some().earlier, some().estimated), (16, 17, 18));
+    }
+
+    #[test]
+    fn a_token_is_in_one_bucket_whatever_happens_to_it() {
+        let mut tokens = TokenTotals::default();
+        tokens.generate(1_000);
+        tokens.settle(Bucket::Carried, 400);
+        tokens.settle(Bucket::Held, 300);
+        tokens.settle(Bucket::Filtered, 100);
+        tokens.probe(2);
+        assert_eq!(token_conservation(&tokens), Ok(()));
+        let next = tokens.next_step();
+        assert_eq!((next.earlier, next.in_flight, next.generated), (900, 200, 0));
+        assert_eq!(token_conservation(&next), Ok(()));
+        tokens.bring(Bucket::Carried, 400);
+        assert_eq!((tokens.carried, tokens.in_flight), (0, 600));
+        tokens.settle(Bucket::Accepted, 600);
+        assert_eq!((token_conservation(&tokens), tokens.generated), (Ok(()), 1_002));
+        tokens.take_back(250);
+        assert_eq!((tokens.accepted, tokens.in_flight), (350, 250));
+        let after = tokens.after_restart(310);
+        assert_eq!((after.carried, after.wasted.lost_answer), (310, 240), "held 300 and 250 in flight");
+        assert_eq!(token_conservation(&after), Ok(()));
+        assert_eq!(TokenTotals::default().after_restart(5).earlier, 5);
+    }
+}

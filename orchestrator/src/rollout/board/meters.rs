@@ -1,0 +1,66 @@
+//! What a run has measured so far, as its ledger keeps it.
+
+use std::sync::Arc;
+
+use rolldock_ledger::{GateRecord, MetersRecord};
+
+use super::Board;
+use crate::data::DrawCounts;
+use crate::rollout::accept_rate::AcceptRate;
+
+/// What is measured, besides what the gates and the accept rate count themselves.
+#[derive(Debug, Default)]
+pub(super) struct Meters {
+    /// The counts of the data's source when it returned the last prompt that was sent out. A prompt that waits
+    /// is drawn again by the next process, and counted then.
+    drawn: DrawCounts,
+    written: Option<MetersRecord>,
+}
+
+impl Board {
+    /// Writes what the run has measured, if it has changed.
+    pub(super) fn note_meters(&mut self) {
+        if !self.dispatches.keeps_journal() {
+            return;
+        }
+        let gates = self.config.gates.counts().into_iter();
+        let record = MetersRecord {
+            accept_rate: self.accept_rate.to_bits(),
+            overlong_dropped: self.meters.drawn.overlong_dropped,
+            overlong_truncated: self.meters.drawn.overlong_truncated,
+            gates: gates
+                .map(|gate| GateRecord {
+                    name: Arc::clone(&gate.name),
+                    passed: gate.passed,
+                    rejected: gate.rejected,
+                    kept: gate.kept,
+                })
+                .collect(),
+        };
+        if self.meters.written.as_ref() != Some(&record) {
+            self.dispatches.note_meters(&record);
+            self.meters.written = Some(record);
+        }
+    }
+
+    /// Notes the counts of the data's source when it returned the prompt that is sent out now.
+    pub(super) fn note_drawn(&mut self, counts: Option<DrawCounts>) {
+        let Some(counts) = counts else { return };
+        let before = std::mem::replace(&mut self.meters.drawn, counts);
+        if before.overlong_dropped != counts.overlong_dropped
+            || before.overlong_truncated != counts.overlong_truncated
+        {
+            self.note_meters();
+        }
+    }
+
+    /// Goes on from what an earlier process has measured.
+    pub(super) fn restore_meters(&mut self, measured: MetersRecord) {
+        self.accept_rate = AcceptRate::from_bits(measured.accept_rate);
+        self.meters.drawn.overlong_dropped = measured.overlong_dropped;
+        self.meters.drawn.overlong_truncated = measured.overlong_truncated;
+        for GateRecord { name, passed, rejected, kept } in measured.gates {
+            self.config.gates.go_on(&name, passed, rejected, kept);
+        }
+    }
+}

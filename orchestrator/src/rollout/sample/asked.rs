@@ -1,0 +1,84 @@
+//! What an engine generates for a request is counted once, whether the request ends or is dropped.
+
+use rolldock_dispatch::{DispatchId, Waste};
+use tokio::time::Instant;
+
+use super::{StepContext, Trouble};
+use crate::engine::{Admission, EngineError, Generation, Progress};
+use crate::rollout::tokens::Counted;
+
+/// A request that an engine works on. If it is dropped before its caller has said how it ended, the end of its
+/// group says what becomes of its tokens.
+pub(super) struct Asked<'a> {
+    context: &'a StepContext,
+    dispatch: DispatchId,
+    samples: u32,
+    since: Instant,
+    progress: Progress,
+    is_counted: bool,
+}
+
+impl<'a> Asked<'a> {
+    /// Must be made before the engine's future, so that it is dropped after it.
+    pub(super) fn new(
+        context: &'a StepContext,
+        dispatch: DispatchId,
+        samples: u32,
+        progress: &Progress,
+    ) -> Self {
+        let (since, progress) = (Instant::now(), progress.clone());
+        Self { context, dispatch, samples, since, progress, is_counted: false }
+    }
+
+    /// Counts a whole answer.
+    pub(super) fn answered(mut self, generation: &Generation) {
+        self.is_counted = true;
+        let tokens = generation.samples.iter().map(|sample| sample.response_ids.len() as u64).sum();
+        self.context.tokens.generated(self.dispatch, Counted::known(tokens));
+    }
+
+    /// Counts a request that has failed: `kept` of its tokens go on, and the others are of no use.
+    pub(super) fn failed(mut self, kept: u64, trouble: &Trouble) {
+        self.is_counted = true;
+        let waste = self.waste(trouble);
+        let was_admitted = match trouble {
+            Trouble::Engine(error) => error.admission() == Admission::Possible,
+            Trouble::ServerLost | Trouble::NoPermit(_) | Trouble::Cut => true,
+        };
+        let all = if was_admitted { self.counted() } else { Counted::default() };
+        let tokens = &self.context.tokens;
+        tokens.generated(self.dispatch, Counted::known(kept));
+        tokens.generated_in_vain(Counted { tokens: all.tokens.saturating_sub(kept), ..all }, waste);
+    }
+
+    fn waste(&self, trouble: &Trouble) -> Waste {
+        match trouble {
+            Trouble::Cut => Waste::Cut,
+            Trouble::Engine(EngineError::BadAnswer { .. }) => Waste::LostAnswer,
+            Trouble::Engine(EngineError::Failed { .. }) if self.progress.generated().is_whole => {
+                Waste::LostAnswer
+            }
+            Trouble::Engine(_) | Trouble::ServerLost | Trouble::NoPermit(_) => Waste::FailedAttempt,
+        }
+    }
+
+    /// What the engine says that it generated, or else what has arrived and an estimate of the rest: engines
+    /// do not say how far a request came whose connection was cut.
+    fn counted(&self) -> Counted {
+        let generated = self.progress.generated();
+        if let Some(tokens) = generated.tokens {
+            return Counted::known(tokens);
+        }
+        let arrived = generated.arrived;
+        let tokens = self.context.meter.tokens_by(self.since.elapsed(), self.samples).max(arrived);
+        Counted { tokens, estimated: tokens - arrived }
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if !self.is_counted {
+            self.context.tokens.generated(self.dispatch, self.counted());
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The response tokens of this process, of which each is in exactly one bucket.
+//!
+//! Requests count what engines generated for them, as soon as that is known. The tokens are then in flight for
+//! their dispatch, and the end of the dispatch says what becomes of them: [`Dispatches`](super::Dispatches)
+//! settles them where it counts the fate. Tokens that are of no use before that, such as those of a failed
+//! attempt, leave at once.
+//!
+//! # Invariants
+//! Conservation ([`token_conservation`]) holds at every moment, over the step and over the run, and the tokens in
+//! flight are those of the open dispatches. A request that is dropped after its dispatch has ended counts as cut.
+//!
+//! The lock of the book is taken after that of the board, if both are held.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+use rolldock_dispatch::invariants::{Violation, token_conservation};
+use rolldock_dispatch::{Bucket, DispatchId, TokenTotals, Waste};
+
+/// A number of tokens, and how many of them are an estimate.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    pub(crate) tokens: u64,
+    pub(crate) estimated: u64,
+}
+
+impl Counted {
+    /// Tokens of which the number is known.
+    pub(crate) fn known(tokens: u64) -> Self {
+        Self { tokens, estimated: 0 }
+    }
+}
+
+/// The tokens of an open dispatch.
+#[derive(Debug, Clone, Copy, Default)]
+struct Open {
+    /// Those that may still be of use.
+    live: u64,
+    /// Those of whole samples that wait for their grades.
+    ungraded: u64,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    run: TokenTotals,
+    step: TokenTotals,
+    open: BTreeMap<DispatchId, Open>,
+    /// Tokens of probes that are counted.
+    probes: u64,
+}
+
+impl Inner {
+    fn both(&mut self) -> [&mut TokenTotals; 2] {
+        [&mut self.run, &mut self.step]
+    }
+
+    fn generate(&mut self, counted: Counted) {
+        for totals in self.both() {
+            totals.generate(counted.tokens);
+            totals.estimated += counted.estimated;
+        }
+    }
+
+    fn settle(&mut self, bucket: Bucket, tokens: u64) {
+        for totals in self.both() {
+            totals.settle(bucket, tokens);
+        }
+    }
+}
+
+/// Counts tokens by bucket.
+#[derive(Debug, Default)]
+pub(crate) struct TokenBook {
+    inner: Mutex<Inner>,
+}
+
+impl TokenBook {
+    /// Goes on from the counts of an earlier process.
+    pub(crate) fn restore(&self, run: TokenTotals) {
+        let mut inner = self.inner.lock();
+        inner.run = run;
+        inner.step = run.next_step();
+    }
+
+    /// Ends the counts of a step and returns them. What is counted from now on counts for the next step, such as
+    /// a validation between two steps.
+    pub(crate) fn begin_step(&self) -> TokenTotals {
+        let mut inner = self.inner.lock();
+        let next = inner.run.next_step();
+        std::mem::replace(&mut inner.step, next)
+    }
+
+    /// Enters a dispatch. It begins with the tokens that `brought` names: their bucket and number.
+    pub(crate) fn dispatched(&self, id: DispatchId, brought: Option<(Bucket, u64)>) {
+        let mut inner = self.inner.lock();
+        let mut live = 0;
+        if let Some((bucket, tokens)) = brought {
+            live = inner.run.bring(bucket, tokens);
+            inner.step.bring(bucket, live);
+        }
+        inner.open.insert(id, Open { live, ungraded: 0 });
+    }
+
+    /// Counts tokens that an engine generated for a dispatch.
+    pub(crate) fn generated(&self, id: DispatchId, counted: Counted) {
+        let mut inner = self.inner.lock();
+        inner.generate(counted);
+        match inner.open.get_mut(&id) {
+            Some(open) => open.live += counted.tokens,
+            // Its task was aborted, and ended later than the dispatch.
+            None => inner.settle(Bucket::Wasted(Waste::Cut), counted.tokens),
+        }
+    }
+
+    /// Counts tokens that an engine generated and that are of no use to their dispatch.
+    pub(crate) fn generated_in_vain(&self, counted: Counted, waste: Waste) {
+        let mut inner = self.inner.lock();
+        inner.generate(counted);
+        inner.settle(Bucket::Wasted(waste), counted.tokens);
+    }
+
+    /// Notes that tokens of a dispatch in flight are of no use any more.
+    pub(crate) fn lost(&self, id: DispatchId, tokens: u64, waste: Waste) {
+        let mut inner = self.inner.lock();
+        let Some(open) = inner.open.get_mut(&id) else { return };
+        let tokens = tokens.min(open.live);
+        open.live -= tokens;
+        inner.settle(Bucket::Wasted(waste), tokens);
+    }
+
+    /// Notes that a whole sample waits for its grade.
+    pub(crate) fn awaits_grade(&self, id: DispatchId, tokens: u64) {
+        if let Some(open) = self.inner.lock().open.get_mut(&id) {
+            open.ungraded += tokens;
+        }
+    }
+
+    /// Notes that a whole sample waits for its grade no longer.
+    pub(crate) fn grade_is_decided(&self, id: DispatchId, tokens: u64) {
+        if let Some(open) = self.inner.lock().open.get_mut(&id) {
+            open.ungraded = open.ungraded.saturating_sub(tokens);
+        }
+    }
+
+    /// Notes that the group of a dispatch is complete and has `tokens`. Others belong to samples that failed.
+    pub(crate) fn complete(&self, id: DispatchId, tokens: u64) {
+        let mut inner = self.inner.lock();
+        let Some(open) = inner.open.get_mut(&id) else { return };
+        let failed = open.live.saturating_sub(tokens);
+        open.live -= failed;
+        inner.settle(Bucket::Wasted(Waste::FailedAttempt), failed);
+    }
+
+    /// Ends a dispatch. Its first `kept` tokens go into `bucket`; the others are cut off.
+    pub(crate) fn ended(&self, id: DispatchId, bucket: Bucket, kept: u64) {
+        let mut inner = self.inner.lock();
+        let Some(Open { live, ungraded }) = inner.open.remove(&id) else { return };
+        let is_cut = bucket == Bucket::Wasted(Waste::Cut);
+        let kept = if is_cut { 0 } else { kept.min(live) };
+        let ungraded = ungraded.min(live - kept);
+        inner.settle(bucket, kept);
+        inner.settle(Bucket::Wasted(Waste::Ungraded), ungraded);
+        inner.settle(Bucket::Wasted(Waste::Cut), live - kept - ungraded);
+    }
+
+    /// Notes that tokens that were carried are too old to go on from.
+    pub(crate) fn carried_in_vain(&self, tokens: u64) {
+        let mut inner = self.inner.lock();
+        let brought = inner.run.bring(Bucket::Carried, tokens);
+        inner.step.bring(Bucket::Carried, brought);
+        inner.settle(Bucket::Wasted(Waste::Stale), brought);
+    }
+
+    /// Counts the tokens of a validation.
+    pub(crate) fn validated(&self, validation: &TokenTotals) {
+        self.inner.lock().both().into_iter().for_each(|totals| totals.validate(validation));
+    }
+
+    /// Counts the tokens of probes, of which there are `total` since the process began.
+    pub(crate) fn probed(&self, total: u64) {
+        let mut inner = self.inner.lock();
+        let new = total.saturating_sub(inner.probes);
+        inner.probes = inner.probes.max(total);
+        inner.both().into_iter().for_each(|totals| totals.probe(new));
+    }
+
+    /// The counts of the run so far.
+    pub(crate) fn run(&self) -> TokenTotals {
+        self.inner.lock().run
+    }
+
+    /// The counts of the step so far.
+    pub(crate) fn step(&self) -> TokenTotals {
+        self.inner.lock().step
+    }
+
+    /// Checks conservation, and that the tokens in flight are those of `open` dispatches.
+    pub(crate) fn check(&self, open: usize) -> Result<(), Violation> {
+        let inner = self.inner.lock();
+        token_conservation(&inner.run)?;
+        token_conservation(&inner.step)?;
+        let live: u64 = inner.open.values().map(|open| open.live).sum();
+        if (live, live, open) == (inner.run.in_flight, inner.step.in_flight, inner.open.len()) {
+            return Ok(());
+        }
+        Err(Violation(format!(
+            "tokens in flight={} in the run and {} in the step, but open dispatches={open} of {} have {live}",
+            inner.run.in_flight,
+            inner.step.in_flight,
+            inner.open.len()
+        )))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: DispatchId = DispatchId(3);
+
+    fn counted(tokens: u64, estimated: u64) -> Counted {
+        Counted { tokens, estimated }
+    }
+
+    #[test]
+    fn what_a_dispatch_leaves_is_split_by_reason() {
+        let book = TokenBook::default();
+        book.begin_step();
+        book.dispatched(ID, None);
+        book.generated(ID, Counted::known(100));
+        book.generated_in_vain(counted(9, 4), Waste::LostAnswer);
+        book.lost(ID, 10, Waste::FailedAttempt);
+        book.awaits_grade(ID, 40);
+        book.grade_is_decided(ID, 15);
+        assert_eq!(book.check(1), Ok(()));
+        book.ended(ID, Bucket::Carried, 50);
+        let step = book.step();
+        assert_eq!((step.carried, step.wasted.ungraded, step.wasted.cut), (50, 25, 15));
+        assert_eq!((step.wasted.lost_answer, step.wasted.failed_attempt), (9, 10));
+        assert_eq!((step.generated, step.estimated, step.in_flight), (109, 4, 0));
+        book.generated(ID, Counted::known(7));
+        assert_eq!(book.step().wasted.cut, 22, "a request that is dropped too late");
+        assert_eq!(book.check(0), Ok(()));
+    }
+
+    #[test]
+    fn the_next_step_begins_with_what_is_left() {
+        let book = TokenBook::default();
+        book.dispatched(ID, None);
+        book.generated(ID, Counted::known(60));
+        book.ended(ID, Bucket::Carried, u64::MAX);
+        assert_eq!(book.begin_step().carried, 60);
+        let next = DispatchId(4);
+        book.dispatched(next, Some((Bucket::Carried, 60)));
+        book.generated(next, Counted::known(5));
+        book.complete(next, 62);
+        book.ended(next, Bucket::Accepted, u64::MAX);
+        let step = book.step();
+        assert_eq!((step.earlier, step.generated, step.carried), (60, 5, 0));
+        assert_eq!((step.accepted, step.wasted.failed_attempt), (62, 3));
+        book.probed(2);
+        book.probed(3);
+        book.validated(&TokenTotals { generated: 8, probes: 3, ..TokenTotals::default() });
+        assert_eq!((book.run().probes, book.run().validation, book.run().generated), (3, 5, 73));
+        assert_eq!(book.check(0), Ok(()));
+    }
+}
