@@ -198,7 +198,7 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
     (&["rollout.carry.*"], Verdict::Allowed),
     (&["rollout.bias_guard.*"], Verdict::Warned(COLLECTED)),
     (&["timeouts.*"], Verdict::Allowed),
-    (&["validation.every_steps", "validation.priority"], Verdict::Allowed),
+    (&["validation.before_training", "validation.every_steps", "validation.priority"], Verdict::Allowed),
     (&["validation.samples_per_prompt", "validation.sampling.*"], Verdict::Warned(MEASURED)),
     (
         &[
@@ -250,7 +250,7 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
         &["queue.partition"],
         Verdict::Refused("what was accepted is recorded in the old partition, and would be accepted again"),
     ),
-    (&["queue.tasks", "queue.capacity_rows", "queue.on_full"], Verdict::Refused(DECLARED)),
+    (&["queue.tasks", "queue.capacity_rows", "queue.on_full", "queue.lease_s"], Verdict::Refused(DECLARED)),
     (
         &["queue.durability"],
         Verdict::Warned("rows and the ledger survive what the new value says from here on"),

@@ -60,9 +60,10 @@ impl<'a> Steps<'a> {
         };
         let collecting = async {
             let _stop = stop.clone().drop_guard();
+            self.validate_before().await?;
             match recipe.policy.mode {
                 PolicyMode::FullyAsync => self.flow().await,
-                PolicyMode::Sync | PolicyMode::OneStepOff => self.step_by_step().await,
+                PolicyMode::Off | PolicyMode::Sync | PolicyMode::OneStepOff => self.step_by_step().await,
             }
         };
         let (silence, ended) = tokio::join!(watching, collecting);
@@ -138,7 +139,7 @@ impl<'a> Steps<'a> {
         let puts = self.puts();
         let done = CancellationToken::new();
         let following = self.progress.follow(first, self.manager.view(), done.clone());
-        let measured = Measured { run: self.run, progress: self.progress, scope: self.scope.clone() };
+        let measured = self.measured();
         let ended = async |metrics: Box<StepMetrics>| {
             self.progress.say(&step_table(&metrics));
             measured.validate_after(metrics.step).await
@@ -190,15 +191,28 @@ impl<'a> Steps<'a> {
     }
 
     async fn validate_after(&self, step: u64) -> anyhow::Result<()> {
-        Measured { run: self.run, progress: self.progress, scope: self.scope.clone() }
-            .validate_after(step)
-            .await
+        self.measured().validate_after(step).await
+    }
+
+    /// Measures the policy before its training, if the recipe asks for that and the run has dispatched nothing yet.
+    async fn validate_before(&self) -> anyhow::Result<()> {
+        let asks = self.run.recipe.validation.as_ref().is_some_and(|validation| validation.before_training);
+        if !asks || self.manager.run_totals().dispatched > 0 || self.scope.token().is_cancelled() {
+            return Ok(());
+        }
+        self.validate_after(0).await
+    }
+
+    fn measured(&self) -> Measured<'a> {
+        let Self { run, queue, progress, .. } = *self;
+        Measured { run, queue, progress, scope: self.scope.clone() }
     }
 }
 
 /// What a validation needs.
 struct Measured<'a> {
     run: &'a Run,
+    queue: &'a RunQueue,
     progress: &'a Progress,
     scope: Scope,
 }
@@ -229,6 +243,7 @@ impl Measured<'_> {
             .map(|group| group.samples.iter().map(|sample| sample.acc).collect())
             .collect();
         self.progress.say(&validation_line(step, validation.samples_per_prompt, &accs));
+        self.queue.keep_validation(step, &output.groups).await;
         Ok(())
     }
 }
