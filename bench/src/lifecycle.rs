@@ -52,6 +52,7 @@ struct Plan {
     mode: PolicyMode,
     early_stop: EarlyStop,
     on_stop: OnStop,
+    launch: Launch,
     max_staleness: u64,
     /// How servers are paused while they are updated.
     pause: PauseMode,
@@ -62,21 +63,30 @@ const SYNC: Plan = Plan {
     mode: PolicyMode::Sync,
     early_stop: EarlyStop::Fifo,
     on_stop: OnStop::Requeue,
-    max_staleness: 1,
+    launch: Launch::OnDemand,
+    max_staleness: 0,
     pause: PauseMode::Keep,
 };
 const PUBLISHED: Plan = Plan {
     name: "published recipe (first, discard, trained in turn)",
     early_stop: EarlyStop::First,
     on_stop: OnStop::Discard,
+    launch: Launch::Batch,
     ..SYNC
 };
-const ONE_STEP_OFF: Plan =
-    Plan { name: "one_step_off (fifo, carry)", mode: PolicyMode::OneStepOff, on_stop: OnStop::Carry, ..SYNC };
+const ONE_STEP_OFF: Plan = Plan {
+    name: "one_step_off (fifo, carry)",
+    mode: PolicyMode::OneStepOff,
+    on_stop: OnStop::Carry,
+    launch: Launch::Batch,
+    max_staleness: 1,
+    ..SYNC
+};
 const FULLY_ASYNC: Plan = Plan {
     name: "fully_async (fifo, carry, max_staleness 2)",
     mode: PolicyMode::FullyAsync,
     on_stop: OnStop::Carry,
+    launch: Launch::Batch,
     max_staleness: 2,
     pause: PauseMode::Abort,
     ..SYNC
@@ -167,7 +177,7 @@ impl World {
             max_concurrent_prompts: CONCURRENT_PROMPTS,
             early_stop: plan.early_stop,
             on_stop: plan.on_stop,
-            launch: Launch::Batch,
+            launch: plan.launch,
             staleness: Staleness { max: plan.max_staleness, is_announced, ..Staleness::default() },
             ..config(FLEET, Mode::Fifo)?
         };

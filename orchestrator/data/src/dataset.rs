@@ -9,10 +9,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::Serialize;
-use xxhash_rust::xxh3::Xxh3;
 
 use crate::cursor::{DatasetCursor, Order};
-use crate::prompt::{row_uid, update_text};
+use crate::prompt::{row_hashes, row_uid};
 use crate::reader::{RowLocation, for_each_row};
 use crate::schema::{Row, Schema};
 use crate::spool::{IdentifiedRows, SpoolWriter};
@@ -237,12 +236,7 @@ impl Scan {
 
     /// How many equal rows came before this one.
     fn count_occurrence(&mut self, row: &Row) -> u32 {
-        let mut hasher = Xxh3::new();
-        row.prompt.update(&mut hasher);
-        let prompt = hasher.digest128();
-        update_text(&mut hasher, &row.answer);
-        let prompt_and_answer = hasher.digest128();
-
+        let (prompt, prompt_and_answer) = row_hashes(&row.prompt, &row.answer);
         let (first_answer, conflicting) = self.answers.entry(prompt).or_insert((prompt_and_answer, false));
         if *first_answer != prompt_and_answer && !*conflicting {
             *conflicting = true;

@@ -14,14 +14,17 @@
 //! - Memory grows by at most 20 bytes a row while prompts are drawn (offset, identity, order), and by about
 //!   100 more while the files are read. The text of rows is not kept in memory.
 //!
+//! [`prepare`] makes such files once, from those that were downloaded.
+//!
 //! # Deliberately absent
-//! Downloads, and filters other than the one on length: other tools prepare a data set once.
+//! Downloads, and filters other than those on length and duplicates.
 
 mod codec;
 mod config;
 mod cursor;
 mod dataset;
 mod error;
+mod prepare;
 mod prompt;
 mod reader;
 mod schema;
@@ -34,6 +37,7 @@ pub use config::{Columns, DatasetConfig, Duplicates, OverlongPrompts};
 pub use cursor::DatasetCursor;
 pub use dataset::{Dataset, DatasetReport, PromptLengths};
 pub use error::{DataError, RowPlace};
+pub use prepare::{Prepare, PrepareError, Prepared, Split, prepare};
 pub use prompt::{DataFields, Message, Prompt, PromptContent};
 pub use rolldock_dispatch::{Position, PromptUid};
 pub use source::{DrawCounts, PromptSource};

@@ -21,6 +21,15 @@ pub(crate) fn row_uid(source: &str, prompt: &PromptContent, answer: &str, occurr
     PromptUid(hasher.digest())
 }
 
+/// The hashes by which rows are compared: that of the prompt, and that of prompt and answer.
+pub(crate) fn row_hashes(prompt: &PromptContent, answer: &str) -> (u128, u128) {
+    let mut hasher = Xxh3::new();
+    prompt.update(&mut hasher);
+    let of_prompt = hasher.digest128();
+    update_text(&mut hasher, answer);
+    (of_prompt, hasher.digest128())
+}
+
 /// One visit to a data-set row, in the form that is sent to an engine.
 ///
 /// Clones are cheap: they share ids and texts.

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PolicyMode {
-    /// It never runs ahead.
+    /// There is no trainer. The version never changes.
+    Off,
+    /// It never runs ahead: every group is of the version that the trainer has announced last.
     #[default]
     Sync,
     /// It runs one step ahead.

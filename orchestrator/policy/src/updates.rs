@@ -233,7 +233,9 @@ impl Driver {
         match self.state.terms().mode {
             // `asked` is not used here, but stays open: `at_boundary` reports an error once it is closed.
             PolicyMode::FullyAsync => self.at_once(&end).await,
-            PolicyMode::Sync | PolicyMode::OneStepOff => self.between_steps(&mut asked, &end).await,
+            PolicyMode::Off | PolicyMode::Sync | PolicyMode::OneStepOff => {
+                self.between_steps(&mut asked, &end).await;
+            }
         }
     }
 

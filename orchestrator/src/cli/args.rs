@@ -2,6 +2,7 @@
 
 mod connections;
 mod copies;
+mod data;
 mod examples;
 mod fleet;
 mod history;
@@ -17,6 +18,7 @@ use rolldock_queue::Durability;
 
 pub(super) use connections::ServiceConnectionArgs;
 pub(super) use copies::{ExportArgs, ExportFormat, RestoreArgs, SalvageArgs, SnapshotArgs};
+pub(super) use data::{DataArgs, DataCommand, PrepareArgs};
 pub(super) use fleet::{EngineDialect, FleetArgs, FleetCommand, ProxyArgs};
 pub(super) use history::LedgerArgs;
 pub(super) use reward::{AdvantageArgs, RewardArgs, RewardCommand, ScoreArgs};
@@ -62,6 +64,9 @@ pub enum Command {
     /// Look at the fleet of a run or a proxy, and change it
     #[command(after_help = examples::FLEET)]
     Fleet(FleetArgs),
+    /// Make the data files of a recipe
+    #[command(after_help = examples::DATA)]
+    Data(DataArgs),
     /// Look into a queue, or serve one
     #[command(after_help = examples::QUEUE)]
     Queue(QueueArgs),

@@ -5,6 +5,7 @@
 
 mod args;
 mod consume;
+mod data;
 mod file;
 mod fleet;
 mod generate;
@@ -67,6 +68,7 @@ async fn run_command(cli: Cli) -> ExitCode {
         Command::Simengine(args) => simengine::serve(args).await.map(done),
         Command::Proxy(args) => proxy::run(args).await.map(done),
         Command::Fleet(args) => fleet::run(args).await.map(done),
+        Command::Data(args) => data::run(args).await.map(done),
         Command::Queue(args) => queue::run(args).await.map(done),
         Command::Ledger(args) => history::run(args).await.map(done),
         Command::Reward(args) => reward::run(args).await.map(done),

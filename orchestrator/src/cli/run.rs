@@ -22,8 +22,13 @@ pub(super) async fn run(args: RunArgs, progress: &Progress) -> anyhow::Result<Ex
         set.push(format!("run.steps={steps}"));
     }
     let servers_wait = args.wait_for_servers.map(|wait| seconds("--wait-for-servers", wait)).transpose()?;
+    let is_kept = args.recipe.is_none();
     let file = recipe_file(args.recipe, args.resume.as_deref())?;
-    let loaded = Recipe::load(&file, &LoadOptions { set, endpoints: args.endpoints });
+    let options = LoadOptions { set, endpoints: args.endpoints };
+    let loaded = match is_kept {
+        true => Recipe::load_kept(&file, &options),
+        false => Recipe::load(&file, &options),
+    };
     let recipe = loaded.map_err(|error| with_out(error, args.out.clone(), &file))?;
     let asked = args.resume.clone().or(args.out).or(recipe.run.out.clone());
     let out = choose_out(asked, &file)?;
@@ -87,7 +92,7 @@ fn check_changes(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
     if !file.exists() {
         return Ok(());
     }
-    let before = Recipe::load(&file, &LoadOptions::default())?;
+    let before = Recipe::load_kept(&file, &LoadOptions::default())?;
     let changes = changes(&before, recipe)?;
     let refused: Vec<String> = changes
         .iter()

@@ -198,7 +198,7 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
     (&["rollout.carry.*"], Verdict::Allowed),
     (&["rollout.bias_guard.*"], Verdict::Warned(COLLECTED)),
     (&["timeouts.*"], Verdict::Allowed),
-    (&["validation.every_steps", "validation.priority"], Verdict::Allowed),
+    (&["validation.before_training", "validation.every_steps", "validation.priority"], Verdict::Allowed),
     (&["validation.samples_per_prompt", "validation.sampling.*"], Verdict::Warned(MEASURED)),
     (
         &[
@@ -258,6 +258,7 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
             "queue.columns.*",
             "queue.capacity_rows",
             "queue.on_full",
+            "queue.lease_s",
         ],
         Verdict::Refused(DECLARED),
     ),

@@ -17,7 +17,7 @@ mod rollout;
 use rolldock_listener::ConnectionLimits;
 
 use super::layers::Layers;
-use super::{Complaint, Files, Recipe};
+use super::{Complaint, Files, Origin, Recipe};
 use crate::engine::SamplingParams;
 use crate::rollout::{Launch, RequestShape};
 
@@ -34,6 +34,7 @@ const SECONDS_MAX: f64 = 1e7;
 
 struct Checks<'a> {
     layers: &'a Layers,
+    origin: Origin,
     complaints: Vec<Complaint>,
 }
 
@@ -47,8 +48,8 @@ impl Checks<'_> {
 }
 
 /// Runs all checks and returns all complaints.
-pub(super) fn check(recipe: &Recipe, layers: &Layers) -> Vec<Complaint> {
-    let mut checks = Checks { layers, complaints: Vec::new() };
+pub(super) fn check(recipe: &Recipe, origin: Origin, layers: &Layers) -> Vec<Complaint> {
+    let mut checks = Checks { layers, origin, complaints: Vec::new() };
     fleet::check(recipe, &mut checks);
     check_rollout(recipe, &mut checks);
     check_sampling(&recipe.rollout.sampling, "rollout.sampling", &mut checks);
@@ -100,7 +101,7 @@ fn check_rollout(recipe: &Recipe, checks: &mut Checks<'_>) {
     checks.require(
         recipe.filter.enable
             || !rollout.early_stop.awaits_all()
-            || rollout.launch == Launch::OnDemand
+            || recipe.launch() == Launch::OnDemand
             || rollout.gen_batch_size >= rollout.train_batch_size,
         "rollout.gen_batch_size",
         || "a synchronous step without a filter collects one generation batch; expected at least train_batch_size".to_owned(),

@@ -19,6 +19,7 @@ mod change;
 mod checks;
 mod choices;
 mod error;
+mod files;
 mod layers;
 mod messages;
 mod sections;
@@ -28,12 +29,14 @@ use std::path::{Path, PathBuf};
 pub use change::{Change, Verdict, changes};
 pub use choices::{AdvantageEstimator, OnShort, Transport};
 pub use error::{Complaint, RecipeError};
+pub use files::LookedFor;
 pub use sections::{
     Carry, ColumnType, Consumer, Data, Files, Filter, Fleet, Limits, MaxLoads, Model, OutsideGate,
     OverlongShaping, Policy, Queue, Recipe, Reward, RewardGuard, Rollout, Run, Simulated, Task, Tasks,
-    Timeouts, Validation, ValidationPriority,
+    Timeouts, VALIDATION, Validation, ValidationPriority,
 };
 
+use crate::policy::PolicyMode;
 use layers::Layers;
 
 /// The settings that the command line adds to a recipe.
@@ -43,6 +46,15 @@ pub struct LoadOptions {
     pub set: Vec<String>,
     /// URLs that replace `fleet.endpoints` and the simulated fleet.
     pub endpoints: Vec<String>,
+}
+
+/// Where a recipe comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// A user's file.
+    Written,
+    /// A run's directory. The run began with the recipe, perhaps under an older version.
+    Kept,
 }
 
 /// A key whose value the resolved recipe does not have.
@@ -60,11 +72,28 @@ impl Recipe {
     /// [`RecipeError::Unreadable`] if `path` itself cannot be read or has no key. Otherwise
     /// [`RecipeError::Wrong`] with all mistakes that were found, each with its place.
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, RecipeError> {
+        Self::load_as(Origin::Written, path, options)
+    }
+
+    /// Reads the recipe that a run keeps in its directory, like [`Recipe::load`]. Recipes of versions before
+    /// `policy.mode = "off"` are read as what they meant then.
+    ///
+    /// # Errors
+    /// The errors of [`Recipe::load`].
+    pub fn load_kept(path: &Path, options: &LoadOptions) -> Result<Self, RecipeError> {
+        Self::load_as(Origin::Kept, path, options)
+    }
+
+    fn load_as(origin: Origin, path: &Path, options: &LoadOptions) -> Result<Self, RecipeError> {
         let layers = Layers::read(path, options)?;
         let mut resolved = layers.resolve::<Self>()?;
         if let Some(recipe) = &mut resolved.value {
+            if origin == Origin::Kept && recipe.policy.mode == PolicyMode::Sync && !recipe.names_announcer() {
+                recipe.policy.mode = PolicyMode::Off;
+            }
+            recipe.resolve_defaults_of_mode();
             recipe.find_files(path, &layers);
-            let further = checks::check(recipe, &layers);
+            let further = checks::check(recipe, origin, &layers);
             resolved.add(further);
         }
         match resolved.value {
@@ -114,13 +143,10 @@ impl Recipe {
 
     fn find_files(&mut self, recipe: &Path, layers: &Layers) {
         let recipe_folder = recipe.parent().unwrap_or(Path::new(""));
-        let find = |path: &Path, key: &[&str]| -> PathBuf {
-            if path.as_os_str().is_empty() {
-                return path.to_owned();
-            }
+        let mut looked_for = LookedFor::default();
+        let mut find = |path: &Path, key: &[&str]| -> PathBuf {
             let named_in = layers.folder_of(key).unwrap_or(Path::new(""));
-            let candidates = [named_in.join(path), recipe_folder.join(path)];
-            candidates.into_iter().find(|candidate| candidate.exists()).unwrap_or_else(|| path.to_owned())
+            looked_for.find(path, [named_in, recipe_folder])
         };
         for path in self.data.train.paths_mut() {
             *path = find(path, &["data", "train"]);
@@ -138,6 +164,7 @@ impl Recipe {
                 *text = find(Path::new(text.as_str()), &["model", key]).to_string_lossy().into_owned();
             }
         }
+        self.looked_for = looked_for;
     }
 }
 

@@ -5,12 +5,14 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::*;
-use crate::data::OverlongPrompts;
+use crate::data::{Duplicates, OverlongPrompts};
 use crate::engine::SamplingParams;
 use crate::policy::{PolicyMode, UpdatePause};
-use crate::rollout::OnStale;
+use crate::rollout::{Launch, OnStale};
 
-const MINIMAL: &str = r#"
+const MINIMAL: &str = r#"run.steps = 1
+[policy]
+mode = "off"
 [model]
 name = "m"
 tokenizer = "builtin"
@@ -54,7 +56,7 @@ fn every_recipe_of_ours_loads() {
             count += 1;
         }
     }
-    assert!(count >= 4, "found {count} recipes");
+    assert!(count >= 5, "found {count} recipes");
 }
 
 #[test]
@@ -73,10 +75,15 @@ fn the_published_run_is_carried_in_full() {
         SamplingParams { temperature: 1.0, top_p: 1.0, top_k: -1, stop_token_ids: vec![] }
     );
     assert_eq!(recipe.fleet.max_loads_per_server, MaxLoads::Fixed(256));
+    assert_eq!((recipe.policy.mode, recipe.policy.staleness_max()), (PolicyMode::Sync, 0));
+    assert_eq!((recipe.launch(), recipe.reward.advantage), (Launch::Batch, AdvantageEstimator::Grpo));
+    assert_eq!((recipe.data.epochs, recipe.data.duplicates), (Some(10), Duplicates::Drop));
+    assert!(recipe.is_announced_to() && recipe.queue.listen.is_some());
     let overlong = recipe.reward.overlong.as_ref().unwrap();
     assert_eq!((overlong.buffer_length, overlong.penalty_factor), (512, 1.0));
     assert!(recipe.filter.enable);
     let validation = recipe.validation.as_ref().unwrap();
+    assert!(validation.before_training);
     assert_eq!((validation.samples_per_prompt, validation.every_steps), (8, 10));
     assert_eq!(validation.sampling.temperature, 0.6);
     let trainer = &recipe.trainer;
@@ -133,13 +140,13 @@ fn a_base_that_is_its_own_base_is_an_error() {
 #[test]
 fn complaints_name_file_line_key_and_what_was_expected() {
     let unknown = complaint(&format!("{MINIMAL}wokers = 3\n"));
-    assert!(unknown.starts_with("r.toml:14:1: `rollout.wokers`: unknown field `wokers`"), "{unknown}");
+    assert!(unknown.starts_with("r.toml:16:1: `rollout.wokers`: unknown field `wokers`"), "{unknown}");
     assert!(unknown.contains("did you mean `workers`?"), "{unknown}");
-    assert!(unknown.contains("14 | wokers = 3"), "{unknown}");
+    assert!(unknown.contains("16 | wokers = 3"), "{unknown}");
 
     let wrong_type = complaint(&format!("{MINIMAL}workers = \"many\"\n"));
     assert!(
-        wrong_type.starts_with("r.toml:14:11: `rollout.workers`: invalid type: string \"many\""),
+        wrong_type.starts_with("r.toml:16:11: `rollout.workers`: invalid type: string \"many\""),
         "{wrong_type}"
     );
 
@@ -234,7 +241,7 @@ fn a_value_from_a_base_is_blamed_on_the_base() {
     let path = folder.path().join("r.toml");
     fs::write(&path, "base = \"base.toml\"\n").unwrap();
     let error = Recipe::load(&path, &LoadOptions::default()).unwrap_err().to_string();
-    assert!(error.contains("base.toml:14:11: `rollout.workers`: expected 1 to 4096, found 0"), "{error}");
+    assert!(error.contains("base.toml:16:11: `rollout.workers`: expected 1 to 4096, found 0"), "{error}");
 }
 
 #[test]
@@ -272,15 +279,15 @@ fn an_options_value_may_be_a_bare_word_but_only_one_line() {
 fn carets_stay_below_what_they_mean() {
     let error = complaint(&format!("{MINIMAL}workers\t=\t0\n"));
     let lines: Vec<&str> = error.lines().collect();
-    assert_eq!(lines[2..], ["14 | workers = 0", "   |           ^"], "{error}");
+    assert_eq!(lines[2..], ["16 | workers = 0", "   |           ^"], "{error}");
 }
 
 #[test]
 fn one_of_several_endpoints_is_pointed_at() {
     let fleet = "[fleet]\nendpoints = [\"http://a:1\", \"http://b:2/v1\", \"http://a:1/\"]";
     let error = complaint(&MINIMAL.replace("[fleet.simulated]\nservers = 2", fleet));
-    assert!(error.contains("r.toml:8:28: `fleet.endpoints.1`: expected the server's base URL"), "{error}");
-    assert!(error.contains("r.toml:8:45: `fleet.endpoints.2`: this endpoint is listed twice"), "{error}");
+    assert!(error.contains("r.toml:10:28: `fleet.endpoints.1`: expected the server's base URL"), "{error}");
+    assert!(error.contains("r.toml:10:45: `fleet.endpoints.2`: this endpoint is listed twice"), "{error}");
 }
 
 #[test]
@@ -323,6 +330,22 @@ fn what_can_never_work_is_refused_by_key() {
         (&["policy.mode=async"], "policy.mode"),
         (&["policy.mode=one_step_off", "policy.max_staleness=0"], "policy.max_staleness"),
         (&["policy.max_staleness=1048577"], "policy.max_staleness"),
+        (&["policy.mode=sync"], "policy.mode"),
+        (&["policy.watch=checkpoints"], "policy.watch"),
+        (&["queue.consumer={task=\"train\",take_groups=8,announces=true}"], "queue.consumer.announces"),
+        (
+            &["policy.mode=sync", "queue.consumer={task=\"train\",take_groups=7,announces=true}"],
+            "queue.consumer.take_groups",
+        ),
+        (&["queue.lease_s=0"], "queue.lease_s"),
+        (
+            &[
+                "queue.partition=validation",
+                "data.validation=v.jsonl",
+                "validation={every_steps=1,samples_per_prompt=1}",
+            ],
+            "queue.partition",
+        ),
         (&["policy.on_stale=keep"], "policy.on_stale"),
         (&["policy.listen=localhost:7401"], "policy.listen"),
         (&["policy.token=\"\""], "policy.token"),
@@ -353,10 +376,6 @@ fn what_can_never_work_is_refused_by_key() {
         (&["queue.capacity_rows=3", "queue.on_full=drop_oldest"], "queue.capacity_rows"),
         (&["queue.capacity_rows=63", "run.steps=2"], "queue.capacity_rows"),
         (&["queue.consumer={task=\"other\",take_groups=1}"], "queue.consumer.task"),
-        (
-            &["queue.consumer={task=\"train\",take_groups=1,keep_last_steps=1}"],
-            "queue.consumer.keep_last_steps",
-        ),
         (&["queue.listen=localhost"], "queue.listen"),
         (&["queue.listen=127.0.0.1:0", "queue.capacity_rows=3"], "queue.capacity_rows"),
         (&["queue.token=\"\""], "queue.token"),
@@ -402,7 +421,17 @@ fn limits_are_refused_only_beyond_their_edge() {
         &["policy.mode=fully_async", "policy.max_staleness=1048576"],
         &["policy.update.method=http", "policy.update.url=\"http://trainer:80/push\""],
         &["policy.update.method=command", "policy.update.command=[\"./push.sh\"]"],
-        &["queue.consumer={task=\"train\",take_groups=1,train_s=2,announces=true}"],
+        &[
+            "policy.mode=fully_async",
+            "queue.consumer={task=\"train\",take_groups=1,train_s=2,announces=true}",
+        ],
+        &["policy.mode=sync", "policy.listen=127.0.0.1:0"],
+        &["policy.mode=sync", "queue.consumer={task=\"train\",take_groups=8,announces=true}"],
+        &[
+            "policy.mode=sync",
+            "policy.max_staleness=1",
+            "queue.consumer={task=\"train\",take_groups=7,announces=true}",
+        ],
     ] {
         let options =
             LoadOptions { set: sets.iter().map(|set| (*set).to_owned()).collect(), ..Default::default() };
@@ -420,11 +449,12 @@ fn a_secret_is_read_and_never_written() {
 
 #[test]
 fn the_policy_is_read_with_its_defaults_and_without_its_token() {
-    let written = "[policy]\nmode = \"fully_async\"\nlisten = \"127.0.0.1:7401\"\ntoken = \"hush-1234\"\n\
-                   [policy.update]\nmethod = \"reload\"\ncache_salt = true\ntimeouts = { pause = 5 }\n";
-    let recipe = load_text(&format!("{MINIMAL}{written}"), &LoadOptions::default()).unwrap();
+    let written = "mode = \"fully_async\"\nlisten = \"127.0.0.1:7401\"\ntoken = \"hush-1234\"\n\
+                   update = { method = \"reload\", cache_salt = true, timeouts = { pause = 5 } }\n";
+    let text = MINIMAL.replace("mode = \"off\"\n", written);
+    let recipe = load_text(&text, &LoadOptions::default()).unwrap();
     let policy = &recipe.policy;
-    assert_eq!((policy.mode, policy.max_staleness, policy.pacing), (PolicyMode::FullyAsync, 1, true));
+    assert_eq!((policy.mode, policy.max_staleness, policy.pacing), (PolicyMode::FullyAsync, Some(1), true));
     assert_eq!(policy.on_stale, OnStale::Requeue);
     assert_eq!(policy.address(), Some(([127, 0, 0, 1], 7401).into()));
     assert_eq!((policy.update.rpc.as_str(), policy.update.pause), ("reload_weights", UpdatePause::Keep));
@@ -436,6 +466,88 @@ fn the_policy_is_read_with_its_defaults_and_without_its_token() {
     assert!(!printed.contains("hush"), "{printed}");
     let without_token = Policy { token: None, ..recipe.policy.clone() };
     assert_eq!(toml::from_str::<Recipe>(&printed).unwrap().policy, without_token);
+}
+
+#[test]
+fn the_mode_decides_defaults_that_are_not_written() {
+    let of = |sets: &[&str]| {
+        let set = sets.iter().map(|set| (*set).to_owned()).collect();
+        let recipe = load_text(MINIMAL, &LoadOptions { set, ..Default::default() }).unwrap();
+        (recipe.policy.max_staleness, recipe.rollout.launch)
+    };
+    let listen = "policy.listen=127.0.0.1:0";
+    assert_eq!(of(&["policy.mode=sync", listen]), (Some(0), Some(Launch::OnDemand)));
+    assert_eq!(of(&["policy.mode=one_step_off", listen]), (Some(1), Some(Launch::Batch)));
+    assert_eq!(of(&["policy.mode=fully_async"]), (Some(1), Some(Launch::Batch)));
+    assert_eq!(of(&["policy.mode=off"]).1, Some(Launch::Batch));
+    let named = ["policy.mode=sync", listen, "policy.max_staleness=1", "rollout.launch=batch"];
+    assert_eq!(of(&named), (Some(1), Some(Launch::Batch)), "what is written counts");
+}
+
+#[test]
+fn a_synchronous_run_without_a_trainer_is_refused_with_the_keys_to_set() {
+    for text in
+        [MINIMAL.replace("mode = \"off\"", "mode = \"sync\""), MINIMAL.replace("mode = \"off\"\n", "")]
+    {
+        let error = complaint(&text);
+        for words in ["`policy.mode`: ", "policy.listen, policy.watch", "policy.mode = \"off\""] {
+            assert!(error.contains(words), "{words} in {error}");
+        }
+    }
+}
+
+/// A recipe of a version in which `sync` went on without a trainer, and which had one bound for all modes.
+#[test]
+fn the_recipe_of_an_older_run_means_what_it_meant() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recipe.toml");
+    let old = MINIMAL
+        .replace("run.steps = 1\n", "")
+        .replace("mode = \"off\"", "mode = \"sync\"\nmax_staleness = 1");
+    fs::write(&path, &old).unwrap();
+    let load = |sets: &[&str]| {
+        let set = sets.iter().map(|set| (*set).to_owned()).collect();
+        Recipe::load_kept(&path, &LoadOptions { set, ..Default::default() }).unwrap().policy
+    };
+    let kept = load(&[]);
+    assert_eq!((kept.mode, kept.max_staleness), (PolicyMode::Off, Some(1)));
+    let announced = load(&["policy.listen=127.0.0.1:0"]);
+    assert_eq!((announced.mode, announced.staleness_max()), (PolicyMode::Sync, 1));
+    let error = Recipe::load(&path, &LoadOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("`policy.mode`") && error.contains("`run.steps`"), "{error}");
+}
+
+#[test]
+fn a_run_that_would_wait_for_room_for_ever_is_refused() {
+    let endless = MINIMAL.replace("run.steps = 1\n", "");
+    let refused = complaint(&endless);
+    assert!(refused.contains("`run.steps`") && refused.contains("queue.on_full = \"refuse\""), "{refused}");
+    for key in
+        ["queue.on_full=refuse", "queue.on_full=drop_oldest", "queue.listen=127.0.0.1:0", "run.steps=2"]
+    {
+        let options = LoadOptions { set: vec![key.to_owned()], ..Default::default() };
+        load_text(&endless, &options).unwrap_or_else(|error| panic!("{key}: {error}"));
+    }
+    let consumer = "queue.consumer={task=\"train\",take_groups=1,keep_last_steps=1}".to_owned();
+    let kept = load_text(&endless, &LoadOptions { set: vec![consumer], ..Default::default() }).unwrap_err();
+    assert!(kept.contains("`queue.consumer.keep_last_steps`"), "{kept}");
+}
+
+#[test]
+fn files_that_are_not_found_are_remembered_with_their_places() {
+    let folder = tempfile::tempdir().unwrap();
+    let inner = folder.path().join("inner");
+    fs::create_dir(&inner).unwrap();
+    fs::write(inner.join("base.toml"), MINIMAL).unwrap();
+    let path = folder.path().join("r.toml");
+    fs::write(&path, "base = \"inner/base.toml\"\n").unwrap();
+    let places =
+        |recipe: &Recipe| recipe.looked_for.places(recipe.data.train.paths()[0].as_path()).map(<[_]>::to_vec);
+    let recipe = Recipe::load(&path, &LoadOptions::default()).unwrap();
+    let expected = vec![inner.join("t.jsonl"), folder.path().join("t.jsonl"), PathBuf::from("t.jsonl")];
+    assert_eq!(places(&recipe), Some(expected));
+    fs::write(folder.path().join("t.jsonl"), "").unwrap();
+    assert_eq!(places(&Recipe::load(&path, &LoadOptions::default()).unwrap()), None);
 }
 
 #[test]

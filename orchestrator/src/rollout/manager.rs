@@ -224,6 +224,9 @@ impl AgentLoopManager {
         {
             let mut board = self.board.lock();
             begin(&mut board);
+            // An update that has reached no server may have left the bound of its version here.
+            let fresh_from = board.fresh_from_at(board.policy_version());
+            self.signals.fresh_from.send_replace(fresh_from);
             state.publish(&context, &mut board);
         }
         // This is noted before the first await, so that it holds even if this future is dropped.

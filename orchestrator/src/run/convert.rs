@@ -72,7 +72,7 @@ pub(super) fn rollout_config(recipe: &Recipe, run_id: &str, gates: Arc<Gates>) -
         gen_batch_size: rollout.gen_batch_size,
         max_gen_batches: rollout.max_gen_batches,
         max_response_length: rollout.max_response_length,
-        launch: rollout.launch,
+        launch: recipe.launch(),
         early_stop: rollout.early_stop,
         on_stop: rollout.on_stop,
         request: rollout.request,
@@ -105,7 +105,7 @@ pub(super) fn rollout_config(recipe: &Recipe, run_id: &str, gates: Arc<Gates>) -
 pub(super) fn staleness(recipe: &Recipe) -> Staleness {
     let policy = &recipe.policy;
     Staleness {
-        max: policy.max_staleness,
+        max: policy.staleness_max(),
         on_stale: policy.on_stale,
         pacing: policy.pacing,
         is_announced: recipe.is_announced_to(),
@@ -116,7 +116,7 @@ pub(super) fn staleness(recipe: &Recipe) -> Staleness {
 
 /// The recipe's mode, and its bound on staleness.
 pub(super) fn policy_terms(policy: &recipe::Policy) -> PolicyTerms {
-    PolicyTerms { mode: policy.mode, max_staleness: policy.max_staleness }
+    PolicyTerms { mode: policy.mode, max_staleness: policy.staleness_max() }
 }
 
 /// How the queue is served to other processes.
@@ -147,7 +147,7 @@ pub(super) struct Claims {
 pub(super) fn claims(recipe: &Recipe) -> Claims {
     let policy = &recipe.policy;
     Claims {
-        max_staleness: recipe.is_announced_to().then_some(policy.max_staleness),
+        max_staleness: recipe.is_announced_to().then(|| policy.staleness_max()),
         stale: match policy.on_stale {
             OnStale::Drop | OnStale::Requeue => Stale::Drop,
             OnStale::MaskTokens | OnStale::DeliverFlagged => Stale::Deliver,

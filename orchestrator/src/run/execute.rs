@@ -12,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::directory::{StartingDirectory, write_whole};
 use super::going_on::{Unfinished, resume_command};
 use super::journalling::RunJournal;
-use super::policy::{RunPolicy, last_announcement};
+use super::policy::{EarlierVersions, RunPolicy};
 use super::queue::RunQueue;
 use super::secrets::record_secrets;
 use super::signals::{Ending, Endings};
@@ -20,7 +20,6 @@ use super::steps::{Collected, Steps};
 use super::summary::Summary;
 use super::{Run, convert, members};
 use crate::data::DrawCounts;
-use crate::policy::Announcement;
 use crate::report::{Progress, say, say_error};
 use crate::rollout::{AgentLoopManager, PromptFeed};
 use crate::scope::Scope;
@@ -139,10 +138,10 @@ async fn start(
 ) -> anyhow::Result<Started> {
     let Records { queue, ledger } = records;
     steps.token().run_until_cancelled(run.check_reward()).await.unwrap_or(Ok(()))?;
-    let last = resumption.as_ref().map(last_announcement).transpose()?.flatten();
+    let earlier = resumption.as_ref().map(EarlierVersions::of).transpose()?.unwrap_or_default();
     queue.allow_earlier(resumption.as_ref())?;
     let (manager, prompts) = open_rollout(run, ledger, resumption, steps, services).await?;
-    let serving = Serving::open(run, queue, ledger, &manager, last, services).await?;
+    let serving = Serving::open(run, queue, ledger, &manager, earlier, services).await?;
     record_secrets(&run.out, &run.recipe)?;
     write_whole(&run.out.join(RECIPE_FILE), &run.recipe.to_toml()?)?;
     Ok(Started { manager, prompts, serving })
@@ -241,7 +240,7 @@ impl Serving {
         queue: &RunQueue,
         ledger: &RunJournal,
         manager: &AgentLoopManager,
-        last: Option<Announcement>,
+        earlier: EarlierVersions,
         services: &Scope,
     ) -> anyhow::Result<Self> {
         let recipe = &run.recipe;
@@ -253,7 +252,7 @@ impl Serving {
             None => Vec::new(),
         };
         let (partition, writer) = (queue.partition(), ledger.writer.clone());
-        let policy = RunPolicy::open(run, manager.control(), partition, writer, last, services).await?;
+        let policy = RunPolicy::open(run, manager.control(), partition, writer, earlier, services).await?;
         let versions = policy.as_ref().map(|policy| policy.state().clone());
         let consuming = recipe.queue.consumer.clone().map(|consumer| {
             let claims = convert::claims(recipe);

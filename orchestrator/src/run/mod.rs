@@ -34,16 +34,18 @@ mod simulated;
 mod steps;
 mod summary;
 mod threads;
+mod validation_rows;
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::data::{Dataset, PromptSource, TextCodec};
+use crate::data::{DataError, Dataset, PromptSource, TextCodec};
 use crate::policy::PolicyMode;
-use crate::recipe::Recipe;
+use crate::recipe::{Recipe, Validation};
 use crate::report::Progress;
 use crate::rollout::RolloutParts;
 use crate::scope::Scope;
@@ -151,7 +153,7 @@ impl Run {
             rollout.max_gen_batches,
             rollout.early_stop,
             rollout.on_stop,
-            rollout.launch,
+            self.recipe.launch(),
         ));
         lines.push(format!("policy: {}", policy_plan(&self.recipe)));
         lines.push(format!("reward: {}", self.recipe.reward.scored_by()));
@@ -164,16 +166,16 @@ impl Run {
                 overlong.buffer_length, rollout.max_response_length
             ));
         }
-        let step_rows = rollout.train_batch_size * rollout.samples_per_prompt as usize;
         if let Some(listen) = &self.recipe.queue.listen {
             lines.push(format!("queue: served at http://{listen} until all rows are taken"));
-        } else if self.recipe.queue.consumer.is_none() && self.recipe.run.steps.is_none() {
-            lines.push(format!(
-                "note: no consumer takes rows while it runs, so the queue (queue.capacity_rows={}) is full after \
-                 {} steps",
-                self.recipe.queue.capacity_rows,
-                self.recipe.queue.capacity_rows / step_rows.max(1)
-            ));
+            let step_rows = rollout.train_batch_size * rollout.samples_per_prompt as usize;
+            let capacity = self.recipe.queue.capacity_rows;
+            if capacity < step_rows {
+                lines.push(format!(
+                    "note: queue.capacity_rows={capacity} is less than the {step_rows} rows of a step, so a trainer \
+                     that takes whole steps would wait for ever"
+                ));
+            }
         }
         lines.push(format!(
             "rows go to: {} (partition {:?})",
@@ -221,10 +223,13 @@ impl Run {
 /// How far generation runs ahead, and where versions are announced.
 fn policy_plan(recipe: &Recipe) -> String {
     let policy = &recipe.policy;
+    if policy.mode == PolicyMode::Off {
+        return format!(
+            "{}, there is no trainer and the version stays {}",
+            policy.mode, policy.first_version
+        );
+    }
     if !recipe.is_announced_to() {
-        if policy.mode == PolicyMode::Sync {
-            return policy.mode.to_string();
-        }
         return format!(
             "{}; note: no trainer announces versions (policy.listen, policy.watch, queue.consumer.announces), so the \
              version stays {}",
@@ -239,7 +244,7 @@ fn policy_plan(recipe: &Recipe) -> String {
     format!(
         "{}, at most {} versions behind{}; versions are announced {}; servers are updated by {}, pause {}",
         policy.mode,
-        policy.max_staleness,
+        policy.staleness_max(),
         if policy.pacing { ", paced" } else { "" },
         announced.join(" and "),
         policy.update.method,
@@ -249,16 +254,32 @@ fn policy_plan(recipe: &Recipe) -> String {
 
 fn open_data(recipe: &Recipe) -> anyhow::Result<(Arc<TextCodec>, Dataset, Option<Dataset>)> {
     let codec = Arc::new(TextCodec::open(&convert::codec_config(&recipe.model, unix_seconds()))?);
-    let train = Dataset::open(convert::train_data(&recipe.data))?;
+    let open = |config| Dataset::open(config).map_err(|error| with_places(error, recipe));
+    let train = open(convert::train_data(&recipe.data))?;
     let validation = match convert::validation_data(&recipe.data) {
-        Some(config) if validates(recipe) => Some(Dataset::open(config)?),
+        Some(config) if validates(recipe) => Some(open(config)?),
         _ => None,
     };
     Ok((codec, train, validation))
 }
 
+/// The error of a data file that does not exist also says where the file was looked for.
+fn with_places(error: DataError, recipe: &Recipe) -> anyhow::Error {
+    let places = match &error {
+        DataError::Read { file, reason } if reason.kind() == ErrorKind::NotFound => {
+            recipe.looked_for.places(file)
+        }
+        _ => None,
+    };
+    let Some(places) = places else { return error.into() };
+    let whole = |place: &PathBuf| std::path::absolute(place).unwrap_or_else(|_| place.clone());
+    let places: Vec<String> = places.iter().map(|place| whole(place).display().to_string()).collect();
+    anyhow::anyhow!("{error}; it was looked for at {}", places.join(", "))
+}
+
 /// Whether the run is long enough to come to its first validation; data that is never read need not be there.
 fn validates(recipe: &Recipe) -> bool {
     let steps = recipe.run.steps.unwrap_or(u64::MAX);
-    recipe.validation.as_ref().is_some_and(|validation| steps >= validation.every_steps)
+    let reaches = |validation: &Validation| validation.before_training || steps >= validation.every_steps;
+    recipe.validation.as_ref().is_some_and(reaches)
 }

@@ -2,6 +2,7 @@
 //! are told.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use futures::FutureExt;
@@ -18,26 +19,60 @@ use crate::rollout::{InWait, Phase, RolloutControl, Staleness, Subject};
 use crate::scope::Scope;
 use rolldock_ledger::{LedgerWriter, Record, Resumption};
 
+/// The pause before an update that has reached no server is tried again between two steps. It doubles up to the
+/// maximum.
+const UPDATE_PAUSE_MIN: Duration = Duration::from_secs(1);
+const UPDATE_PAUSE_MAX: Duration = Duration::from_secs(60);
+
 /// The policy versions of a run whose recipe lets versions be announced.
 pub(super) struct RunPolicy {
     updates: Updates,
     control: RolloutControl,
     rule: Staleness,
     mode: PolicyMode,
+    /// The version of the last step, with the first step that began with it.
+    begun: Mutex<Option<Begun>>,
     /// The sources of announcements, which are open as long as this value lives.
     _sources: Announcements,
 }
 
+/// A version, and the first step that began with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Begun {
+    version: u64,
+    first_step: u64,
+}
+
+/// What an earlier life of the run has left of its versions.
+#[derive(Debug, Default)]
+pub(super) struct EarlierVersions {
+    /// The last announcement.
+    last: Option<Announcement>,
+    begun: Option<Begun>,
+}
+
+impl EarlierVersions {
+    /// # Errors
+    /// If the ledger's announcement cannot be read.
+    pub(super) fn of(resumption: &Resumption) -> anyhow::Result<Self> {
+        let parsed = resumption.weights.as_deref().map(serde_json::from_str).transpose();
+        let last = parsed.context("the run's ledger has weights that are no announcement")?;
+        let version = resumption.policy_version;
+        let begun = resumption.version_since_step.map(|first_step| Begun { version, first_step });
+        Ok(Self { last, begun })
+    }
+}
+
 impl RunPolicy {
-    /// Resumes servers that an earlier life of the run left paused, and listens for announcements. `last` is
-    /// the earlier life's last announcement, and the servers are brought to its version. Returns `None` if
-    /// versions cannot be announced.
+    /// Resumes servers that an earlier life of the run left paused, and listens for announcements. The servers
+    /// are brought to the version of the earlier life's last announcement. Returns `None` if versions cannot be
+    /// announced.
     pub(super) async fn open(
         run: &Run,
         control: RolloutControl,
         partition: Partition,
         ledger: LedgerWriter,
-        last: Option<Announcement>,
+        earlier: EarlierVersions,
         scope: &Scope,
     ) -> anyhow::Result<Option<Self>> {
         let rule = convert::staleness(&run.recipe);
@@ -48,7 +83,7 @@ impl RunPolicy {
         let follower = Follower { control: control.clone(), partition, ledger, updating: Mutex::new(None) };
         let terms = convert::policy_terms(policy);
         let served = control.policy_version();
-        let state = match last.filter(|last| last.version >= served) {
+        let state = match earlier.last.filter(|last| last.version >= served) {
             Some(last) => {
                 // If the ledger has the announcement but not yet the run's new version, the earlier life ended
                 // between the two records. The servers had the version before both.
@@ -70,7 +105,8 @@ impl RunPolicy {
         if let Some(address) = sources.address() {
             say(&format!("policy versions are announced at http://{address}/v1/policy/announce"));
         }
-        Ok(Some(Self { updates, control, rule, mode: policy.mode, _sources: sources }))
+        let begun = Mutex::new(earlier.begun);
+        Ok(Some(Self { updates, control, rule, mode: policy.mode, begun, _sources: sources }))
     }
 
     /// The versions, for announcements from this process.
@@ -81,21 +117,49 @@ impl RunPolicy {
     /// Brings a pending version to the servers between two steps, and waits until they have the version that
     /// `step` needs in the run's mode.
     pub(super) async fn before_step(&self, step: u64) -> anyhow::Result<()> {
-        let behind = match self.mode {
-            PolicyMode::Sync => 0,
-            PolicyMode::OneStepOff => 1,
-            PolicyMode::FullyAsync => return Ok(()),
+        let by_number = self.rule.claim_version(step, 0);
+        let wanted = match self.mode {
+            PolicyMode::Off | PolicyMode::FullyAsync => return Ok(()),
+            PolicyMode::Sync => by_number.max(self.after_last_version(step)),
+            PolicyMode::OneStepOff => by_number.saturating_sub(1),
         };
-        let wanted = self.rule.claim_version(step, 0).saturating_sub(behind).max(self.rule.first_version);
+        let wanted = wanted.max(self.rule.first_version);
+        let mut pause = UPDATE_PAUSE_MIN;
         loop {
             let announced = self.state().announced();
-            if self.updates.at_boundary().await? >= wanted {
+            let served = self.updates.at_boundary().await?;
+            if served >= wanted {
+                self.begin(step, served);
                 return Ok(());
             }
+            // If a version is announced that no server has, its update has failed and is tried again.
+            let has_failed = self.state().announced() > served;
+            let phase = if has_failed { Phase::Update } else { Phase::Trainer };
             let detail = format!("version={wanted} for step={step}");
             let subject = Subject { detail: Some(detail.into()), ..Subject::default() };
-            let _waiting = self.control.waits().enter(Phase::Trainer, subject);
-            self.state().until_announced(announced + 1).await;
+            let _waiting = self.control.waits().enter(phase, subject);
+            let news = self.state().until_announced(announced + 1);
+            if has_failed {
+                let has_come = tokio::time::timeout(pause, news).await.is_ok();
+                pause = if has_come { UPDATE_PAUSE_MIN } else { (pause * 2).min(UPDATE_PAUSE_MAX) };
+            } else {
+                news.await;
+            }
+        }
+    }
+
+    /// The version above that of the steps before `step`, if these are all that the trainer trains on with it;
+    /// otherwise 0. A trainer may leave out numbers, so the number of a version alone does not say how many steps
+    /// it has trained on.
+    fn after_last_version(&self, step: u64) -> u64 {
+        let is_complete = |begun: &Begun| step >= begun.first_step + self.rule.steps_per_version.max(1);
+        self.begun.lock().filter(is_complete).map_or(0, |begun| begun.version + 1)
+    }
+
+    fn begin(&self, step: u64, version: u64) {
+        let mut begun = self.begun.lock();
+        if begun.is_none_or(|begun| begun.version != version) {
+            *begun = Some(Begun { version, first_step: step });
         }
     }
 
@@ -117,12 +181,6 @@ impl RunPolicy {
 /// The ledger's record of announced weights, with which a run that goes on brings its servers to them.
 fn weights_record(announcement: &Announcement) -> Record {
     Record::Weights { announcement: serde_json::json!(announcement).to_string().into() }
-}
-
-/// The announcement of the last weights that the ledger knows.
-pub(super) fn last_announcement(resumption: &Resumption) -> anyhow::Result<Option<Announcement>> {
-    let parsed = resumption.weights.as_deref().map(serde_json::from_str).transpose();
-    parsed.context("the run's ledger has weights that are no announcement")
 }
 
 /// The parts of the run that are told of a version.

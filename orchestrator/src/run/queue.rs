@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::convert::{Claims, seconds};
 use super::serve::{serve_queue, until_taken};
+use super::validation_rows::ValidationRows;
 use crate::policy::PolicyState;
 use crate::recipe::{ColumnType, Consumer, Recipe};
 use crate::rollout::Group;
@@ -46,6 +47,7 @@ pub fn queue_folder(dir: &Path) -> PathBuf {
 pub(super) struct RunQueue {
     queue: TransferQueue,
     partition: Partition,
+    validation: Option<ValidationRows>,
     put_deadline: Duration,
     /// The first step whose groups the consumer leaves alone.
     kept_from_step: u64,
@@ -81,14 +83,20 @@ impl RunQueue {
             columns: settings.columns.iter().map(column).collect(),
             on_full: settings.on_full,
             length_columns: ["prompt_ids", "response_ids"].map(str::to_owned).to_vec(),
+            lease_ms: seconds(settings.lease_s).as_millis() as u64,
             ..PartitionSpec::new(&settings.partition, settings.tasks.names(), settings.capacity_rows)
         };
         let partition = queue.declare(spec).await?;
+        let validation = match recipe.validation {
+            Some(_) => Some(ValidationRows::open(&queue).await?),
+            None => None,
+        };
         let kept = settings.consumer.as_ref().map_or(0, |consumer| consumer.keep_last_steps);
         let kept_from_step = recipe.run.steps.map_or(u64::MAX, |steps| steps.saturating_sub(kept) + 1);
         Ok(Self {
             queue,
             partition,
+            validation,
             put_deadline: seconds(recipe.timeouts.queue_put),
             kept_from_step,
             step_groups: recipe.rollout.train_batch_size as u64,
@@ -153,9 +161,20 @@ impl RunQueue {
         Ok(())
     }
 
+    /// Keeps the groups of the validation after `step`. If they cannot be kept, the run goes on without them.
+    pub(super) async fn keep_validation(&self, step: u64, groups: &[Group]) {
+        let Some(validation) = &self.validation else { return };
+        if let Err(error) = validation.put(step, groups).await {
+            tracing::warn!(step, %error, "the rows of a validation are not kept");
+        }
+    }
+
     /// Tells the queue that the run puts nothing more.
     pub(super) fn end_of_puts(&self) {
         self.partition.end_of_puts();
+        if let Some(validation) = &self.validation {
+            validation.end_of_puts();
+        }
     }
 
     /// Serves the queue until the scope ends, and returns the bound address.

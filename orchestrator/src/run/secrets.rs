@@ -68,6 +68,10 @@ mod tests {
     use crate::recipe::LoadOptions;
 
     const MINIMAL: &str = r#"
+[policy]
+mode = "fully_async"
+[run]
+steps = 1
 [model]
 name = "m"
 tokenizer = "builtin"

@@ -61,9 +61,10 @@ impl<'a> Steps<'a> {
         };
         let collecting = async {
             let _stop = stop.clone().drop_guard();
+            self.validate_before().await?;
             match recipe.policy.mode {
                 PolicyMode::FullyAsync => self.flow().await,
-                PolicyMode::Sync | PolicyMode::OneStepOff => self.step_by_step().await,
+                PolicyMode::Off | PolicyMode::Sync | PolicyMode::OneStepOff => self.step_by_step().await,
             }
         };
         let (silence, ended) = tokio::join!(watching, collecting);
@@ -195,15 +196,25 @@ impl<'a> Steps<'a> {
         self.measured().validate_after(step).await
     }
 
+    /// Measures the policy before its training, if the recipe asks for that and the run has dispatched nothing yet.
+    async fn validate_before(&self) -> anyhow::Result<()> {
+        let asks = self.run.recipe.validation.as_ref().is_some_and(|validation| validation.before_training);
+        if !asks || self.manager.run_totals().dispatched > 0 || self.scope.token().is_cancelled() {
+            return Ok(());
+        }
+        self.validate_after(0).await
+    }
+
     fn measured(&self) -> Measured<'a> {
-        let (run, progress, control) = (self.run, self.progress, self.manager.control());
-        Measured { run, progress, control, scope: self.scope.clone() }
+        let Self { run, queue, progress, .. } = *self;
+        Measured { run, queue, progress, control: self.manager.control(), scope: self.scope.clone() }
     }
 }
 
 /// What a validation needs.
 struct Measured<'a> {
     run: &'a Run,
+    queue: &'a RunQueue,
     progress: &'a Progress,
     /// The rollout that the validation's tokens are counted for.
     control: RolloutControl,
@@ -238,6 +249,7 @@ impl Measured<'_> {
             .map(|group| group.samples.iter().map(|sample| sample.acc).collect())
             .collect();
         self.progress.say(&validation_line(step, validation.samples_per_prompt, &accs));
+        self.queue.keep_validation(step, &output.groups).await;
         Ok(())
     }
 }

@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use crate::support::{Rolldock, Simengine, recipe, root, wait_for};
+use crate::support::{Rolldock, Running, Simengine, recipe, root, wait_for};
 
 /// Settings for a run that takes about a second: small batches and short answers.
 const SMALL: [&str; 9] = [
@@ -27,11 +27,15 @@ fn small_run(out: &Path, steps: &str) -> Rolldock {
 }
 
 /// Settings that replace the data and the tokenizer of a recipe for a real model by our own.
-const OUR_DATA: [&str; 3] = [
+const OUR_DATA: [&str; 4] = [
+    "fleet.endpoints=[]",
     "model.tokenizer=builtin",
     "data.validation=../data/arithmetic/validation.jsonl",
     "data.train=../data/arithmetic/train.jsonl",
 ];
+
+/// Settings for a recipe with a trainer, so that several runs can listen at a time.
+const ANY_PORT: [&str; 2] = ["queue.listen=127.0.0.1:0", "policy.listen=127.0.0.1:0"];
 
 #[test]
 fn a_run_can_be_inspected_exported_and_consumed() {
@@ -54,6 +58,9 @@ fn a_run_can_be_inspected_exported_and_consumed() {
         assert_eq!(row["rollout_logprobs"].as_array().unwrap().len(), tokens);
         assert!(row["prompt_uid"].is_string() && row["reward"].is_number() && row["advantage"].is_number());
     }
+    let validated = Rolldock::new(&["queue", "export", "--format", "jsonl", "--partition", "validation"]);
+    let validated = validated.arg(&out).succeeds().stdout;
+    assert_eq!(validated.lines().count(), 64 * 4, "one validation of 64 prompts");
     let parquet = dir.path().join("rows.parquet");
     Rolldock::new(&["queue", "export", "--format", "parquet", "--output"]).arg(&parquet).arg(&out).succeeds();
     assert!(fs::metadata(&parquet).unwrap().len() > 1_000);
@@ -103,18 +110,36 @@ fn the_plan_shows_where_policy_versions_are_announced() {
 
 #[test]
 fn every_recipe_runs_on_a_simulated_fleet_and_small_data() {
-    for entry in fs::read_dir(root().join("recipes")).unwrap() {
-        let path = entry.unwrap().path();
-        let dir = TempDir::new().unwrap();
-        let run = Rolldock::new(&["run", "--steps", "1", "--out"]).arg(dir.path().join("run")).arg(&path);
+    let dir = TempDir::new().unwrap();
+    let start = |path: &Path| {
+        let out = dir.path().join(path.file_stem().unwrap());
+        let run = Rolldock::new(&["run", "--steps", "1", "--out"]).arg(out).arg(path);
         let mut run = SMALL.iter().filter(|set| !set.starts_with("queue")).fold(run, |run, set| run.set(set));
         if !path.ends_with("quickstart.toml") {
-            run = OUR_DATA.iter().fold(run, |run, set| run.set(set)).set("fleet.endpoints=[]");
+            run = OUR_DATA.iter().chain(&ANY_PORT).fold(run, |run, set| run.set(set));
         }
         // The filter accepts some of the groups of 20 batches.
-        let done = run.set("rollout.max_gen_batches=20").set("queue.capacity_rows=64").succeeds().stdout;
-        assert!(done.contains("done: 1 steps; "), "{}: {done}", path.display());
-        assert!(!done.contains("; 0 groups accepted"), "{}: {done}", path.display());
+        run.set("rollout.max_gen_batches=20").set("run.on_short=short").set("queue.capacity_rows=64").start()
+    };
+    let paths = fs::read_dir(root().join("recipes")).unwrap().map(|entry| entry.unwrap().path());
+    // A run whose queue was served ends five seconds after its last row is taken, so all wait together.
+    let runs: Vec<(PathBuf, Running)> = paths.map(|path| (path.clone(), start(&path))).collect();
+    assert!(runs.len() >= 5, "{} recipes", runs.len());
+    for (path, run) in &runs {
+        if !path.ends_with("quickstart.toml") {
+            let url = run.url_after("serving the queue at ");
+            Rolldock::new(&["consume", "--wait", "60"]).arg(url).succeeds();
+        }
+    }
+    for (path, run) in runs {
+        let ended = run.wait();
+        let (path, done) = (path.display(), ended.stdout);
+        assert!(done.contains("done: 1 steps; "), "{path}: {done}\n{}", ended.stderr);
+        assert!(!done.contains("; 0 groups accepted"), "{path}: {done}");
+        assert!(
+            done.contains("validation after step 0") == path.to_string().contains("dapo"),
+            "{path}: {done}"
+        );
     }
 }
 
@@ -224,7 +249,7 @@ fn ports_that_are_in_use_are_found_before_anything_is_written() {
     let [queue, policy] = holders.each_ref().map(|holder| holder.local_addr().unwrap());
     for dry in [true, false] {
         let run = small_run(&out, "1").set(&format!("queue.listen={queue}"));
-        let run = run.set(&format!("policy.listen={policy}"));
+        let run = run.set(&format!("policy.listen={policy}")).set("policy.mode=fully_async");
         let failed = if dry { run.arg("--dry-run") } else { run }.fails(1);
         for words in
             [format!("queue.listen={queue}: Address already in use"), format!("policy.listen={policy}: ")]
@@ -265,6 +290,47 @@ fn a_run_that_lost_its_ledger_or_its_queue_is_refused_and_nothing_is_deleted() {
     assert!(!out.join("queue").exists(), "no queue is made");
     fs::rename(dir.path().join("away"), out.join("queue")).unwrap();
     Rolldock::new(&["run", "--resume"]).arg(&out).succeeds();
+}
+
+#[test]
+fn data_files_are_made_once_and_a_run_uses_them() {
+    let dir = TempDir::new().unwrap();
+    let (train, validation) = (dir.path().join("train.jsonl"), dir.path().join("validation.jsonl"));
+    let sets = [&train, &validation].map(|file| file.display().to_string());
+    let sets = [format!("data.train={}", sets[0]), format!("data.validation={}", sets[1])];
+    let prepare = |from: &str| {
+        let command = Rolldock::new(&["data", "prepare"]).arg(recipe("quickstart.toml"));
+        let command = sets.iter().fold(command, |command, set| command.set(set));
+        command.arg("--train").arg(from).arg("--validation-prompts").arg("8")
+    };
+    let made = prepare("data/arithmetic/train.jsonl").succeeds().stdout;
+    let text = fs::read_to_string(&validation).unwrap();
+    let held: Vec<&str> = text.lines().collect();
+    assert!(
+        made.contains(&format!("validation.jsonl: {} rows of ", held.len())) && held.len() >= 8,
+        "{made}"
+    );
+    let training = fs::read_to_string(&train).unwrap();
+    assert!(training.lines().all(|line| !held.contains(&line)), "a row is in both files");
+    let exists = prepare("data/arithmetic/train.jsonl").fails(2).stderr;
+    assert!(exists.contains("train.jsonl exists; --force replaces it"), "{exists}");
+    let itself = prepare(train.to_str().unwrap()).arg("--force").fails(2).stderr;
+    assert!(itself.contains("would be made from itself"), "{itself}");
+    let run = sets.iter().fold(small_run(&dir.path().join("run"), "2"), |run, set| run.set(set));
+    let ended = run.succeeds().stdout;
+    assert!(ended.contains("validation after step 2: 8 prompts"), "{ended}");
+}
+
+#[test]
+fn a_data_file_that_is_missing_is_named_with_the_places_where_it_was_looked_for() {
+    let dir = TempDir::new().unwrap();
+    let missing = small_run(&dir.path().join("run"), "1").set("data.train=absent.jsonl").fails(1).stderr;
+    assert!(missing.contains("cannot read file=absent.jsonl: No such file"), "{missing}");
+    let recipes = root().join("recipes/absent.jsonl").display().to_string();
+    let here = root().join("absent.jsonl").display().to_string();
+    for place in [recipes, here] {
+        assert!(missing.contains(&place), "{place} in {missing}");
+    }
 }
 
 #[test]

@@ -14,3 +14,4 @@ mod reward;
 mod served_queue;
 mod signals;
 mod support;
+mod trainer;

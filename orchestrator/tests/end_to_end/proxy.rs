@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio_util::task::TaskTracker;
 
 use crate::support::answers::comparable;
-use crate::support::{Rolldock, Running, Simengine, recipe, shared, wait_for};
+use crate::support::{Rolldock, Running, Simengine, shared, untaken_recipe, wait_for};
 
 /// Waits for `words` in the output of a process, and returns the text after them up to the next space,
 /// comma or line end.
@@ -308,7 +308,7 @@ fn a_server_joins_a_run_that_is_under_way_and_another_one_leaves() {
     let file = dir.path().join("fleet.toml");
     let write = |urls: &[&str]| std::fs::write(&file, format!("endpoints = {urls:?}")).unwrap();
     write(&[&engines[0].url]);
-    let run = Rolldock::new(&["run", "--out"]).arg(dir.path().join("run")).arg(recipe("dapo_qwen3_8b.toml"));
+    let run = Rolldock::new(&["run", "--out"]).arg(dir.path().join("run")).arg(untaken_recipe());
     let settings = [
         "model.name=simulated".to_owned(),
         "model.tokenizer=builtin".to_owned(),

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Rolldock, Running, recipe, wait_for};
+use crate::support::{Rolldock, Running, untaken_recipe};
 
 /// Settings for the published recipe with a simulated fleet, our own data, and room for the rows of one step.
 const SMALL: [&str; 13] = [
@@ -36,21 +36,13 @@ const SMALL: [&str; 13] = [
     "queue.token=secret",
 ];
 
-/// Waits for a line with `words`, and returns the URL after them.
-fn url_after(words: &str, process: &Running) -> String {
-    wait_for(words, || process.stdout_so_far().contains(words));
-    let text = process.stdout_so_far();
-    let line = text.lines().find(|line| line.contains(words)).unwrap();
-    line.split_once(words).unwrap().1.split(',').next().unwrap().to_owned()
-}
-
 #[test]
 fn a_trainer_takes_from_a_run_that_is_under_way() {
     let dir = TempDir::new().unwrap();
     let out = dir.path().join("run");
-    let run = Rolldock::new(&["run", "--steps", "3", "--out"]).arg(&out).arg(recipe("dapo_qwen3_8b.toml"));
+    let run = Rolldock::new(&["run", "--steps", "3", "--out"]).arg(&out).arg(untaken_recipe());
     let run = SMALL.iter().fold(run, |run, set| run.set(set)).start();
-    let url = url_after("serving the queue at ", &run);
+    let url = run.url_after("serving the queue at ");
 
     let refused = Rolldock::new(&["queue", "inspect"]).arg(&url).fails(1);
     assert!(refused.stderr.contains("bearer token"), "{}", refused.stderr);

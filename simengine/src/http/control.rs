@@ -173,6 +173,22 @@ pub(crate) fn is_sleeping(face: &Face) -> Response<Body> {
 }
 
 #[derive(Debug, Deserialize)]
+struct RpcParams {
+    method: String,
+}
+
+/// `/collective_rpc`: calls a method of the workers. There is one worker, and its only method is `reload_weights`,
+/// which always succeeds: the simulated model has no weights.
+pub(crate) fn collective_rpc(body: &[u8]) -> Answer {
+    let params: RpcParams = parse(body)?;
+    if params.method != "reload_weights" {
+        let message = format!("'Worker' object has no attribute '{}'", params.method);
+        return Err(Refusal::bad_request(Some("method"), message));
+    }
+    Ok(ok(&json!({ "results": [null] })))
+}
+
+#[derive(Debug, Deserialize)]
 struct VersionParams {
     new_version: String,
 }

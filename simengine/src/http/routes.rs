@@ -15,7 +15,7 @@ use crate::Phase;
 const REQUEST_ID: header::HeaderName = header::HeaderName::from_static("x-request-id");
 
 /// Every path, with its method.
-const ROUTES: [(&str, Method); 25] = [
+const ROUTES: [(&str, Method); 26] = [
     ("/health", Method::GET),
     ("/ping", Method::GET),
     ("/version", Method::GET),
@@ -36,6 +36,7 @@ const ROUTES: [(&str, Method); 25] = [
     ("/resume", Method::POST),
     ("/sleep", Method::POST),
     ("/wake_up", Method::POST),
+    ("/collective_rpc", Method::POST),
     ("/update_weight_version", Method::POST),
     ("/reset_prefix_cache", Method::POST),
     ("/reset_mm_cache", Method::POST),
@@ -127,6 +128,7 @@ async fn call_other(face: &Face, path: &str, query: &str, body: &Bytes) -> Resul
         "/resume" => Ok(control::resume(face)),
         "/sleep" => control::sleep(face, query).await,
         "/wake_up" => Ok(control::wake_up(face)),
+        "/collective_rpc" => control::collective_rpc(body),
         "/update_weight_version" => control::update_weight_version(face, body),
         "/reset_prefix_cache" => Ok(control::reset_prefix_cache(face, query)),
         "/is_scaling_elastic_ep" => {

@@ -38,6 +38,8 @@ pub struct Resumption {
     pub last_step: u64,
     /// The policy version that generates tokens.
     pub policy_version: u64,
+    /// The first step that began with this version; `None` if no step has begun with it.
+    pub version_since_step: Option<u64>,
     /// The weights that servers were given last: an announcement, as JSON.
     pub weights: Option<Arc<str>>,
     /// The id of the next dispatch.
@@ -93,6 +95,7 @@ impl LedgerState {
         let goes_on = |number: u64, step: &StepState| {
             step.end.is_none() || number == last && step.end == Some(StepEnd::Interrupted)
         };
+        let of_version = |(_, step): &(&u64, &StepState)| step.policy_version == self.policy_version;
         let open_steps = self.steps.iter().filter(|(number, step)| goes_on(**number, step));
         Resumption {
             records,
@@ -107,6 +110,7 @@ impl LedgerState {
                 .collect(),
             last_step: last,
             policy_version: self.policy_version,
+            version_since_step: self.steps.iter().find(of_version).map(|(number, _)| *number),
             weights: self.weights.clone(),
             next_dispatch: self.next_dispatch(),
             next_number: self.next_number,

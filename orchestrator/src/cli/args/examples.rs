@@ -60,6 +60,16 @@ pub(super) const FLEET_LIST: &str =
 pub(super) const FLEET_WATCH: &str =
     examples!("rolldock fleet watch", "rolldock fleet watch --admin http://10.0.0.9:7500");
 
+pub(super) const DATA: &str = examples!(
+    "rolldock data prepare recipes/grpo_gsm8k.toml --train train.jsonl --validation test.jsonl",
+    "rolldock data prepare RECIPE --train FILE --validation-prompts 64",
+);
+
+pub(super) const DATA_PREPARE: &str = examples!(
+    "rolldock data prepare recipes/dapo_qwen3_8b.toml --train dapo-math-17k.parquet --validation aime-2024.parquet",
+    "rolldock data prepare RECIPE --train FILE --validation-prompts 64   set prompts apart for validation",
+);
+
 pub(super) const QUEUE: &str = examples!(
     "rolldock queue inspect runs/quickstart",
     "rolldock queue serve --dir queue --listen 127.0.0.1:7070",

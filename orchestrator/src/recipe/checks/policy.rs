@@ -12,8 +12,9 @@ const SECONDS_MAX: f64 = 3600.0;
 
 pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     let policy = &recipe.policy;
-    let staleness_min = u64::from(policy.mode != PolicyMode::Sync);
-    let staleness = policy.max_staleness;
+    check_announcements(recipe, checks);
+    let staleness_min = u64::from(matches!(policy.mode, PolicyMode::OneStepOff | PolicyMode::FullyAsync));
+    let staleness = policy.staleness_max();
     checks.require((staleness_min..=STALENESS_MAX).contains(&staleness), "policy.max_staleness", || {
         format!(
             "expected {staleness_min} to {STALENESS_MAX} with mode = \"{}\", found {staleness}",
@@ -44,6 +45,51 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     });
     check_method(&policy.update, checks);
     check_timeouts(&policy.update, checks);
+}
+
+/// Checks that the mode and the ways of announcing versions agree.
+fn check_announcements(recipe: &Recipe, checks: &mut Checks<'_>) {
+    let policy = &recipe.policy;
+    match policy.mode {
+        PolicyMode::Sync => {
+            checks.require(recipe.names_announcer(), "policy.mode", || {
+                "mode = \"sync\" waits for the trainer's next version after every step, and the recipe does not \
+                 say how the trainer announces it; expected policy.listen, policy.watch or a [queue.consumer] \
+                 that announces, or policy.mode = \"off\" for a run without a trainer"
+                    .to_owned()
+            });
+            check_whole_steps(recipe, checks);
+        }
+        PolicyMode::Off => {
+            let is_without = "mode = \"off\" is for runs without a trainer; expected no announcements, or mode = \
+                              \"sync\", \"one_step_off\" or \"fully_async\"";
+            let announces = recipe.queue.consumer.as_ref().is_some_and(|consumer| consumer.announces);
+            for (is_given, key) in [
+                (policy.listen.is_some(), "policy.listen"),
+                (policy.watch.is_some(), "policy.watch"),
+                (announces, "queue.consumer.announces"),
+            ] {
+                checks.require(!is_given, key, || is_without.to_owned());
+            }
+        }
+        PolicyMode::OneStepOff | PolicyMode::FullyAsync => {}
+    }
+}
+
+/// Checks that the embedded consumer of a synchronous run announces after whole steps. The run waits for the
+/// version before it collects more groups, and groups of a step that are taken after an announcement are too old.
+fn check_whole_steps(recipe: &Recipe, checks: &mut Checks<'_>) {
+    let Some(consumer) = recipe.queue.consumer.as_ref().filter(|consumer| consumer.announces) else { return };
+    let steps = usize::try_from(recipe.policy.steps_per_version).unwrap_or(usize::MAX);
+    let groups = recipe.rollout.train_batch_size.saturating_mul(steps);
+    let may_be_less = recipe.policy.staleness_max() > 0 && consumer.take_groups <= groups;
+    checks.require(may_be_less || consumer.take_groups == groups, "queue.consumer.take_groups", || {
+        format!(
+            "in mode = \"sync\" it announces a version after all groups of a version; expected {groups} \
+             (rollout.train_batch_size x policy.steps_per_version), found {}",
+            consumer.take_groups
+        )
+    });
 }
 
 /// Checks that the method has the keys that it needs, and no keys of other methods.

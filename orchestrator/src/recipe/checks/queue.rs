@@ -2,10 +2,13 @@
 
 use rolldock_queue::{OnFull, TaskSpec};
 
-use super::{BATCH_GROUPS_MAX, Checks, SECONDS_MAX, counted, within};
+use super::{BATCH_GROUPS_MAX, Checks, Origin, SECONDS_MAX, counted, within};
 use crate::recipe::sections::added_columns;
-use crate::recipe::{Consumer, Queue, Recipe};
+use crate::recipe::{Consumer, Queue, Recipe, VALIDATION};
 use crate::rows::schema;
+
+/// The shortest lease, in seconds. A client renews it over a network.
+const LEASE_S_MIN: f64 = 0.1;
 
 pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     let queue = &recipe.queue;
@@ -19,6 +22,10 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     });
     checks.require(queue.token.as_ref().is_none_or(|token| !token.is_empty()), "queue.token", || {
         "expected a token that cannot be guessed".to_owned()
+    });
+    within(queue.lease_s, LEASE_S_MIN, SECONDS_MAX, "queue.lease_s", checks);
+    checks.require(recipe.validation.is_none() || queue.partition != VALIDATION, "queue.partition", || {
+        format!("the rows of [validation] are in the partition {VALIDATION:?}; expected another name")
     });
     match &queue.consumer {
         None => check_room_for_all(recipe, checks),
@@ -61,14 +68,21 @@ fn check_tasks(queue: &Queue, checks: &mut Checks<'_>) {
 fn check_room_for_all(recipe: &Recipe, checks: &mut Checks<'_>) {
     let queue = &recipe.queue;
     let group_rows = recipe.rollout.samples_per_prompt as usize;
+    let step_rows = group_rows.saturating_mul(recipe.rollout.train_batch_size);
     if queue.listen.is_some() {
         checks.require(queue.capacity_rows >= group_rows, "queue.capacity_rows", || {
             format!("one group must fit; expected at least {group_rows}, found {}", queue.capacity_rows)
         });
         return;
     }
+    // A run that goes on may have begun without this check.
+    let ends = recipe.run.steps.is_some() || queue.on_full != OnFull::Block || checks.origin == Origin::Kept;
+    checks.require(ends, "run.steps", || {
+        "no consumer takes rows during the run, so it would wait for room in the queue for ever; expected run.steps, \
+         queue.listen, a [queue.consumer], or queue.on_full = \"refuse\", with which a full queue ends the run"
+            .to_owned()
+    });
     let steps = recipe.run.steps.map_or(1, |steps| usize::try_from(steps).unwrap_or(usize::MAX));
-    let step_rows = group_rows.saturating_mul(recipe.rollout.train_batch_size);
     let (needed, of_what) = match (queue.on_full, recipe.run.steps) {
         (OnFull::DropOldest, _) => (group_rows, "one group"),
         (_, None) => (step_rows, "one step"),

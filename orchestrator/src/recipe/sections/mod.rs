@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use rolldock_listener::ConnectionLimits;
 use serde::{Deserialize, Serialize};
 
-use super::OnShort;
+use super::{LookedFor, OnShort};
 use crate::rollout::OnSilence;
 
 pub use input::{Data, Files, Fleet, MaxLoads, Model, Simulated};
@@ -27,6 +27,9 @@ pub use reward::{OverlongShaping, Reward, RewardGuard};
 pub use rollout::{Carry, Rollout, Timeouts, Validation, ValidationPriority};
 pub(in crate::recipe) use tasks::added_columns;
 pub use tasks::{ColumnType, Task, Tasks};
+
+/// The name of the partition with the rows of validations.
+pub const VALIDATION: &str = "validation";
 
 /// A complete, resolved recipe.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -67,6 +70,9 @@ pub struct Recipe {
     /// Settings for the trainer, which are passed on unchanged.
     #[serde(default, skip_serializing_if = "toml::Table::is_empty")]
     pub trainer: toml::Table,
+    /// Where files were looked for that do not exist.
+    #[serde(skip)]
+    pub looked_for: LookedFor,
 }
 
 /// `[run]`

@@ -137,6 +137,8 @@ pub struct Queue {
     pub capacity_rows: usize,
     /// What a put does when the partition is full.
     pub on_full: OnFull,
+    /// Seconds after which the rows of a lease that is neither acked nor renewed are given out again.
+    pub lease_s: f64,
     /// The address at which other processes are served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
@@ -158,6 +160,7 @@ impl Default for Queue {
             durability: Durability::Fsync,
             capacity_rows: 65_536,
             on_full: OnFull::Block,
+            lease_s: 600.0,
             listen: None,
             token: None,
             consumer: None,

@@ -7,16 +7,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::policy::{PolicyMode, PolicyUpdate};
 use crate::recipe::Recipe;
-use crate::rollout::OnStale;
+use crate::rollout::{Launch, OnStale};
 
 /// `[policy]`
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
-    /// `sync`, `one_step_off` or `fully_async`.
+    /// `off`, `sync`, `one_step_off` or `fully_async`.
     pub mode: PolicyMode,
-    /// Maximum number of versions that a group may be behind when it is counted.
-    pub max_staleness: u64,
+    /// Maximum number of versions that a group may be behind when it is counted. By default 0 in `sync`, and 1 in
+    /// the other modes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_staleness: Option<u64>,
     /// Whether dispatches are limited to the number that the trainer can take before they become too old.
     pub pacing: bool,
     /// What happens to work that still becomes too old.
@@ -43,7 +45,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             mode: PolicyMode::Sync,
-            max_staleness: 1,
+            max_staleness: None,
             pacing: true,
             on_stale: OnStale::Requeue,
             first_version: 0,
@@ -61,13 +63,39 @@ impl Policy {
     pub fn address(&self) -> Option<SocketAddr> {
         self.listen.as_deref().and_then(|listen| listen.parse().ok())
     }
+
+    /// The bound on staleness: `max_staleness`, or else the default of the mode.
+    pub fn staleness_max(&self) -> u64 {
+        self.max_staleness.unwrap_or(u64::from(self.mode != PolicyMode::Sync))
+    }
 }
 
 impl Recipe {
     /// Whether policy versions can be announced. If not, the version does not change and nothing becomes
     /// stale.
     pub fn is_announced_to(&self) -> bool {
+        self.policy.mode != PolicyMode::Off && self.names_announcer()
+    }
+
+    /// Whether the recipe says how versions are announced.
+    pub(in crate::recipe) fn names_announcer(&self) -> bool {
         let consumer_announces = self.queue.consumer.as_ref().is_some_and(|consumer| consumer.announces);
         self.policy.listen.is_some() || self.policy.watch.is_some() || consumer_announces
+    }
+
+    /// When prompts are sent out: `rollout.launch`, or else the default of the mode. In `sync` the groups that a
+    /// step has too many are of the old version when the next step begins, so they are launched on demand.
+    pub fn launch(&self) -> Launch {
+        let of_mode = match self.policy.mode {
+            PolicyMode::Sync => Launch::OnDemand,
+            PolicyMode::Off | PolicyMode::OneStepOff | PolicyMode::FullyAsync => Launch::Batch,
+        };
+        self.rollout.launch.unwrap_or(of_mode)
+    }
+
+    /// Writes the defaults that depend on the mode into the recipe.
+    pub(in crate::recipe) fn resolve_defaults_of_mode(&mut self) {
+        self.rollout.launch = Some(self.launch());
+        self.policy.max_staleness = Some(self.policy.staleness_max());
     }
 }

@@ -26,9 +26,10 @@ pub struct Rollout {
     pub max_gen_batches: usize,
     /// Maximum number of tokens of a response. The buffer of `reward.overlong` ends at this length.
     pub max_response_length: u32,
-    /// When prompts are sent out: `batch`, or `on_demand` for as many as the measured accept rate requires.
-    #[serde(default)]
-    pub launch: Launch,
+    /// When prompts are sent out: `batch`, or `on_demand` for as many as the measured accept rate requires. By
+    /// default `on_demand` in `policy.mode = "sync"`, and `batch` in the other modes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch: Option<Launch>,
     /// Whether a request generates one sample or a whole group.
     #[serde(default)]
     pub request: RequestShape,
@@ -112,6 +113,9 @@ impl Default for Timeouts {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Validation {
+    /// Whether there is a validation before the first step.
+    #[serde(default)]
+    pub before_training: bool,
     /// Number of steps from one validation to the next.
     pub every_steps: u64,
     /// Number of samples of a validation prompt.

@@ -95,7 +95,7 @@ fn a_value_that_is_left_out_makes_no_further_mistake() {
         (MINIMAL.replace("train_batch_size = 8", "train_batch_size = \"8\""), 1),
         (format!("{MINIMAL}[validation]\nevery_steps = \"3\"\nsamples_per_prompt = 1\n"), 1),
         // Its default would not fit.
-        (format!("{MINIMAL}[queue]\ncapacity_rows = \"9\"\n[run]\nsteps = 100000\n"), 1),
+        (MINIMAL.replace("run.steps = 1", "run.steps = 100000") + "[queue]\ncapacity_rows = \"9\"\n", 1),
         (format!("{MINIMAL}[filter]\ngates = [{{ gate = \"nope\" }}, {{ gate = \"nope\" }}]\n"), 1),
         (MINIMAL.replace("name = \"m\"", "nome = 3").replace("samples_per_prompt = 4", "samples = 4"), 4),
     ] {

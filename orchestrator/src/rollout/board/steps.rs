@@ -12,7 +12,8 @@ use rolldock_ledger::KeptGroup;
 
 impl Board {
     /// Starts a step at whose end running groups are cut off. Held groups get their next dispatch at once.
-    /// Under `drop` and `requeue`, the dispatches of groups beyond the staleness bound end `stale`.
+    /// Under `drop` and `requeue`, the dispatches of groups beyond the staleness bound end `stale`. Under
+    /// `requeue` their prompts are sent out again first, under their numbers.
     pub(crate) fn begin_step(&mut self, step: u64, target: usize) {
         self.flow_until = None;
         self.begin(step, target);
@@ -38,6 +39,9 @@ impl Board {
         }
         for number in std::mem::take(&mut self.undecided) {
             let Some(Slot::Valid(mut group)) = self.slots.remove(&number) else { continue };
+            // A held group was complete. If it is too old by now, this is not one more failure of its prompt, and
+            // its prompt is never given up for it.
+            group.returns = 0;
             group.dispatch = self.dispatches.dispatch(SentOut {
                 number,
                 parent: Some(group.dispatch),

@@ -187,6 +187,34 @@ fn a_held_group_beyond_the_staleness_bound_is_generated_again() {
 }
 
 #[test]
+fn a_step_on_policy_generates_every_held_group_again_and_loses_none() {
+    let staleness = Staleness { max: 0, is_announced: true, ..Staleness::default() };
+    let config = BoardConfig { staleness, ..config(EarlyStop::Fifo, OnStop::Requeue, Launch::Batch) };
+    let mut board = Board::new(config);
+    let (mut row, mut handed) = (0, Vec::new());
+    // More steps than a prompt may be sent back for other reasons.
+    for step in 1..=8 {
+        let version = step - 1;
+        board.set_policy_version(version);
+        board.begin_step(step, 1);
+        assert_eq!(board.dispatches().step_totals().stale, 7 * version, "all that is held is too old");
+        let started = run_all(&mut board, &mut row);
+        let numbers: Vec<u64> = started.iter().map(|dispatch| dispatch.number).collect();
+        assert_eq!(numbers, (version..8 * step).collect::<Vec<_>>(), "under their numbers, in their order");
+        assert!(
+            started.iter().all(|dispatch| dispatch.policy_version == version && dispatch.carried.is_none())
+        );
+        for dispatch in started.iter().rev() {
+            board.end(dispatch.id, dispatch.number, GroupEnd::Valid(group(dispatch, version)));
+        }
+        handed.extend(accepted(&mut board));
+        board.end_step().unwrap();
+        assert_eq!(board.dispatches().step_totals().held, 7 * step);
+    }
+    assert_eq!(handed, (0..8).collect::<Vec<_>>(), "the order of the data");
+}
+
+#[test]
 fn off_awaits_everything_and_hands_on_exactly_the_target() {
     let mut board = Board::new(config(EarlyStop::Off, OnStop::Requeue, Launch::Batch));
     let mut row = 0;

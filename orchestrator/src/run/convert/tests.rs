@@ -7,7 +7,8 @@ fn validation_waits_as(keys: &str) -> Priority {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r.toml");
     let text = format!(
-        "[model]\nname = \"m\"\ntokenizer = \"builtin\"\n[data]\ntrain = \"t.jsonl\"\nvalidation = \"v.jsonl\"\n\
+        "[policy]\nmode = \"off\"\n[run]\nsteps = 1\n\
+         [model]\nname = \"m\"\ntokenizer = \"builtin\"\n[data]\ntrain = \"t.jsonl\"\nvalidation = \"v.jsonl\"\n\
          [fleet.simulated]\nservers = 2\n[rollout]\nsamples_per_prompt = 4\ntrain_batch_size = 8\ngen_batch_size = 16\n\
          max_response_length = 128\n[validation]\nevery_steps = 1\nsamples_per_prompt = 1\n{keys}\n"
     );

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::GENERATED;
 use crate::support::answers::comparable;
 use crate::support::vllm::{Vllm, metric, running_on};
-use crate::support::{Rolldock, recipe, shared, wait_for, wait_within};
+use crate::support::{Rolldock, shared, untaken_recipe, wait_for, wait_within};
 
 /// The largest number of tokens of a response. Nearly all responses have this length, because the model is
 /// random.
@@ -27,7 +27,7 @@ pub(super) fn a_run_over_two_servers_uses_both_dialects_and_cancels_its_requests
     let dir = TempDir::new().unwrap();
     let out = dir.path().join("run");
 
-    let run = Rolldock::new(&["run", "--steps", "2", "--out"]).arg(&out).arg(recipe("dapo_qwen3_8b.toml"));
+    let run = Rolldock::new(&["run", "--steps", "2", "--out"]).arg(&out).arg(untaken_recipe());
     let run = urls.iter().fold(run, |run, url| run.arg("--endpoint").arg(url));
     let settings = [
         "model.name=tiny-qwen3",

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{GENERATED, SCALE_OUT};
 use crate::support::vllm::{Vllm, metric, post, running_on};
-use crate::support::{Ended, Rolldock, Running, pause_for, recipe, shared, wait_for, wait_within};
+use crate::support::{Ended, Rolldock, Running, pause_for, shared, untaken_recipe, wait_for, wait_within};
 
 const GROUPS: usize = 4;
 const SAMPLES: usize = 4;
@@ -36,7 +36,7 @@ impl Step {
         let dir = TempDir::new().unwrap();
         let out = dir.path().join("run");
         let run = Rolldock::new(&["run", "--steps", &steps.to_string(), "--out"]).arg(&out);
-        let run = run.arg(recipe("dapo_qwen3_8b.toml"));
+        let run = run.arg(untaken_recipe());
         let run = servers.iter().fold(run, |run, server| run.arg("--endpoint").arg(&server.url));
         let settings = [
             "model.name=tiny-qwen3",

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use super::{GENERATED, SCALE_OUT};
 use crate::support::relay::{Exchange, Relay, numbers, versions_of_tokens};
 use crate::support::vllm::{Vllm, get_json, is_paused, metric, post_json, running_on};
-use crate::support::{Rolldock, Running, pause_for, recipe, shared, wait_for, wait_within};
+use crate::support::{Rolldock, Running, pause_for, shared, untaken_recipe, wait_for, wait_within};
 
 const GROUPS: usize = 2;
 const SAMPLES: usize = 4;
@@ -41,7 +41,7 @@ impl Run {
     fn start(out: &Path, steps: usize, servers: &[String], settings: &[&str]) -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let run = Rolldock::new(&["run", "--steps", &steps.to_string(), "--out"]).arg(out);
-        let run = run.arg(recipe("dapo_qwen3_8b.toml"));
+        let run = run.arg(untaken_recipe());
         let run = servers.iter().fold(run, |run, url| run.arg("--endpoint").arg(url));
         let common = [
             "model.name=tiny-qwen3",
@@ -56,6 +56,7 @@ impl Run {
             &format!("rollout.max_response_length={LENGTH}"),
             "rollout.early_stop=fifo",
             "filter.enable=false",
+            "policy.mode=sync",
             &format!("policy.listen=127.0.0.1:{port}"),
             "policy.max_staleness=1000",
         ];

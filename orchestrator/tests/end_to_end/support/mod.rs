@@ -27,6 +27,11 @@ pub(crate) fn recipe(name: &str) -> PathBuf {
     root().join("recipes").join(name)
 }
 
+/// The path of a recipe without a trainer, whose rows stay in the run's directory.
+pub(crate) fn untaken_recipe() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/end_to_end/support/untaken.toml")
+}
+
 /// Returns `path` inside `shared/`, the folder of real data beside the checkout. Prints a note and returns
 /// `None` if it does not exist.
 pub(crate) fn shared(path: &str) -> Option<PathBuf> {
@@ -166,6 +171,14 @@ impl Running {
 
     pub(crate) fn stderr_so_far(&self) -> String {
         self.stderr.0.lock().clone()
+    }
+
+    /// Waits for a line with `words` on standard output, and returns the URL after them.
+    pub(crate) fn url_after(&self, words: &str) -> String {
+        wait_for(words, || self.stdout_so_far().contains(words));
+        let text = self.stdout_so_far();
+        let (_, rest) = text.split_once(words).unwrap();
+        rest.split([',', '\n']).next().unwrap().to_owned()
     }
 
     /// Sends SIGINT, as Ctrl-C does.

@@ -1,0 +1,68 @@
+//! The rows of validations, in a partition of their own. A trainer never gets them, and a run never waits for a
+//! consumer of them: the rows of the last validations are kept, and older ones make room.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rolldock_queue::{OnFull, Partition, PartitionSpec, Put, QueueError, RowHandle, TransferQueue};
+
+use crate::recipe::VALIDATION;
+use crate::rollout::Group;
+use crate::rows::group_rows;
+
+/// Number of validations whose rows are kept.
+const KEPT: usize = 8;
+/// Maximum number of rows of all of them. Beyond it the oldest groups are dropped.
+const ROWS_MAX: usize = 65_536;
+
+/// The partition. Clones share it.
+#[derive(Clone)]
+pub(super) struct ValidationRows {
+    partition: Partition,
+    /// The rows of each validation of this life of the run, oldest first.
+    kept: Arc<Mutex<VecDeque<Vec<RowHandle>>>>,
+}
+
+impl ValidationRows {
+    /// Declares the partition.
+    pub(super) async fn open(queue: &TransferQueue) -> Result<Self, QueueError> {
+        let spec = PartitionSpec::new(VALIDATION, [VALIDATION], ROWS_MAX);
+        let partition = queue.declare(PartitionSpec { on_full: OnFull::DropOldest, ..spec }).await?;
+        Ok(Self { partition, kept: Arc::default() })
+    }
+
+    /// Puts the groups of the validation after `step`, and frees the rows of the oldest validation if there are
+    /// too many.
+    pub(super) async fn put(&self, step: u64, groups: &[Group]) -> anyhow::Result<()> {
+        let mut rows = Vec::new();
+        for group in groups {
+            let name = format!("step-{step}-{}", group.prompt.uid);
+            let put = Put {
+                group_size: group.samples.len(),
+                policy_version: group.policy_version_min(),
+                // A validation that is repeated after a restart puts no rows twice.
+                token: Some(name.clone()),
+                ..Put::group(name, group_rows(group)?)
+            };
+            rows.extend(self.partition.put(put, None).await?);
+        }
+        let oldest = {
+            let mut kept = self.kept.lock();
+            kept.push_back(rows);
+            if kept.len() > KEPT { kept.pop_front() } else { None }
+        };
+        if let Some(oldest) = oldest
+            && let Err(error) = self.partition.clear(&oldest).await
+        {
+            // A consumer has taken some of them. The others are dropped when the partition is full.
+            tracing::debug!(step, %error, "the rows of an old validation stay");
+        }
+        Ok(())
+    }
+
+    /// Tells the queue that there will be no more validations.
+    pub(super) fn end_of_puts(&self) {
+        self.partition.end_of_puts();
+    }
+}

@@ -1,0 +1,220 @@
+//! A trainer beside a synchronous run: what it gets is of the version that it has announced last, and nothing of the
+//! data is left out, although groups are held and cut off and the run is killed.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::Duration;
+
+use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
+use arrow_array::types::UInt64Type;
+use rolldock::ledger::LedgerState;
+use rolldock_queue::{Queue, QueueError, RemoteConfig, RemoteQueue, Take};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use crate::support::vllm::post_json;
+use crate::support::{Rolldock, Running, pause_for, untaken_recipe, wait_for};
+
+const GROUPS: usize = 4;
+const SAMPLES: usize = 2;
+const STEPS: u64 = 8;
+/// The trainer leaves out numbers, as one does that counts its optimizer's steps.
+const BETWEEN_VERSIONS: u64 = 3;
+/// The steps after whose announcement the run is killed, and the milliseconds from one to the other. A kill comes
+/// during the update, or in the step that follows.
+const KILLS: [(u64, u64); 3] = [(2, 0), (4, 60), (6, 250)];
+
+/// Settings of a small synchronous run over our own data in their order. A generation batch has more groups than a
+/// step needs, so each step leaves groups that are valid and groups that still run.
+const SETTINGS: [&str; 19] = [
+    "fleet.endpoints=[]",
+    "fleet.simulated.servers=2",
+    "fleet.simulated.time_scale=0.02",
+    "fleet.simulated.mean_response_length=60",
+    "model.tokenizer=builtin",
+    "data.train=../data/arithmetic/train.jsonl",
+    "data.validation=../data/arithmetic/validation.jsonl",
+    "data.shuffle=false",
+    "filter.enable=false",
+    "rollout.early_stop=fifo",
+    "rollout.launch=batch",
+    "rollout.workers=1",
+    "rollout.max_concurrent_prompts=10",
+    "rollout.train_batch_size=4",
+    "rollout.gen_batch_size=10",
+    "rollout.samples_per_prompt=2",
+    "rollout.max_response_length=256",
+    "policy.mode=sync",
+    "validation.every_steps=1000",
+];
+
+/// A run with a trainer's addresses, which its lives share.
+struct Addresses {
+    queue: String,
+    policy: String,
+}
+
+impl Addresses {
+    fn new() -> Self {
+        let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [queue, policy] = ports.map(|port| port.local_addr().unwrap().to_string());
+        Self { queue, policy }
+    }
+
+    fn start(&self, out: &Path, settings: &[&str]) -> Running {
+        let run = Rolldock::new(&["run", "--out"]).arg(out).arg(untaken_recipe());
+        let run = SETTINGS.iter().chain(settings).fold(run, |run, set| run.set(set));
+        let run = run.set(&format!("queue.listen={}", self.queue));
+        run.set(&format!("policy.listen={}", self.policy)).start()
+    }
+
+    fn client(&self) -> RemoteQueue {
+        RemoteQueue::new(RemoteConfig::new(format!("http://{}", self.queue))).unwrap()
+    }
+
+    /// Announces a version until the run has taken it.
+    fn announce(&self, version: u64) {
+        let policy = format!("http://{}", self.policy);
+        let announcement = json!({ "version": version, "label": format!("v{version}") });
+        wait_for("announcement", || post_json(&policy, "/v1/policy/announce", &announcement).is_some());
+    }
+}
+
+/// A row as a trainer sees it: its versions, and its place in the data.
+#[derive(Debug)]
+struct Row {
+    oldest: u64,
+    newest: u64,
+    place: u64,
+}
+
+fn rows_of(batch: &RecordBatch) -> Vec<Row> {
+    let column = |name: &str| batch.column_by_name(name).unwrap();
+    let version = |name: &str, at: usize| column(name).as_primitive::<UInt64Type>().value(at);
+    let text = |name: &str, at: usize| column(name).as_string::<i32>().value(at).to_owned();
+    let row = |at: usize| {
+        let fields: Value = serde_json::from_str(&text("data_fields", at)).unwrap();
+        Row {
+            oldest: version("policy_version_min", at),
+            newest: version("policy_version_max", at),
+            place: fields["extra_info"]["index"].as_u64().unwrap(),
+        }
+    };
+    (0..batch.num_rows()).map(row).collect()
+}
+
+/// Takes a whole step, acks it, and returns its rows.
+async fn take_step(queue: &RemoteQueue) -> Vec<Row> {
+    loop {
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let take = Take { at_least: GROUPS, ..Take::groups("train", GROUPS) }.until(deadline);
+        let lease = match queue.take("train", &take).await {
+            Ok(Some(lease)) => lease,
+            // The run is starting, or the step is not complete yet.
+            Err(QueueError::Deadline { .. } | QueueError::Unreachable { .. }) => continue,
+            other => panic!("{other:?}"),
+        };
+        let rows = lease.batches().iter().flat_map(rows_of).collect();
+        lease.ack().await.unwrap();
+        return rows;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_row_of_a_synchronous_run_is_of_the_version_announced_last() {
+    for on_stop in ["requeue", "carry"] {
+        let dir = TempDir::new().unwrap();
+        let out = dir.path().join("run");
+        let addresses = Addresses::new();
+        let on_stop = format!("rollout.on_stop={on_stop}");
+        let settings = [on_stop.as_str(), "queue.lease_s=60", "run.steps=1000"];
+        let mut run = addresses.start(&out, &settings);
+        let queue = addresses.client();
+        let (mut version, mut places) = (0, Vec::new());
+        for step in 1..=STEPS {
+            let rows = take_step(&queue).await;
+            assert_eq!(rows.len(), GROUPS * SAMPLES);
+            for row in rows {
+                assert_eq!((row.oldest, row.newest), (version, version), "step={step}: {row:?}");
+                places.push(row.place);
+            }
+            version += BETWEEN_VERSIONS;
+            addresses.announce(version);
+            if let Some((_, moment)) = KILLS.iter().find(|(of_step, _)| *of_step == step) {
+                pause_for(Duration::from_millis(*moment));
+                run.kill();
+                run = addresses.start(&out, &settings);
+                // The run may have been killed before it wrote the announcement down.
+                addresses.announce(version);
+            }
+        }
+        // The filter is off, so every prompt is accepted, in the order of the data.
+        places.dedup();
+        assert_eq!(places, (0..STEPS * GROUPS as u64).collect::<Vec<_>>(), "{on_stop}");
+        run.interrupt();
+        let ended = run.wait();
+        assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+        let (state, _) = LedgerState::read(&out).unwrap();
+        let totals = state.totals();
+        assert!(totals.held > 0 && totals.stale > 0, "{on_stop}: nothing was held: {totals:?}");
+    }
+}
+
+#[test]
+fn a_synchronous_run_waits_for_its_trainer_and_the_watchdog_names_it() {
+    let dir = TempDir::new().unwrap();
+    let settings = ["timeouts.silence=0.5", "run.on_silence=stop"];
+    let run = Addresses::new().start(&dir.path().join("run"), &settings);
+    let ended = run.wait();
+    assert_eq!(ended.code, Some(1), "{}", ended.stdout);
+    assert_eq!(ended.stdout.matches("target reached").count(), 1, "{}", ended.stdout);
+    let named = "the run waits for trainer (phase=trainer";
+    assert!(
+        ended.stderr.contains(named) && ended.stderr.contains("version=1 for step=2"),
+        "{}",
+        ended.stderr
+    );
+}
+
+#[tokio::test]
+async fn rows_of_a_lease_that_ends_come_again_after_the_seconds_of_the_recipe() {
+    let dir = TempDir::new().unwrap();
+    let addresses = Addresses::new();
+    let run = addresses.start(&dir.path().join("run"), &["queue.lease_s=0.5"]);
+    let queue = addresses.client();
+    let take = async || {
+        let take = Take { at_least: GROUPS, ..Take::groups("train", GROUPS) };
+        queue.take("train", &take.until(Instant::now() + Duration::from_secs(60))).await.unwrap().unwrap()
+    };
+    let lease = take().await;
+    let groups = lease.groups().to_vec();
+    // A trainer that dies gives nothing back.
+    std::mem::forget(lease);
+    let again = take().await;
+    assert_eq!(again.groups(), groups);
+    again.ack().await.unwrap();
+    run.interrupt();
+    assert_eq!(run.wait().code, Some(0));
+}
+
+/// The trainer waits for the step that follows from its version, so it does not announce the version again.
+#[tokio::test]
+async fn an_update_that_fails_between_two_steps_is_tried_again() {
+    let dir = TempDir::new().unwrap();
+    let addresses = Addresses::new();
+    let can_update = dir.path().join("can-update");
+    let command = format!("policy.update.command=[\"test\", \"-e\", {:?}]", can_update.display().to_string());
+    let settings = ["policy.update.method=command", &command];
+    let run = addresses.start(&dir.path().join("run"), &settings);
+    let queue = addresses.client();
+    take_step(&queue).await;
+    addresses.announce(1);
+    wait_for("failed update", || run.stderr_so_far().contains("no server has the new weights"));
+    std::fs::write(&can_update, "").unwrap();
+    let rows = take_step(&queue).await;
+    assert!(rows.iter().all(|row| (row.oldest, row.newest) == (1, 1)), "{rows:?}");
+    run.interrupt();
+    assert_eq!(run.wait().code, Some(0));
+}
