@@ -200,8 +200,8 @@ mod tests {
             step_buckets = std::array::from_fn(|place| step_buckets[place] + of_steps[place]);
         }
         // Under `first` a valid group is accepted when it ends, and none is held.
-        let held = if early_stop == EarlyStop::First { "held" } else { "hedges" };
-        let absent = ["wasted_audit", "probes", "hedges", held];
+        let mut absent = vec!["wasted_audit", "probes", "hedges"];
+        absent.extend((early_stop == EarlyStop::First).then_some("held"));
         for (bucket, tokens) in TokenTotals::from_counts(step_buckets).buckets() {
             assert!(tokens > 0 || absent.contains(&bucket), "no case puts a token into {bucket}");
         }
