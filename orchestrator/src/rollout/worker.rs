@@ -140,6 +140,10 @@ impl AgentLoopWorker {
             tokio::pin!(changed);
             changed.as_mut().enable();
             let done = loop {
+                // After an interrupt nothing more is sent out, also before the manager has told the board.
+                if self.state.stop.is_cancelled() {
+                    break true;
+                }
                 if running.len() >= self.context.config.max_concurrent_prompts {
                     break false;
                 }

@@ -9,7 +9,9 @@ use futures::future::BoxFuture;
 use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::scope::Scope;
 use rolldock_reward::{RewardError, RewardJob, RewardRunner, Score};
-use rolldock_simengine::{Fault, LengthConfig, PauseMode, ServerConfig, SimServer, Workload, WorkloadConfig};
+use rolldock_simengine::{
+    Fault, LengthConfig, PauseMode, Phase, ServerConfig, SimServer, Workload, WorkloadConfig,
+};
 use tokio::time::sleep;
 
 use super::{FLEET, MAX_RESPONSE};
@@ -100,11 +102,14 @@ impl Engines {
 
     /// Ends all faults and pauses.
     pub(super) fn repair(&mut self) {
-        // A server that restarts counts from zero again.
-        let before = self.generated();
-        self.engine.servers().for_each(SimServer::heal);
-        self.before_restarts += before - self.generated();
-        self.engine.servers().for_each(SimServer::resume);
+        for server in self.engine.servers() {
+            // A server that restarts counts from zero again.
+            if server.phase() != Phase::Serving {
+                self.before_restarts += server.stats().generation_tokens_total;
+            }
+            server.heal();
+            server.resume();
+        }
     }
 
     /// Gives all servers the label of a version, as an update of their weights does.

@@ -73,10 +73,11 @@ impl Board {
                 let kept = (Bucket::Carried, carried.tokens());
                 self.dispatches.end_with(id, Fate::Carried, kept, || carried.kept(number, id))
             }
-            None => {
-                let kept = dispatch.carried.as_ref().map_or(0, |carried| carried.tokens());
-                self.dispatches.end_requeued(id, kept)
-            }
+            None => match &dispatch.carried {
+                Some(carried) => self.dispatches.end_requeued(id, carried.tokens()),
+                // If the ledger has tokens of an earlier dispatch, they were too old for this one.
+                None => self.dispatches.end_anew(id, Fate::Requeued, first_attempt, Waste::Cut),
+            },
         };
         // A dispatch that brings no new tokens goes on from those that it came with.
         let carried = carried.map(Arc::from).or(dispatch.carried);
