@@ -312,8 +312,8 @@ fn a_server_joins_a_run_that_is_under_way_and_another_one_leaves() {
     let settings = [
         "model.name=simulated".to_owned(),
         "model.tokenizer=builtin".to_owned(),
-        "data.train=../data/arithmetic/train.jsonl".to_owned(),
-        "data.validation=../data/arithmetic/validation.jsonl".to_owned(),
+        "data.train=data/arithmetic/train.jsonl".to_owned(),
+        "data.validation=data/arithmetic/validation.jsonl".to_owned(),
         "rollout.train_batch_size=8".to_owned(),
         "rollout.gen_batch_size=16".to_owned(),
         "rollout.samples_per_prompt=2".to_owned(),

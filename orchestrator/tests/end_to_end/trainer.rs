@@ -20,6 +20,8 @@ use crate::support::{Rolldock, Running, pause_for, untaken_recipe, wait_for};
 const GROUPS: usize = 4;
 const SAMPLES: usize = 2;
 const STEPS: u64 = 8;
+/// The longest wait for a step.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The trainer leaves out numbers, as one does that counts its optimizer's steps.
 const BETWEEN_VERSIONS: u64 = 3;
 /// The steps after whose announcement the run is killed, and the milliseconds from one to the other. A kill comes
@@ -34,8 +36,8 @@ const SETTINGS: [&str; 19] = [
     "fleet.simulated.time_scale=0.02",
     "fleet.simulated.mean_response_length=60",
     "model.tokenizer=builtin",
-    "data.train=../data/arithmetic/train.jsonl",
-    "data.validation=../data/arithmetic/validation.jsonl",
+    "data.train=data/arithmetic/train.jsonl",
+    "data.validation=data/arithmetic/validation.jsonl",
     "data.shuffle=false",
     "filter.enable=false",
     "rollout.early_stop=fifo",
@@ -105,21 +107,20 @@ fn rows_of(batch: &RecordBatch) -> Vec<Row> {
     (0..batch.num_rows()).map(row).collect()
 }
 
-/// Takes a whole step, acks it, and returns its rows.
+/// Takes a whole step, acks it, and returns its rows. The run may be starting.
 async fn take_step(queue: &RemoteQueue) -> Vec<Row> {
-    loop {
-        let deadline = Instant::now() + Duration::from_secs(5);
-        let take = Take { at_least: GROUPS, ..Take::groups("train", GROUPS) }.until(deadline);
-        let lease = match queue.take("train", &take).await {
-            Ok(Some(lease)) => lease,
-            // The run is starting, or the step is not complete yet.
-            Err(QueueError::Deadline { .. } | QueueError::Unreachable { .. }) => continue,
+    let until = Instant::now() + PATIENCE;
+    let lease = loop {
+        let take = Take { at_least: GROUPS, ..Take::groups("train", GROUPS) };
+        match queue.take("train", &take.until(until)).await {
+            Ok(Some(lease)) => break lease,
+            Err(QueueError::Unreachable { .. }) if Instant::now() < until => {}
             other => panic!("{other:?}"),
-        };
-        let rows = lease.batches().iter().flat_map(rows_of).collect();
-        lease.ack().await.unwrap();
-        return rows;
-    }
+        }
+    };
+    let rows = lease.batches().iter().flat_map(rows_of).collect();
+    lease.ack().await.unwrap();
+    rows
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -55,6 +55,7 @@ impl Run {
             &format!("rollout.samples_per_prompt={SAMPLES}"),
             &format!("rollout.max_response_length={LENGTH}"),
             "rollout.early_stop=fifo",
+            "rollout.launch=batch",
             "filter.enable=false",
             "policy.mode=sync",
             &format!("policy.listen=127.0.0.1:{port}"),
