@@ -1,4 +1,4 @@
-"""A client of the transfer queue in less than seventy lines, and a tour that checks the rules of the guide's page
+"""A client of the transfer queue in less than eighty lines, and a tour that checks the rules of the guide's page
 "A client in an afternoon". Needs pyarrow and nothing else.
 
 python3 queue/examples/client.py http://127.0.0.1:7070 [TOKEN]
@@ -21,6 +21,14 @@ class Refused(Exception):
     def __init__(self, status, error):
         super().__init__(error["message"])
         self.status, self.code, self.kind = status, error["code"], error["class"]
+
+
+def stream(table):
+    """Returns rows as the bytes of an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return sink.getvalue().to_pybytes()
 
 
 class Queue:
@@ -54,12 +62,15 @@ class Queue:
 
     def put(self, partition, group, table, **options):
         """Puts the rows of a group, and returns their handles."""
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as stream:
-            stream.write_table(table)
         query = urllib.parse.urlencode({"group": group, "token": uuid.uuid4().hex, "wait_ms": 20_000, **options})
-        answer = self.call("POST", f"/partitions/{partition}/rows?{query}", sink.getvalue().to_pybytes())
+        answer = self.call("POST", f"/partitions/{partition}/rows?{query}", stream(table))
         return json.loads(answer[1])["rows"]
+
+    def columns(self, partition, handles, table, **options):
+        """Adds columns to rows by their `_handle`. With `overwrite="true"` they replace earlier values."""
+        query = urllib.parse.urlencode({"token": uuid.uuid4().hex, **options})
+        body = stream(table.append_column("_handle", handles))
+        self.call("POST", f"/partitions/{partition}/columns?{query}", body)
 
     def take(self, partition, **what):
         """Returns the name of a lease and its rows, or whether the puts have ended."""
@@ -137,19 +148,31 @@ def main():
     # Columns are written to rows by their handles; a body may come in chunks.
     handles = queue.post(f"/partitions/{name}/find", {"keys": ["a/0", "a/1"]})["rows"]
     handles = pa.array([number(row["row"]) for row in handles], pa.uint64())
-    sink = pa.BufferOutputStream()
-    more = pa.table({"_handle": handles, "reward": pa.array([1.0, -1.0], pa.float32())})
-    with pa.ipc.new_stream(sink, more.schema) as stream:
-        stream.write_table(more)
-    stream = sink.getvalue().to_pybytes()
-    chunks = iter([stream[:100], stream[100:]])
+    rewards = pa.table({"reward": pa.array([1.0, -1.0], pa.float32())})
+    body = stream(rewards.append_column("_handle", handles))
+    chunks = iter([body[:100], body[100:]])
     queue.call("POST", f"/partitions/{name}/columns?token=rewards", chunks, repeatable=False)
-    queue.call("POST", f"/partitions/{name}/columns?token=rewards", stream)
+    queue.columns(name, handles, rewards, token="rewards")
+
+    # Values are replaced only where that is asked for. A lease goes on with the values that it began with.
+    refused("column_exists", queue.columns, name, handles, rewards)
+    lease, taken = queue.take(name, task="train", groups=1)
+    better = pa.table({"reward": pa.array([2.0, -2.0], pa.float32())})
+    queue.columns(name, handles, better, overwrite="true")
+    assert taken["reward"].to_pylist() == [1.0, -1.0]
+    queue.lease(name, lease, "nack")
+    lease, taken = queue.take(name, task="train", groups=1)
+    assert taken["reward"].to_pylist() == [2.0, -2.0]
+    queue.columns(name, handles, rewards, token="rewards")  # A repetition replaces nothing.
+    queue.lease(name, lease, "nack")
+    lease, taken = queue.take(name, task="train", groups=1)
+    assert taken["reward"].to_pylist() == [2.0, -2.0]
+    queue.lease(name, lease, "nack")
 
     # What the queue does not take is refused by its name.
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
-        stream.write_table(rows)
+    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as packed:
+        packed.write_table(rows)
     body = sink.getvalue().to_pybytes()
     words = refused("bad_request", queue.call, "POST", f"/partitions/{name}/rows?group=z", body)
     assert "compression" in words, words

@@ -41,6 +41,15 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         batch: RecordBatch,
     ) -> BoxFuture<'a, Result<(), QueueError>>;
 
+    /// Writes columns of existing rows, and replaces the values of rows that have them already. Leases that began
+    /// before go on with the old values; see [`Partition::overwrite_columns`](crate::Partition::overwrite_columns).
+    fn overwrite_columns<'a>(
+        &'a self,
+        partition: &'a str,
+        rows: &'a [RowHandle],
+        batch: RecordBatch,
+    ) -> BoxFuture<'a, Result<(), QueueError>>;
+
     /// Takes ready rows under a lease. Without a deadline, returns `None` if no row is ready now. In any
     /// case, returns `None` if no row can become ready any more.
     fn take<'a>(

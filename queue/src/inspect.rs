@@ -36,7 +36,7 @@ pub struct LeaseInspection {
     /// The task.
     pub task: String,
     /// The names that the holders gave themselves ([`Take::holder`](crate::Take::holder)). Empty if they gave
-    /// none, and after a restart.
+    /// none.
     pub holders: Vec<String>,
     /// The number of rows.
     pub rows: usize,

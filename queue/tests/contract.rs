@@ -70,6 +70,7 @@ async fn puts_and_takes(client: &RemoteQueue) {
     let rows = client.put("p", full, soon()).await.unwrap();
     client.put("p", Put::group("h", batch(2, 2)), soon()).await.unwrap();
     client.write_columns("p", &rows, advantages(2)).await.unwrap();
+    client.overwrite_columns("p", &rows, advantages(2)).await.unwrap();
     let sample = |uid: &str, is_last| Some(SamplePart { uid: uid.to_owned(), is_last });
     let sampled = Put { sample: sample("s", false), group_size: 2, ..Put::group("sampled", batch(4, 1)) };
     client.put("p", sampled, soon()).await.unwrap();

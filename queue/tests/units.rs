@@ -4,10 +4,12 @@
 #[path = "support/served_units.rs"]
 mod support;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use arrow_array::Int64Array;
-use rolldock_queue::{PartitionSpec, Put, Queue, QueueError, ServiceConfig, Take, UnitStatus, serve};
+use arrow_array::cast::AsArray;
+use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use rolldock_queue::{PartitionSpec, Put, Queue, QueueError, ServiceConfig, Share, Take, UnitStatus, serve};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -225,6 +227,66 @@ async fn a_drained_units_rows_move_to_others_and_it_may_leave() {
     assert_eq!((seen.rows, seen.dispositions.lost, seen.dispositions.acked), (0, 0, 77));
     let left = staying.queue.partition(BLOBS).unwrap();
     until(async || left.stats().rows == 0).await;
+}
+
+fn other_names(rows: usize) -> RecordBatch {
+    let names: ArrayRef =
+        Arc::new(StringArray::from_iter_values((0..rows).map(|row| format!("other {row}"))));
+    RecordBatch::try_from_iter([("name", names)]).unwrap()
+}
+
+#[tokio::test]
+async fn replaced_values_lie_on_units_and_a_lease_goes_on_with_the_earlier_ones() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("controller");
+    let controller = served(Some(&dir)).await;
+    let (first, second) = (Server::unit(&controller, None).await, Server::unit(&controller, None).await);
+    let client = controller.client();
+    until_live(&client, 2).await;
+    client.declare(spec()).await.unwrap();
+    let mut rows = Vec::new();
+    for group in 0..20 {
+        let put = Put::group(format!("g{group}"), batch(group * 4, 4));
+        rows.extend(client.put("train", put, None).await.unwrap());
+    }
+    client.write_columns("train", &rows, names(80)).await.unwrap();
+    let on = || {
+        let on = |unit: &Server| unit.queue.partition(BLOBS).unwrap().stats().rows;
+        on(&first) + on(&second)
+    };
+    assert_eq!(on(), 160);
+    let column = Some(vec!["name".to_owned()]);
+    let member = |member| Take {
+        columns: column.clone(),
+        share: Some(Share { members: 2, member, ..Share::of(0, 1) }),
+        ..Take::groups("train", 20)
+    };
+    let lease = client.take("train", &member(0)).await.unwrap().unwrap();
+    client.overwrite_columns("train", &rows, other_names(80)).await.unwrap();
+    assert_eq!(controller.queue.inspect().payload_bytes, 0);
+    // The units keep what the other member of the lease still has to read.
+    let late = client.take("train", &member(1)).await.unwrap().unwrap();
+    assert_eq!(late.concat().unwrap()["name"].to_data(), lease.concat().unwrap()["name"].to_data());
+    let sorted = |batches: &[RecordBatch]| {
+        let names = batches.iter().flat_map(|batch| batch["name"].as_string::<i32>().iter().flatten());
+        let mut names: Vec<String> = names.map(str::to_owned).collect();
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(sorted(late.batches()), sorted(&[names(80)]));
+    let read = client.get("train", &rows, column.as_deref()).await.unwrap();
+    assert_eq!(sorted(&read), sorted(&[other_names(80)]));
+    late.nack().await.unwrap();
+    until(async || on() == 160).await;
+    // The new values move with their rows.
+    let units = client.units().await.unwrap();
+    client.drain_unit(&units[0].card.unit).await.unwrap();
+    until(async || client.units().await.unwrap()[0].chunks == 0).await;
+    let lease =
+        client.take("train", &Take { columns: column, ..Take::groups("train", 20) }).await.unwrap().unwrap();
+    assert_eq!(sorted(lease.batches()), sorted(&[other_names(80)]));
+    lease.ack().await.unwrap();
+    until(async || on() == 0).await;
 }
 
 /// Announces a unit to the controller once. The unit sends nothing to the controller by itself.

@@ -1,15 +1,16 @@
-//! Adding columns to existing rows.
+//! Adding columns to existing rows, and replacing their values.
 
 use std::ops::Range;
+use std::slice::from_ref;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 
 use super::write::Written;
-use super::{Admission, Partition, Shared};
+use super::{Added, Admission, Partition, Released, Shared};
 use crate::config::ColumnSpec;
 use crate::error::QueueError;
-use crate::put::{check_counts, columns_of, rows_of};
+use crate::put::{check_counts, columns_of, lengths_of, rows_of};
 use crate::record::{PayloadRecord, Record};
 use crate::row::{RowHandle, Runs};
 use crate::store::{Chunk, ChunkId, ChunkSizes, Encoded, NewChunk, Note};
@@ -24,6 +25,10 @@ struct ColumnsReservation {
     columns: Vec<String>,
     /// The columns with new names.
     new: Vec<ColumnSpec>,
+    /// Whether values of the columns are replaced.
+    overwrite: bool,
+    /// The new number of tokens of each row. If empty, the numbers stay.
+    lengths: Vec<u32>,
     is_good: bool,
     token: Option<String>,
 }
@@ -31,7 +36,7 @@ struct ColumnsReservation {
 impl Drop for ColumnsReservation {
     fn drop(&mut self) {
         let mut table = self.shared.table.lock();
-        table.end_columns(&self.rows, &self.columns);
+        table.end_columns(&self.rows, &self.columns, self.overwrite);
         table.settle_columns(&self.new, self.is_good);
         table.end_token(self.token.take(), self.is_good.then(Runs::default));
         self.shared.tell(&mut table);
@@ -68,54 +73,107 @@ type StoredPiece = (Piece, Option<Encoded>);
 impl ColumnsReservation {
     /// Makes the columns visible.
     fn publish(mut self, pieces: &[Piece]) {
-        let mut unneeded = Vec::new();
+        let mut freed = Vec::new();
         let small = {
             let mut table = self.shared.table.lock();
             for Piece { rows, payload, kib, sizes } in pieces {
-                let charged = table.add_columns(&self.rows[rows.clone()], payload, *kib);
-                self.shared.room.charge(charged);
+                let added = Added {
+                    rows: &self.rows[rows.clone()],
+                    payload,
+                    kib: *kib,
+                    overwrite: self.overwrite,
+                    lengths: self.lengths.get(rows.clone()).unwrap_or_default(),
+                };
+                let addition = table.add_columns(added);
+                self.shared.room.charge(addition.kib);
+                freed.push(addition.released);
                 if let Some(sizes) = sizes {
                     table.size_chunk(payload.chunk, sizes);
                 }
                 self.shared.keep(&mut table, payload.chunk, payload.note.as_ref());
                 if !table.needs(payload.chunk) {
-                    unneeded.push(payload.chunk);
+                    // All of its rows were freed while the columns were written.
+                    freed.push(Released { chunks: vec![payload.chunk], ..Released::default() });
                 }
             }
             table.take_small_chunks()
         };
         self.is_good = true;
-        // All rows of these chunks were freed while the columns were written.
-        self.shared.plane.free(&unneeded);
+        freed.iter().for_each(|released| self.shared.reclaim(released));
         self.shared.pack(&small);
     }
 }
 
 impl Partition {
-    /// Adds columns to existing rows. Row `i` of `batch` belongs to handle `i`.
+    /// Adds columns to existing rows. Row `i` of `batch` belongs to handle `i`. Returns
+    /// [`QueueError::ColumnExists`] if a row has one of the columns already.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn write_columns(&self, rows: &[RowHandle], batch: RecordBatch) -> Result<(), QueueError> {
-        self.write_columns_once(rows, vec![batch], None).await
+        self.write_columns_once(rows, vec![batch], false, None).await
     }
 
-    /// Adds columns once: a call with an earlier token changes nothing.
+    /// Writes columns of existing rows, and replaces the values of rows that have them already. Row `i` of
+    /// `batch` belongs to handle `i`.
+    ///
+    /// When the call returns, every later read, and every lease that begins, has the new values. A lease that
+    /// began before goes on with the old ones, also for members that have not fetched it yet; its ack stays
+    /// valid. If it ends without an ack, the next lease has the new values. A task that has acked a row does
+    /// not get it again; it sees the new values by [`get`](Self::get) and after a [`reset`](Self::reset).
+    /// Writes of one value take effect one after the other, in the order in which they are durable.
+    ///
+    /// Cancel-safe: a dropped call takes effect completely or not at all.
+    pub async fn overwrite_columns(&self, rows: &[RowHandle], batch: RecordBatch) -> Result<(), QueueError> {
+        self.write_columns_once(rows, vec![batch], true, None).await
+    }
+
+    /// Writes columns once: a call with an earlier token changes nothing.
     pub(crate) async fn write_columns_once(
         &self,
         rows: &[RowHandle],
         batches: Vec<RecordBatch>,
+        overwrite: bool,
         token: Option<String>,
     ) -> Result<(), QueueError> {
         self.check_count(rows, rows_of(&batches))?;
         let all = Chunk::new(batches)?;
         self.check_row_bytes(all.pieces())?;
         self.kib_of(all.pieces())?;
-        let Some(reservation) = self.reserve_columns(rows, &columns_of(all.schema()), token).await? else {
+        let columns = columns_of(all.schema());
+        let Some(mut reservation) = self.reserve_columns(rows, &columns, overwrite, token).await? else {
             return Ok(());
         };
+        if overwrite {
+            reservation.lengths = self.lengths_with(rows, &all).await?;
+        }
         let cut = self.cut(rows, all)?;
         let pieces = self.store_pieces(rows, cut, &reservation.columns).await?;
-        self.commit_columns(reservation, pieces).await
+        self.commit_columns(reservation, pieces).await?;
+        // Without durability the write above returns before the values are visible.
+        if overwrite { self.settled().await } else { Ok(()) }
+    }
+
+    /// The tokens of each row with new values of some columns. Empty if the partition does not count the tokens
+    /// of these columns.
+    async fn lengths_with(&self, rows: &[RowHandle], new: &Chunk) -> Result<Vec<u32>, QueueError> {
+        let counted = self.shared.table.lock().spec.length_columns.clone();
+        let (written, others): (Vec<String>, Vec<String>) =
+            counted.into_iter().partition(|name| new.schema().column_with_name(name).is_some());
+        if written.is_empty() {
+            return Ok(Vec::new());
+        }
+        let lengths = new.pieces().iter().map(|batch| lengths_of(batch, &written));
+        let mut lengths = lengths.collect::<Result<Vec<_>, _>>()?.concat();
+        for other in others {
+            let places = self.shared.table.lock().places_with(rows, &other);
+            let having: Vec<RowHandle> = places.iter().map(|place| rows[*place]).collect();
+            let read = self.get(&having, Some(from_ref(&other))).await?;
+            let found = read.iter().map(|batch| lengths_of(batch, from_ref(&other)));
+            for (place, length) in places.into_iter().zip(found.collect::<Result<Vec<_>, _>>()?.concat()) {
+                lengths[place] = lengths[place].saturating_add(length);
+            }
+        }
+        Ok(lengths)
     }
 
     /// Adds columns that a client has stored directly. The pieces are in the order of the rows.
@@ -133,7 +191,9 @@ impl Partition {
         }
         self.refuse_unread_rows()?;
         let kib = placed.iter().map(|piece| self.kib_of_bytes(piece.bytes)).collect::<Result<Vec<_>, _>>()?;
-        let Some(reservation) = self.reserve_columns(rows, columns, token).await? else { return Ok(()) };
+        let Some(reservation) = self.reserve_columns(rows, columns, false, token).await? else {
+            return Ok(());
+        };
         let (mut pieces, mut first) = (Vec::with_capacity(placed.len()), 0);
         for (PlacedColumns { note, rows, .. }, kib) in placed.into_iter().zip(kib) {
             let note = self.shared.plane.admit(note)?;
@@ -156,15 +216,19 @@ impl Partition {
         &self,
         rows: &[RowHandle],
         columns: &[ColumnSpec],
+        overwrite: bool,
         token: Option<String>,
     ) -> Result<Option<ColumnsReservation>, QueueError> {
         self.visible(rows).await;
-        let begun = self.begin_once(token.as_ref(), |table| table.begin_columns(rows, columns)).await?;
+        let begin = |table: &mut super::Table| table.begin_columns(rows, columns, overwrite);
+        let begun = self.begin_once(token.as_ref(), begin).await?;
         let reservation = |new| ColumnsReservation {
             shared: Arc::clone(&self.shared),
             rows: rows.to_vec(),
             columns: columns.iter().map(|column| column.name.clone()).collect(),
             new,
+            overwrite,
+            lengths: Vec::new(),
             is_good: false,
             token,
         };
@@ -186,6 +250,8 @@ impl Partition {
                 rows: reservation.rows[piece.rows.clone()].to_vec(),
                 payload: piece.payload.clone(),
                 kib: piece.kib,
+                overwrite: reservation.overwrite,
+                lengths: reservation.lengths.get(piece.rows.clone()).unwrap_or_default().to_vec(),
                 token: reservation.token.clone().filter(|_| number == last),
             };
             written.push(Written { chunk: piece.payload.chunk, record, payload });
@@ -268,12 +334,13 @@ impl Partition {
         Ok(placed)
     }
 
-    /// Begins a change under the table's lock. If a change with its token is in progress, waits for that
-    /// first. Returns `None` if a change with its token was already made.
+    /// Begins a change under the table's lock. If a change with its token is in progress, or `begin` returns
+    /// `None` because of another change, waits for that first. Returns `None` if a change with its token was
+    /// already made.
     pub(super) async fn begin_once<T>(
         &self,
         token: Option<&String>,
-        begin: impl Fn(&mut super::Table) -> Result<T, QueueError>,
+        begin: impl Fn(&mut super::Table) -> Result<Option<T>, QueueError>,
     ) -> Result<Option<T>, QueueError> {
         loop {
             let settled = self.shared.changed.notified();
@@ -286,9 +353,10 @@ impl Partition {
                     Admission::Known(_) => return Ok(None),
                     Admission::UnderWay => {}
                     Admission::Fresh => {
-                        let begun = begin(&mut table)?;
-                        table.begin_token(token);
-                        return Ok(Some(begun));
+                        if let Some(begun) = begin(&mut table)? {
+                            table.begin_token(token);
+                            return Ok(Some(begun));
+                        }
                     }
                 }
             }

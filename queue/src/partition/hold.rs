@@ -61,7 +61,7 @@ impl Partition {
         columns: Option<&[String]>,
     ) -> Result<Lease, QueueError> {
         loop {
-            let failure = match self.read(&lease.rows, columns).await {
+            let failure = match self.read(&lease.rows, columns, Some(lease.id())).await {
                 Ok(batches) => {
                     lease.batches = batches;
                     return Ok(lease);
@@ -164,13 +164,8 @@ impl Partition {
 
     /// Writes a lease to the lease file, so that it outlives this process.
     fn record_lease(&self, id: u64) {
-        let recorded = {
-            let mut table = self.shared.table.lock();
-            let recorded = table.record_lease(id);
-            recorded.map(|(task, rows)| (table.spec.tasks[task].name.clone(), rows))
-        };
-        if let Some((task, rows)) = recorded {
-            let record = Record::Lease { partition: self.shared.name.clone(), task, lease: id, rows };
+        let record = self.shared.table.lock().record_lease(id);
+        if let Some(record) = record {
             self.shared.log.note_lease(&self.shared.name, &record);
         }
     }

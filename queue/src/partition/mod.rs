@@ -43,8 +43,8 @@ pub(crate) use put::PlacedRows;
 pub(crate) use read::PlacedPart;
 pub(crate) use replay::{Mend, NamedTasks, Replay, Unusable};
 use room::FreeRoom;
-use table::{Admission, Chosen, Claim, Released, Size};
-pub(crate) use table::{Table, Totals, lease_records};
+use table::{Added, Admission, Chosen, Claim, Released, Size};
+pub(crate) use table::{Table, Totals};
 
 /// Makes the records of an entry, once the store has returned the notes of its payload.
 type Recorder = Box<dyn FnOnce(&[Note]) -> Vec<Record> + Send>;
@@ -138,9 +138,16 @@ impl Shared {
         }
     }
 
-    /// Writes the ends of leases to the lease file. Must not be called under the table's lock.
+    /// Writes the ends of leases to the lease file, and frees what only these leases read. Must not be called
+    /// under the table's lock.
     fn record_ends(&self) {
-        let leases = self.table.lock().take_unrecorded_ends();
+        let (leases, released) = {
+            let mut table = self.table.lock();
+            (table.take_unrecorded_ends(), table.drop_read_parts())
+        };
+        if let Some(released) = released {
+            self.reclaim(&released);
+        }
         if !leases.is_empty() {
             let record = Record::LeasesEnd { partition: self.name.clone(), leases };
             self.log.note_lease(&self.name, &record);
@@ -260,7 +267,7 @@ impl Partition {
         token: Option<String>,
     ) -> Result<(), QueueError> {
         self.visible(rows).await;
-        let check = |table: &mut Table| rows.iter().try_for_each(|row| table.row(*row).map(drop));
+        let check = |table: &mut Table| rows.iter().try_for_each(|row| table.row(*row).map(drop)).map(Some);
         if self.begin_once(token.as_ref(), check).await?.is_none() {
             return Ok(());
         }

@@ -121,9 +121,12 @@ impl Shared {
             {
                 let table = self.table.lock();
                 for (from, chunk) in &kind {
-                    let (rows, there): (_, Vec<u32>) = table.chunk_rows(*from).into_iter().unzip();
-                    moves.push(Move { from: *from, rows });
-                    places.extend(there.into_iter().map(|place| before + place));
+                    // A chunk has a row at most once, so replaced values are not joined with the new ones.
+                    if !table.has_superseded(*from) {
+                        let (rows, there): (_, Vec<u32>) = table.chunk_rows(*from).into_iter().unzip();
+                        moves.push(Move { from: *from, rows });
+                        places.extend(there.into_iter().map(|place| before + place));
+                    }
                     before += chunk.rows() as u32;
                 }
             }

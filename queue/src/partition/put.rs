@@ -116,7 +116,7 @@ impl Partition {
             group: put.group,
             group_size: put.group_size,
             group_gone: 0,
-            in_parts: false,
+            in_parts: None,
             sample: put.sample,
             policy_version: put.policy_version,
             priority: put.priority,
@@ -209,12 +209,19 @@ impl Partition {
 
     pub(super) fn late(&self, what: &'static str) -> QueueError {
         let stats = self.stats();
+        let incomplete = stats.tasks.iter().filter(|task| task.incomplete_rows > 0);
+        let incomplete = incomplete
+            .map(|task| format!(", rows={} lack columns of task={}", task.incomplete_rows, task.task));
         QueueError::Deadline {
             what: what.into(),
             partition: self.shared.name.clone(),
             state: format!(
-                "rows={} of capacity={}, groups={}, leases={}",
-                stats.rows, stats.capacity_rows, stats.groups, stats.leases
+                "rows={} of capacity={}, groups={}, leases={}{}",
+                stats.rows,
+                stats.capacity_rows,
+                stats.groups,
+                stats.leases,
+                incomplete.collect::<String>()
             ),
         }
     }

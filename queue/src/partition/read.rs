@@ -33,8 +33,19 @@ pub(crate) struct PlacedPart {
 
 /// Rows that are consecutive in all of their chunks.
 struct Stretch {
+    /// The parts that a reader gets, oldest first.
     parts: Vec<Part>,
     rows: usize,
+}
+
+/// Rows of a chunk, and those of its columns that they give.
+struct Piece<'a> {
+    batch: &'a RecordBatch,
+    /// The index of the first row in the batch.
+    place: usize,
+    columns: &'a [String],
+    /// Whether the columns are all of the chunk.
+    is_whole: bool,
 }
 
 impl Stretch {
@@ -46,33 +57,50 @@ impl Stretch {
             && self.parts.iter().zip(parts).all(|(ours, theirs)| next(ours, theirs))
     }
 
-    /// The rows of the stretch in each chunk that has any of the columns.
-    fn wanted(&self, columns: Option<&[String]>) -> Vec<Wanted> {
-        let needed = |name: &String| columns.is_none_or(|columns| columns.contains(name));
-        let parts = self.parts.iter().filter(|part| part.columns.iter().any(needed));
-        let wanted = |part: &Part| Wanted {
-            chunk: part.chunk,
-            first: part.row as usize,
-            rows: self.rows,
-            columns: Arc::clone(&part.columns),
-        };
-        parts.map(wanted).collect()
+    /// The columns of the part at index `at` that no later part has. The others are replaced.
+    fn given(&self, at: usize) -> Arc<[String]> {
+        let part = &self.parts[at];
+        let is_replaced =
+            |name: &String| self.parts[at + 1..].iter().any(|later| later.columns.contains(name));
+        if !part.columns.iter().any(is_replaced) {
+            return Arc::clone(&part.columns);
+        }
+        part.columns.iter().filter(|name| !is_replaced(name)).cloned().collect()
     }
 
-    /// Reads the columns. Returns several batches if the chunks have several pieces.
-    fn read(&self, parts: &[Found], columns: Option<&[String]>) -> Result<Vec<RecordBatch>, QueueError> {
+    /// The rows of the stretch in each chunk that gives any of the columns.
+    fn wanted(&self, columns: Option<&[String]>) -> Vec<Wanted> {
+        let needed = |name: &String| columns.is_none_or(|columns| columns.contains(name));
+        let wanted = |at: usize| Wanted {
+            chunk: self.parts[at].chunk,
+            first: self.parts[at].row as usize,
+            rows: self.rows,
+            columns: self.given(at),
+        };
+        let wanted = (0..self.parts.len()).map(wanted);
+        wanted.filter(|wanted| wanted.columns.iter().any(needed)).collect()
+    }
+
+    /// Reads the columns of what was `wanted`. Returns several batches if the chunks have several pieces.
+    fn read(
+        &self,
+        wanted: &[Wanted],
+        parts: &[Found],
+        columns: Option<&[String]>,
+    ) -> Result<Vec<RecordBatch>, QueueError> {
         let mut batches = Vec::new();
         let mut done = 0;
         while done < self.rows {
             let mut rows = self.rows - done;
             let mut pieces = Vec::with_capacity(parts.len());
-            for Found { chunk, first } in parts {
+            for (Wanted { columns, .. }, Found { chunk, first }) in wanted.iter().zip(parts) {
                 let missing =
                     || QueueError::Arrow { reason: format!("a chunk without row {}", first + done) };
                 let (piece, place) = chunk.locate(first + done).ok_or_else(missing)?;
-                let piece = &chunk.pieces()[piece];
-                rows = rows.min(piece.num_rows() - place);
-                pieces.push((piece, place));
+                let batch = &chunk.pieces()[piece];
+                rows = rows.min(batch.num_rows() - place);
+                let is_whole = self.parts.iter().any(|part| Arc::ptr_eq(&part.columns, columns));
+                pieces.push(Piece { batch, place, columns, is_whole });
             }
             batches.push(side_by_side(&pieces, rows, columns)?);
             done += rows;
@@ -82,46 +110,47 @@ impl Stretch {
 }
 
 impl Partition {
-    /// Reads columns of rows. Returns one batch for each run of rows that are stored together. The payload is
-    /// not copied.
+    /// Reads columns of rows, with the values that a lease sees, or with the current ones. Returns one batch for
+    /// each run of rows that are stored together. The payload is not copied.
     pub(super) async fn read(
         &self,
         rows: &[RowHandle],
         columns: Option<&[String]>,
+        lease: Option<u64>,
     ) -> Result<Vec<RecordBatch>, ReadFailure> {
         for _ in 0..PLANS_MAX {
-            match self.read_once(rows, columns).await {
+            match self.read_once(rows, columns, lease).await {
                 // A chunk was compacted or moved in the meantime. The table has the new place.
                 Err(failure) if matches!(failure.error, QueueError::ChunkGone { .. }) => {}
                 outcome => return outcome,
             }
         }
-        self.read_once(rows, columns).await
+        self.read_once(rows, columns, lease).await
     }
 
     async fn read_once(
         &self,
         rows: &[RowHandle],
         columns: Option<&[String]>,
+        lease: Option<u64>,
     ) -> Result<Vec<RecordBatch>, ReadFailure> {
-        let stretches = self.stretches(rows).map_err(|error| ReadFailure { rows: 0..0, error })?;
+        let stretches = self.stretches(rows, lease).map_err(|error| ReadFailure { rows: 0..0, error })?;
         let wanted: Vec<Vec<Wanted>> = stretches.iter().map(|stretch| stretch.wanted(columns)).collect();
-        let parts: Vec<usize> = wanted.iter().map(Vec::len).collect();
-        let wanted = wanted.concat();
-        let found = self.shared.plane.get(&wanted, columns).await;
-        for (wanted, found) in wanted.iter().zip(&found) {
+        let all = wanted.concat();
+        let found = self.shared.plane.get(&all, columns).await;
+        for (wanted, found) in all.iter().zip(&found) {
             if let Err(QueueError::UnitAway { .. }) = found {
                 self.shared.table.lock().set_away(wanted.chunk, true);
             }
         }
         let (mut batches, mut at, mut found) = (Vec::new(), 0, found.into_iter());
-        for (stretch, parts) in stretches.iter().zip(parts) {
-            let parts: Result<Vec<Found>, QueueError> = found.by_ref().take(parts).collect();
-            let read = parts.and_then(|parts| stretch.read(&parts, columns));
+        for (stretch, wanted) in stretches.iter().zip(&wanted) {
+            let parts: Result<Vec<Found>, QueueError> = found.by_ref().take(wanted.len()).collect();
+            let read = parts.and_then(|parts| stretch.read(wanted, &parts, columns));
             batches.extend(read.map_err(|error| ReadFailure { rows: at..at + stretch.rows, error })?);
             at += stretch.rows;
         }
-        Ok(batches)
+        Ok(in_one_order(batches))
     }
 
     /// Reads columns of rows, leased or not; all columns if `columns` is absent. Returns an error if a row is
@@ -134,13 +163,13 @@ impl Partition {
         columns: Option<&[String]>,
     ) -> Result<Vec<RecordBatch>, QueueError> {
         self.visible(rows).await;
-        self.read(rows, columns).await.map_err(|failure| failure.error)
+        self.read(rows, columns, None).await.map_err(|failure| failure.error)
     }
 
     /// Reads all columns of those of the rows that still exist.
     pub(crate) async fn read_rows(&self, mut rows: Vec<RowHandle>) -> Result<Vec<RecordBatch>, QueueError> {
         self.retain_existing(&mut rows);
-        self.read(&rows, None).await.map_err(|failure| failure.error)
+        self.read(&rows, None, None).await.map_err(|failure| failure.error)
     }
 
     /// Reads all columns of those of the rows that still exist and whose payload is sound. Calls `damaged` with
@@ -152,7 +181,7 @@ impl Partition {
     ) -> Result<Vec<RecordBatch>, QueueError> {
         self.retain_existing(&mut rows);
         loop {
-            match self.read(&rows, None).await {
+            match self.read(&rows, None, None).await {
                 Err(ReadFailure { rows: unreadable, error: error @ QueueError::Corrupt { .. } })
                     if !unreadable.is_empty() =>
                 {
@@ -170,23 +199,21 @@ impl Partition {
     }
 
     /// Returns the places of rows, if all of them are on storage units: for each stretch of rows, the parts
-    /// and their columns.
+    /// and their columns. The values are those that a lease sees, or the current ones.
     pub(crate) fn places(
         &self,
         rows: &[RowHandle],
         columns: Option<&[String]>,
+        lease: Option<u64>,
     ) -> Result<Option<Vec<Vec<PlacedPart>>>, QueueError> {
         let mut placed = Vec::new();
-        for stretch in self.stretches(rows)? {
+        for stretch in self.stretches(rows, lease)? {
             let mut parts = Vec::with_capacity(stretch.parts.len());
-            for part in &stretch.parts {
+            for Wanted { chunk, first, rows, columns: given } in stretch.wanted(columns) {
                 let wanted = |name: &&String| columns.is_none_or(|columns| columns.contains(name));
-                let columns: Vec<String> = part.columns.iter().filter(wanted).cloned().collect();
-                if columns.is_empty() {
-                    continue;
-                }
-                let Some(note) = self.shared.plane.note_on_unit(part.chunk) else { return Ok(None) };
-                parts.push(PlacedPart { note, first: part.row as usize, rows: stretch.rows, columns });
+                let columns: Vec<String> = given.iter().filter(wanted).cloned().collect();
+                let Some(note) = self.shared.plane.note_on_unit(chunk) else { return Ok(None) };
+                parts.push(PlacedPart { note, first, rows, columns });
             }
             if parts.is_empty() {
                 return Ok(None);
@@ -196,45 +223,73 @@ impl Partition {
         Ok(Some(placed))
     }
 
-    fn stretches(&self, rows: &[RowHandle]) -> Result<Vec<Stretch>, QueueError> {
+    /// Plans a read. All rows are looked up under one lock, so a write of several rows is seen in all of them or
+    /// in none.
+    fn stretches(&self, rows: &[RowHandle], lease: Option<u64>) -> Result<Vec<Stretch>, QueueError> {
         let table = self.shared.table.lock();
+        let as_of = lease.and_then(|lease| table.as_of(lease));
         let mut stretches: Vec<Stretch> = Vec::new();
         for handle in rows {
-            let row = table.row(*handle)?;
+            let parts = table.row(*handle)?.view(as_of);
             match stretches.last_mut() {
-                Some(last) if last.continues_with(&row.parts) => last.rows += 1,
-                _ => stretches.push(Stretch { parts: row.parts.to_vec(), rows: 1 }),
+                Some(last) if last.continues_with(&parts) => last.rows += 1,
+                _ => stretches.push(Stretch { parts: parts.into_owned(), rows: 1 }),
             }
         }
         Ok(stretches)
     }
 }
 
-/// Joins columns of `rows` rows side by side. Each piece has its first row at the given index.
+/// Gives batches with the same columns one order of columns: rows with replaced values may have another one.
+fn in_one_order(mut batches: Vec<RecordBatch>) -> Vec<RecordBatch> {
+    let Some((first, others)) = batches.split_first_mut() else { return batches };
+    let order = first.schema();
+    for batch in others {
+        let schema = batch.schema();
+        if Arc::ptr_eq(&schema, &order) || schema.fields().len() != order.fields().len() {
+            continue;
+        }
+        let places: Option<Vec<usize>> =
+            order.fields().iter().map(|field| schema.index_of(field.name()).ok()).collect();
+        if let Some(places) = places.filter(|places| !places.is_sorted())
+            && let Ok(ordered) = batch.project(&places)
+        {
+            *batch = ordered;
+        }
+    }
+    batches
+}
+
+/// Joins columns of `rows` rows side by side.
 fn side_by_side(
-    pieces: &[(&RecordBatch, usize)],
+    pieces: &[Piece<'_>],
     rows: usize,
     columns: Option<&[String]>,
 ) -> Result<RecordBatch, QueueError> {
     let mut fields: Vec<Arc<Field>> = Vec::new();
     let mut arrays = Vec::new();
-    let mut add = |piece: &RecordBatch, place: usize, column: usize| {
-        fields.push(Arc::clone(&piece.schema_ref().fields()[column]));
-        arrays.push(piece.column(column).slice(place, rows));
+    let mut add = |piece: &Piece<'_>, column: usize| {
+        fields.push(Arc::clone(&piece.batch.schema_ref().fields()[column]));
+        arrays.push(piece.batch.column(column).slice(piece.place, rows));
     };
     match columns {
-        None => pieces.iter().for_each(|(piece, place)| {
-            (0..piece.num_columns()).for_each(|column| add(piece, *place, column));
-        }),
+        None => {
+            for piece in pieces {
+                let is_given = |column: &usize| {
+                    piece.is_whole || piece.columns.contains(piece.batch.schema_ref().field(*column).name())
+                };
+                (0..piece.batch.num_columns()).filter(is_given).for_each(|column| add(piece, column));
+            }
+        }
         Some(names) => {
             for name in names {
-                let found = pieces.iter().find_map(|(piece, place)| {
-                    let column = piece.schema_ref().index_of(name).ok()?;
-                    Some((piece, *place, column))
+                let found = pieces.iter().filter(|piece| piece.columns.contains(name)).find_map(|piece| {
+                    let column = piece.batch.schema_ref().index_of(name).ok()?;
+                    Some((piece, column))
                 });
                 let missing = || QueueError::ColumnMissing { column: name.clone() };
-                let (piece, place, column) = found.ok_or_else(missing)?;
-                add(piece, place, column);
+                let (piece, column) = found.ok_or_else(missing)?;
+                add(piece, column);
             }
         }
     }

@@ -70,7 +70,7 @@ impl Partition {
     /// Frees all rows once: a call with an earlier token changes nothing and returns 0.
     pub(crate) async fn clear_all_once(&self, token: Option<String>) -> Result<usize, QueueError> {
         self.shared.check_is_there()?;
-        if self.begin_once(token.as_ref(), |_| Ok(())).await?.is_none() {
+        if self.begin_once(token.as_ref(), |_| Ok(Some(()))).await?.is_none() {
             return Ok(0);
         }
         let rows = self.shared.table.lock().all_rows();

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 use tokio::time::Instant;
 
 use super::Shared;
-use super::table::{ACK_ROWS, Move, Slice, Table, ack_records, declaration, rest};
+use super::table::{ACK_ROWS, Added, Move, Slice, Table, ack_records, declaration, rest};
 use crate::error::QueueError;
 use crate::journal::Sink;
 use crate::plane::Plane;
@@ -102,15 +102,16 @@ impl Replay {
                     self.free(&released.chunks);
                 }
             }
-            Record::Columns { partition, rows, payload, kib, token } => {
+            Record::Columns { partition, rows, payload, kib, overwrite, lengths, token } => {
                 self.keep(&payload)?;
-                let chunk = payload.chunk;
                 let table = self.table(&partition)?;
-                table.add_columns(&rows, &payload, kib);
+                let added = Added { rows: &rows, payload: &payload, kib, overwrite, lengths: &lengths };
+                let mut freed = table.add_columns(added).released.chunks;
                 table.end_token(token, Some(Runs::default()));
-                if !table.needs(chunk) {
-                    self.free(&[chunk]);
+                if !table.needs(payload.chunk) {
+                    freed.push(payload.chunk);
                 }
+                self.free(&freed);
             }
             Record::Moved { partition, from, rows, payload } => {
                 self.keep(&payload)?;
@@ -139,12 +140,12 @@ impl Replay {
                 };
                 self.free(&released.chunks);
             }
-            Record::Lease { partition, task, lease, rows } => {
+            Record::Lease { partition, task, lease, rows, holders } => {
                 let table = self.table(&partition)?;
                 let task = table.task(&task)?;
                 // The time before the restart does not count, because the holder could not renew the lease.
                 let expires = Instant::now() + table.spec.lease();
-                table.restore_lease(lease, task, rows, expires);
+                table.restore_lease(lease, task, rows, holders, expires);
             }
             Record::LeasesEnd { partition, leases } => {
                 let table = self.table(&partition)?;

@@ -4,6 +4,7 @@
 //! Every operation touches only the rows that it concerns: ready rows are in ordered sets, so no search is
 //! needed.
 
+mod adding;
 mod check;
 mod choose;
 mod chunks;
@@ -42,6 +43,8 @@ use crate::record::{Dispositions, Freed, Label};
 use crate::row::RowHandle;
 use crate::store::ChunkId;
 
+pub(crate) use adding::Added;
+use adding::Rewrites;
 pub(crate) use check::Totals;
 pub(crate) use choose::Chosen;
 use chunks::Chunks;
@@ -55,7 +58,6 @@ use index::GroupIndex;
 use keys::Keys;
 pub(crate) use leases::BeginAck;
 use leases::Leases;
-pub(crate) use live::lease_records;
 pub(super) use live::{ACK_ROWS, Slice, ack_records, declaration, rest};
 pub(crate) use ready::Progress;
 use ready::{Ready, SingleRows};
@@ -74,6 +76,12 @@ pub(crate) struct Part {
     pub(crate) row: u32,
     /// The bytes of payload; 0 if they are not counted.
     bytes: u32,
+    /// The space that the part takes of a capacity in bytes, in KiB.
+    kib: u32,
+    /// The number of [rewrites](adding) of the table up to this part.
+    written: u64,
+    /// Whether later parts have all of its columns. Only leases from before them read it.
+    is_superseded: bool,
     pub(crate) columns: Arc<[String]>,
 }
 
@@ -84,13 +92,11 @@ pub(crate) struct Row {
     place: usize,
     /// The number of the row's tokens.
     pub(crate) length: u32,
-    /// The space that the row takes of a capacity in bytes, in KiB.
-    pub(crate) kib: u32,
     /// The number of parts whose storage unit does not answer.
     away: u32,
     pub(crate) label: Option<Box<Label>>,
-    /// The parts of the row, one for each write to it. Most rows have only the part of their put, which is
-    /// stored inline.
+    /// The parts of the row, one for each write to it, oldest first. Most rows have only the part of their put,
+    /// which is stored inline.
     pub(crate) parts: SmallVec<[Part; 1]>,
     pub(crate) progress: SmallVec<[Progress; 1]>,
 }
@@ -138,6 +144,15 @@ pub(crate) struct Released {
     pub(crate) sparse: Vec<ChunkId>,
 }
 
+impl Released {
+    fn append(&mut self, more: Self) {
+        self.size.rows += more.size.rows;
+        self.size.kib += more.size.kib;
+        self.chunks.extend(more.chunks);
+        self.sparse.extend(more.sparse);
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Table {
     pub(crate) spec: PartitionSpec,
@@ -152,6 +167,7 @@ pub(crate) struct Table {
     leases: Leases,
     shares: Shares,
     chunks: Chunks,
+    rewrites: Rewrites,
     /// The cuts that are being read.
     cuts: Cuts,
     /// Groups that may be dropped. `None` until the first drop.
@@ -187,6 +203,7 @@ impl Table {
             leases: Leases::default(),
             shares: Shares::default(),
             chunks: Chunks::default(),
+            rewrites: Rewrites::default(),
             cuts: Cuts::default(),
             droppable: None,
             tokens: Tokens::default(),
@@ -237,6 +254,11 @@ impl Table {
         self.closed = true;
         self.ended = true;
     }
+}
+
+/// Whether any of these parts has the column.
+fn has_column(parts: &[Part], name: &str) -> bool {
+    parts.iter().flat_map(|part| part.columns.iter()).any(|column| column == name)
 }
 
 fn stale(handle: RowHandle) -> QueueError {

@@ -44,6 +44,15 @@ impl Queue for TransferQueue {
         async move { self.partition(partition)?.write_columns(rows, batch).await }.boxed()
     }
 
+    fn overwrite_columns<'a>(
+        &'a self,
+        partition: &'a str,
+        rows: &'a [RowHandle],
+        batch: RecordBatch,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        async move { self.partition(partition)?.overwrite_columns(rows, batch).await }.boxed()
+    }
+
     fn take<'a>(
         &'a self,
         partition: &'a str,

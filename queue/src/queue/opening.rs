@@ -14,7 +14,7 @@ use crate::journal::{
     read_frames, read_leases,
 };
 use crate::lock::DirLock;
-use crate::partition::{Partition, Replay, Table, lease_records};
+use crate::partition::{Partition, Replay, Table};
 use crate::plane::Plane;
 use crate::put::columns_of;
 use crate::record::{Record, Tally};
@@ -160,7 +160,7 @@ impl TransferQueue {
         let leasing_partitions = Arc::clone(&partitions);
         let held = move |body: &mut Body| {
             let partitions = leasing_partitions.lock();
-            let mut records = partitions.values().flat_map(|one| lease_records(&one.shared.table.lock()));
+            let mut records = partitions.values().flat_map(|one| one.shared.table.lock().recorded_leases());
             records.try_for_each(|record| body.push(&record))
         };
         let leases = LeaseLog::start(&dir, replay.leases_sound, Box::new(held))?;

@@ -36,7 +36,7 @@ pub(crate) enum Record {
     Types { partition: String, columns: Vec<ColumnSpec> },
     /// Rows were put.
     Put(PutRecord),
-    /// Rows got more columns.
+    /// Rows got more columns, or new values of columns.
     Columns {
         partition: String,
         #[serde(with = "runs")]
@@ -45,6 +45,12 @@ pub(crate) enum Record {
         /// The space that the columns take of a capacity in bytes, in KiB.
         #[serde(default, skip_serializing_if = "is_zero")]
         kib: u32,
+        /// Whether the values replace those of rows that have the columns already.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        overwrite: bool,
+        /// The new number of tokens of each row. If empty, the numbers stay.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        lengths: Vec<u32>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<String>,
     },
@@ -81,6 +87,9 @@ pub(crate) enum Record {
         lease: u64,
         #[serde(with = "runs")]
         rows: Vec<RowHandle>,
+        /// The names of the clients that hold it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        holders: Vec<String>,
     },
     /// Leases ended without an ack of their rows. This record is in the lease file.
     LeasesEnd { partition: String, leases: Vec<u64> },
@@ -222,9 +231,9 @@ pub(crate) struct PutRecord {
     /// The number of rows of the group that were freed before the journal was rewritten.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) group_gone: usize,
-    /// Whether the group came in several puts, even if one record has all its rows now.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(crate) in_parts: bool,
+    /// Whether the group came in several puts. If absent, it did if the record has not all of its rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) in_parts: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sample: Option<SamplePart>,
     pub(crate) policy_version: u64,

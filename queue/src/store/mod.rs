@@ -164,7 +164,7 @@ pub struct Wanted {
     pub first: usize,
     /// The number of consecutive rows.
     pub rows: usize,
-    /// The columns that the chunk has.
+    /// The columns of the chunk that the reader may need. Values of its other columns were replaced by others.
     pub columns: Arc<[String]>,
 }
 

@@ -51,7 +51,7 @@ async fn consume(partition: Partition, consumer: usize, fates: Arc<parking_lot::
         let amount = if turn % 2 == 0 { Amount::Groups(3) } else { Amount::Rows(2) };
         let take = Take { amount, ..Take::rows("plain", 3) }.until(until);
         let Some(lease) = partition.take(&take).await.unwrap() else { return };
-        let ids = checked_ids(&lease);
+        let ids = checked_ids(&lease, |_| [0; 2]);
         tokio::task::yield_now().await;
         match turn % 4 {
             0 => lease.nack().await.unwrap(),

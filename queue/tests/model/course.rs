@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use rolldock_queue::Sampler;
 
+use crate::rows::Replaced;
 use crate::{CLIENTS, OPERATIONS_MIN};
 
 #[derive(Debug, Clone)]
@@ -35,6 +36,12 @@ pub(crate) enum Op {
     Extra {
         which: usize,
         rows: usize,
+    },
+    /// Replaces values of some rows.
+    Rewrite {
+        which: usize,
+        rows: usize,
+        replaced: Replaced,
     },
     Take {
         task: usize,
@@ -84,6 +91,8 @@ pub(crate) fn operations() -> impl Strategy<Value = Vec<Op>> {
         1 => (0..2_usize).prop_map(|task| Op::Reset { task }),
         3 => any::<usize>().prop_map(|which| Op::Complete { which }),
         5 => (any::<usize>(), 1..8_usize).prop_map(|(which, rows)| Op::Extra { which, rows }),
+        4 => (any::<usize>(), 1..8_usize, replaced())
+            .prop_map(|(which, rows, replaced)| Op::Rewrite { which, rows, replaced }),
         6 => (0..2_usize, any::<bool>(), 1..6_usize, samplers(), prop_oneof![3 => Just(0), 1 => 1..4_u64]).prop_map(
             |(task, groups, count, sampler, min_policy_version)| {
                 Op::Take { task, groups, count, sampler, min_policy_version }
@@ -100,6 +109,10 @@ pub(crate) fn operations() -> impl Strategy<Value = Vec<Op>> {
         1 => Just(Op::Crash),
     ];
     prop::collection::vec(op, OPERATIONS_MIN..OPERATIONS_MIN + 41)
+}
+
+fn replaced() -> impl Strategy<Value = Replaced> {
+    prop_oneof![Just(Replaced::Tokens), Just(Replaced::Extra), Just(Replaced::Put), Just(Replaced::All)]
 }
 
 /// All samplers except the random one, which the index's own tests cover.

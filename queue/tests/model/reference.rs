@@ -5,6 +5,8 @@ use std::cmp::Reverse;
 use rolldock_queue::{Put, RowHandle, Sampler, Take};
 use serde_json::Value;
 
+use crate::rows::Versions;
+
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum State {
     Free,
@@ -18,6 +20,7 @@ pub(crate) struct ModelRow {
     pub(crate) handle: RowHandle,
     pub(crate) group: usize,
     pub(crate) extra: bool,
+    pub(crate) versions: Versions,
     pub(crate) key: Option<String>,
     pub(crate) tags: Value,
     pub(crate) states: [State; 2],
@@ -41,11 +44,18 @@ pub(crate) struct Model {
     /// Handles of removed rows, which must be refused.
     pub(crate) gone: Vec<RowHandle>,
     pub(crate) next_id: i64,
+    /// The number of writes of columns so far.
+    pub(crate) writes: i64,
 }
 
 impl Model {
     pub(crate) fn is_ready(row: &ModelRow, task: usize) -> bool {
         row.states[task] == State::Free && (task == 0 || row.extra)
+    }
+
+    /// The versions of a row's columns.
+    pub(crate) fn versions(&self, id: i64) -> Versions {
+        self.rows.iter().find(|row| row.id == id).map_or([-1; 2], |row| row.versions)
     }
 
     /// Groups in the order in which a take considers them.
@@ -87,6 +97,7 @@ impl Model {
                 handle: *handle,
                 group,
                 extra: false,
+                versions: [0; 2],
                 key: put.keys.get(place).cloned(),
                 tags: Value::Null,
                 states: [State::Free; 2],

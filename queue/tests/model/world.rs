@@ -10,7 +10,7 @@ use rolldock_queue::{
 
 use crate::course::Op;
 use crate::reference::{Model, ModelGroup, ModelRow, State};
-use crate::rows::{bare, checked_ids, extra, payload};
+use crate::rows::{Replaced, bare, checked_ids, payload};
 use crate::{CAPACITY_ROWS, CLIENTS, LEASE_MS, TASKS};
 
 pub(crate) struct World<'a> {
@@ -164,10 +164,39 @@ impl<'a> World<'a> {
         let chosen: Vec<usize> = lacking[first..].iter().take(rows).copied().collect();
         let handles: Vec<RowHandle> = chosen.iter().map(|at| self.model.rows[*at].handle).collect();
         let ids: Vec<i64> = chosen.iter().map(|at| self.model.rows[*at].id).collect();
-        self.partition.write_columns(&handles, extra(&ids)).await.unwrap();
-        chosen.iter().for_each(|at| self.model.rows[*at].extra = true);
-        let twice = self.partition.write_columns(&handles, extra(&ids)).await;
+        self.model.writes += 1;
+        let extra = Replaced::Extra.rows(&ids, self.model.writes);
+        self.partition.write_columns(&handles, extra.clone()).await.unwrap();
+        for at in chosen {
+            let row = &mut self.model.rows[at];
+            (row.extra, row.versions[1]) = (true, self.model.writes);
+        }
+        let twice = self.partition.write_columns(&handles, extra).await;
         assert!(matches!(twice, Err(QueueError::ColumnExists { .. })), "{twice:?}");
+    }
+
+    /// Replaces values of some rows, leased or not. Rows without the column `extra` get it.
+    async fn rewrite(&mut self, which: usize, rows: usize, replaced: Replaced) {
+        if self.model.rows.is_empty() {
+            return;
+        }
+        self.model.writes += 1;
+        let version = self.model.writes;
+        let first = which % self.model.rows.len();
+        let (mut handles, mut ids) = (Vec::new(), Vec::new());
+        for row in self.model.rows[first..].iter_mut().take(rows) {
+            handles.push(row.handle);
+            ids.push(row.id);
+            let [tokens, extra] = replaced.has();
+            row.extra |= extra;
+            if tokens {
+                row.versions[0] = version;
+            }
+            if extra {
+                row.versions[1] = version;
+            }
+        }
+        self.partition.overwrite_columns(&handles, replaced.rows(&ids, version)).await.unwrap();
     }
 
     async fn take(&mut self, task: usize, groups: bool, count: usize, take: Take) {
@@ -175,7 +204,8 @@ impl<'a> World<'a> {
         let take = Take { amount, ..take };
         let expected = self.model.expected(task, groups, count, &take);
         let taken = self.partition.take(&take).await.unwrap();
-        let found = taken.as_ref().map_or_else(Vec::new, checked_ids);
+        let versions = |id| self.model.versions(id);
+        let found = taken.as_ref().map_or_else(Vec::new, |lease| checked_ids(lease, versions));
         assert_eq!(found, expected, "{take:?}");
         let Some(lease) = taken else { return };
         for (at, id) in found.iter().enumerate() {
@@ -265,7 +295,9 @@ impl<'a> World<'a> {
             let is_there = |row: &&ModelRow| row.states[task] != State::Acked && (task == 0 || row.extra);
             let expected: Vec<i64> = model.rows.iter().filter(is_there).map(|row| row.id).collect();
             let taken = partition.take(&Take::rows(name, CAPACITY_ROWS)).await.unwrap();
-            assert_eq!(taken.as_ref().map_or_else(Vec::new, checked_ids), expected, "task={name}");
+            let versions = |id| model.versions(id);
+            let found = taken.as_ref().map_or_else(Vec::new, |lease| checked_ids(lease, versions));
+            assert_eq!(found, expected, "task={name}");
         }
         for row in model.rows.iter().filter(|row| row.key.is_some()) {
             let found = partition.find(row.key.as_slice()).unwrap();
@@ -334,6 +366,7 @@ impl<'a> World<'a> {
                 }
             }
             Op::Extra { which, rows } => self.write_extra(which, rows).await,
+            Op::Rewrite { which, rows, replaced } => self.rewrite(which, rows, replaced).await,
             Op::Take { task, groups, count, sampler, min_policy_version } => {
                 let take = Take { sampler, min_policy_version, ..Take::rows(TASKS[task], count) };
                 self.take(task, groups, count, take).await;

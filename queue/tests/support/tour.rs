@@ -38,6 +38,21 @@ pub(crate) async fn tour(queue: &dyn Queue) {
         queue.write_columns("train", &rows, advantage).await,
         Err(QueueError::ColumnExists { column }) if column == "advantage"
     ));
+    let later =
+        RecordBatch::try_from_iter([("advantage", Arc::new(Int64Array::from(vec![8, 9, 10])) as _)]).unwrap();
+    let advantages = Some(vec!["advantage".to_owned()]);
+    let one = Take { columns: advantages.clone(), ..Take::groups("train", 1) };
+    let before = queue.take("train", &one).await.unwrap().unwrap();
+    queue.overwrite_columns("train", &rows, later.clone()).await.unwrap();
+    assert_ne!(before.concat().unwrap(), later, "the lease began before");
+    before.nack().await.unwrap();
+    let after = queue.take("train", &one).await.unwrap().unwrap();
+    assert_eq!(after.concat().unwrap()["advantage"].to_data(), later["advantage"].to_data());
+    after.nack().await.unwrap();
+    let read = queue.get("train", &rows, advantages.as_deref()).await.unwrap();
+    assert_eq!(read[0]["advantage"].to_data(), later["advantage"].to_data());
+    let short = queue.overwrite_columns("train", &rows[..1], later).await;
+    assert!(matches!(short, Err(QueueError::BadRequest { .. })), "{short:?}");
 
     let fresh = Take { min_policy_version: 7, ..Take::groups("score", 8) };
     let lease = queue.take("train", &fresh).await.unwrap().unwrap();

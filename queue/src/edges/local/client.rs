@@ -89,6 +89,26 @@ impl LocalQueue {
         }
     }
 
+    async fn send_columns(
+        &self,
+        partition: &str,
+        rows: &[RowHandle],
+        batch: RecordBatch,
+        overwrite: bool,
+    ) -> Result<(), QueueError> {
+        check_counts(rows, batch.num_rows())?;
+        let batch = ipc::with_handles(rows, &batch)?;
+        let token = ipc::fresh_token();
+        let ask = |rows, _| Ask::WriteColumns {
+            partition: partition.to_owned(),
+            rows,
+            token: token.clone(),
+            overwrite,
+        };
+        let now = Some(Instant::now());
+        self.put_rows(&batch, now, ask, self.link.attempts(None)).await.map(drop)
+    }
+
     async fn take_once(
         &self,
         partition: &str,
@@ -239,16 +259,16 @@ impl Queue for LocalQueue {
         rows: &'a [RowHandle],
         batch: RecordBatch,
     ) -> BoxFuture<'a, Result<(), QueueError>> {
-        async move {
-            check_counts(rows, batch.num_rows())?;
-            let batch = ipc::with_handles(rows, &batch)?;
-            let token = ipc::fresh_token();
-            let ask =
-                |rows, _| Ask::WriteColumns { partition: partition.to_owned(), rows, token: token.clone() };
-            let now = Some(Instant::now());
-            self.put_rows(&batch, now, ask, self.link.attempts(None)).await.map(drop)
-        }
-        .boxed()
+        self.send_columns(partition, rows, batch, false).boxed()
+    }
+
+    fn overwrite_columns<'a>(
+        &'a self,
+        partition: &'a str,
+        rows: &'a [RowHandle],
+        batch: RecordBatch,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        self.send_columns(partition, rows, batch, true).boxed()
     }
 
     fn take<'a>(

@@ -66,6 +66,9 @@ pub(super) enum Ask {
         partition: String,
         rows: RowsPlace,
         token: String,
+        /// Whether the values replace those of rows that have the columns already.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        overwrite: bool,
     },
     Get {
         partition: String,

@@ -17,7 +17,7 @@ use super::parcel::{Packed, Plan, is_large};
 use super::pool::{RegionUse, Regions};
 use super::protocol::{Ask, INLINE_BYTES_MAX, LeaseName, RoomAnswer, RowsPlace, TakeAnswer};
 use crate::edges::wire::ipc;
-use crate::edges::wire::{PutAnswer, PutQuery, TakeBody};
+use crate::edges::wire::{ColumnsQuery, PutAnswer, PutQuery, TakeBody};
 use crate::tasks;
 use crate::{Lease, Partition, Put, Queue, QueueError, TransferQueue};
 
@@ -148,8 +148,9 @@ impl Service {
             Ask::Declare(spec) => Reply::of(&self.queue.declare(spec).await?.spec()),
             Ask::Room { bytes } => self.room(desk, id, bytes),
             Ask::Put { partition, query, rows } => self.put(desk, &partition, query, rows, tail).await,
-            Ask::WriteColumns { partition, rows, token } => {
-                self.write_columns(desk, &partition, rows, tail, token).await
+            Ask::WriteColumns { partition, rows, token, overwrite } => {
+                let query = ColumnsQuery { token: Some(token), overwrite };
+                self.write_columns(desk, &partition, rows, tail, query).await
             }
             Ask::Take { partition, take } => self.take(desk, id, &partition, take).await,
             Ask::Ack(name) => {
@@ -286,13 +287,14 @@ impl Service {
         partition: &str,
         rows: RowsPlace,
         tail: Bytes,
-        token: String,
+        query: ColumnsQuery,
     ) -> Result<Reply, QueueError> {
         let partition = self.queue.partition(partition)?;
         let batch = self.rows(desk, partition.capacity_rows(), rows, tail).await?;
         let (handles, batch) = ipc::split_handles(batch)?;
         ipc::check_names(&batch)?;
-        partition.write_columns_once(&handles, vec![batch], Some(token)).await?;
+        let ColumnsQuery { token, overwrite } = query;
+        partition.write_columns_once(&handles, vec![batch], overwrite, token).await?;
         settle(desk, rows);
         Reply::of(&())
     }

@@ -151,6 +151,22 @@ impl Queue for RemoteQueue {
         .boxed()
     }
 
+    /// The rows go through the controller, which counts their tokens.
+    fn overwrite_columns<'a>(
+        &'a self,
+        partition: &'a str,
+        rows: &'a [RowHandle],
+        batch: RecordBatch,
+    ) -> BoxFuture<'a, Result<(), QueueError>> {
+        async move {
+            check_counts(rows, batch.num_rows())?;
+            let body = Content::Rows(vec![ipc::with_handles(rows, &batch)?]);
+            let to = path(partition, &format!("/columns?overwrite=true&token={}", ipc::fresh_token()));
+            self.link.done(Call::post(to, body).repeatable()).await
+        }
+        .boxed()
+    }
+
     fn take<'a>(
         &'a self,
         partition: &'a str,

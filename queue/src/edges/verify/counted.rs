@@ -1,7 +1,7 @@
 //! The rows of a captured partition, counted from its records and compared with the counts that its table kept
 //! at that moment. Records are read in slices, so no lock is held for all rows.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use crate::TaskSpec;
 use crate::invariants::{self, Violation};
@@ -36,6 +36,24 @@ fn columns_of(record: &Record) -> Option<(&[RowHandle], &PayloadRecord)> {
     }
 }
 
+/// The rows and columns that several records give, because values were replaced, and in how many records too
+/// many.
+fn repeated(records: &[Record]) -> HashMap<(RowHandle, &String), usize> {
+    let mut repeated: HashMap<(RowHandle, &String), usize> = HashMap::new();
+    if !records.iter().any(|record| matches!(record, Record::Columns { overwrite: true, .. })) {
+        return repeated;
+    }
+    let mut seen = HashSet::new();
+    for (rows, payload) in records.iter().filter_map(columns_of) {
+        for cell in rows.iter().flat_map(|row| payload.columns.iter().map(move |column| (*row, column))) {
+            if !seen.insert(cell) {
+                *repeated.entry(cell).or_default() += 1;
+            }
+        }
+    }
+    repeated
+}
+
 /// The rows that a record acks for a task.
 fn acked_for<'a>(record: &'a Record, of_task: &str) -> Option<&'a [RowHandle]> {
     match record {
@@ -57,6 +75,7 @@ impl Counted {
 
     /// Adds the records of some groups. All records of a group must come together.
     pub(super) fn add(&mut self, records: &[Record]) {
+        let repeated = repeated(records);
         for record in records {
             if let Record::Put(put) = record {
                 self.rows += put.rows.len();
@@ -70,11 +89,18 @@ impl Counted {
                 task.acked += acked_for(record, &task.name).map_or(0, <[RowHandle]>::len);
             }
         }
+        for ((_, column), times) in &repeated {
+            self.columns.entry((*column).clone()).and_modify(|rows| *rows -= times);
+        }
         for task in self.tasks.iter_mut().filter(|task| !task.columns.is_empty()) {
             let mut there: HashMap<RowHandle, usize> = HashMap::new();
             for (rows, payload) in records.iter().filter_map(columns_of) {
                 let needed = payload.columns.iter().filter(|column| task.columns.contains(*column)).count();
                 rows.iter().for_each(|row| *there.entry(*row).or_default() += needed);
+            }
+            for ((row, _), times) in repeated.iter().filter(|((_, column), _)| task.columns.contains(*column))
+            {
+                there.entry(*row).and_modify(|count| *count -= times);
             }
             // What was salvaged may have rows that were acked and have lost a column since.
             for row in records.iter().filter_map(|record| acked_for(record, &task.name)).flatten() {

@@ -223,6 +223,9 @@ impl TakeBody {
 pub(crate) struct ColumnsQuery {
     #[serde(default)]
     pub(crate) token: Option<String>,
+    /// Whether the values replace those of rows that have the columns already.
+    #[serde(default)]
+    pub(crate) overwrite: bool,
 }
 
 /// The body of a clear: rows, or all of them.

@@ -1,6 +1,7 @@
 //! Random changes while a cut is read, compared with a cut that is read at once. In unit tests a slice has
 //! two rows.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
@@ -24,12 +25,17 @@ fn numbers(name: &str, ids: impl IntoIterator<Item = i64>) -> RecordBatch {
     RecordBatch::try_from_iter([(name, ids)]).unwrap()
 }
 
+/// The values of rows, by row and column.
+type Values = BTreeMap<(RowHandle, String), i64>;
+
 /// A partition, with the payload of each row.
 struct World {
     queue: TransferQueue,
     partition: Partition,
     rows: Vec<RowHandle>,
     ids: HashMap<RowHandle, i64>,
+    /// The last value that was written, also of rows that are gone.
+    values: Values,
     random: StdRng,
     groups: u64,
 }
@@ -38,8 +44,8 @@ impl World {
     async fn new(seed: u64) -> Self {
         let queue = TransferQueue::open(QueueConfig::default()).unwrap();
         let partition = queue.declare(PartitionSpec::new("p", TASKS, 1000)).await.unwrap();
-        let (rows, ids) = (Vec::new(), HashMap::new());
-        Self { queue, partition, rows, ids, random: StdRng::seed_from_u64(seed), groups: 0 }
+        let (rows, ids, values) = (Vec::new(), HashMap::new(), Values::new());
+        Self { queue, partition, rows, ids, values, random: StdRng::seed_from_u64(seed), groups: 0 }
     }
 
     fn some_rows(&mut self) -> Vec<RowHandle> {
@@ -73,24 +79,55 @@ impl World {
         };
         // Puts that the group does not accept are refused.
         if let Ok(rows) = self.partition.put(put, None).await {
-            self.ids.extend(rows.iter().copied().zip(ids));
+            self.ids.extend(rows.iter().copied().zip(ids.iter().copied()));
+            self.note("id", &rows, &ids);
             self.rows.extend(rows);
         }
+    }
+
+    fn note(&mut self, column: &str, rows: &[RowHandle], values: &[i64]) {
+        for (row, value) in rows.iter().zip(values) {
+            self.values.insert((*row, column.to_owned()), *value);
+        }
+    }
+
+    /// The present values of the rows that are there.
+    fn present(&self) -> Values {
+        let table = self.partition.shared.table.lock();
+        let is_there = |((row, _), _): &(&(RowHandle, String), &i64)| table.row(*row).is_ok();
+        self.values.iter().filter(is_there).map(|(cell, value)| (cell.clone(), *value)).collect()
+    }
+
+    /// Writes one of two columns, or both, and replaces what is there.
+    async fn overwrite(&mut self, rows: &[RowHandle]) -> Result<(), QueueError> {
+        let columns = [&["id"][..], &["more"], &["more", "id"]][self.random.random_range(0..3)];
+        let values: Vec<i64> = rows.iter().map(|_| self.random.random_range(1_000_000..2_000_000)).collect();
+        let column =
+            |name: &&str| ((*name).to_owned(), Arc::new(Int64Array::from(values.clone())) as ArrayRef);
+        let batch = RecordBatch::try_from_iter(columns.iter().map(column))?;
+        self.partition.overwrite_columns(rows, batch).await?;
+        columns.iter().for_each(|name| self.note(name, rows, &values));
+        Ok(())
     }
 
     /// Makes one random change, unless it is refused.
     async fn change(&mut self) {
         let rows = self.some_rows();
         let task = TASKS[self.random.random_range(0..2)];
-        let _: Result<(), QueueError> = match self.random.random_range(0..21) {
+        let _: Result<(), QueueError> = match self.random.random_range(0..24) {
             0..7 => {
                 self.put().await;
                 Ok(())
             }
             7..9 => {
-                let more = rows.iter().map(|row| -self.ids[row]);
-                self.partition.write_columns(&rows, numbers("more", more)).await
+                let more: Vec<i64> = rows.iter().map(|row| -self.ids[row]).collect();
+                let written = self.partition.write_columns(&rows, numbers("more", more.clone())).await;
+                if written.is_ok() {
+                    self.note("more", &rows, &more);
+                }
+                written
             }
+            21.. => self.overwrite(&rows).await,
             9..11 => {
                 let tags = rows.iter().map(|row| (*row, json!({ "of": self.ids[row] }))).collect();
                 self.partition.set_tags(tags).await
@@ -122,26 +159,24 @@ impl World {
     }
 }
 
-/// Reads a slice, applies its records to `replay`, and compares the payload.
-fn read(world: &World, cut: &mut CutReader, replay: &mut Replay) -> bool {
+/// Reads a slice, applies its records to `replay`, and adds the values of their payload to `values`.
+fn read(cut: &mut CutReader, replay: &mut Replay, values: &mut Values) -> bool {
     let Some((records, chunks)) = cut.read() else { return false };
     for record in records {
-        let (rows, column) = match &record {
-            Record::Put(put) => (put.rows.clone(), "id"),
-            Record::Columns { rows, .. } => (rows.clone(), "more"),
-            _ => (Vec::new(), ""),
+        let rows = match &record {
+            Record::Put(put) => put.rows.clone(),
+            Record::Columns { rows, .. } => rows.clone(),
+            _ => Vec::new(),
         };
         if let Some(payload) = record.payload() {
             let (_, chunk) = chunks[&payload.chunk].load().unwrap().unwrap();
             let found = chunk.select(&payload.chunk_rows).unwrap();
-            let found = found.pieces().iter().flat_map(|piece| {
-                piece.column_by_name(column).unwrap().as_primitive::<Int64Type>().values().to_vec()
-            });
-            let sign = if column == "id" { 1 } else { -1 };
-            assert_eq!(
-                found.collect::<Vec<_>>(),
-                rows.iter().map(|row| sign * world.ids[row]).collect::<Vec<_>>()
-            );
+            for column in &payload.columns {
+                let numbers = found.pieces().iter().flat_map(|piece| {
+                    piece.column_by_name(column).unwrap().as_primitive::<Int64Type>().values().to_vec()
+                });
+                values.extend(rows.iter().map(|row| (*row, column.clone())).zip(numbers));
+            }
         }
         replay.apply(record).unwrap();
     }
@@ -175,27 +210,29 @@ async fn a_cut_is_what_the_table_was_whatever_changes_while_it_is_read() {
             world.change().await;
         }
         // Two cuts of different moments are read slice by slice.
-        let mut open: Vec<(CutReader, Replay, Vec<String>)> = Vec::new();
+        let mut open: Vec<(CutReader, Replay, Values, Vec<String>, Values)> = Vec::new();
         for _ in 0..2 {
-            let (mut at_once, mut replay) = (world.begin(), Replay::detached());
+            let (mut at_once, mut replay, mut values) = (world.begin(), Replay::detached(), Values::new());
             let by_and_by = world.begin();
-            while read(&world, &mut at_once, &mut replay) {}
-            open.push((by_and_by, Replay::detached(), told(replay)));
+            while read(&mut at_once, &mut replay, &mut values) {}
+            assert_eq!(values, world.present(), "seed={seed}");
+            open.push((by_and_by, Replay::detached(), Values::new(), told(replay), values));
             for _ in 0..5 {
                 world.change().await;
             }
         }
         while let Some(which) = (!open.is_empty()).then(|| world.random.random_range(0..open.len())) {
-            let (cut, replay, _) = &mut open[which];
+            let (cut, replay, values, ..) = &mut open[which];
             slices += 1;
-            if read(&world, cut, replay) {
+            if read(cut, replay, values) {
                 for _ in 0..world.random.random_range(0..6) {
                     world.change().await;
                 }
                 let table = world.partition.shared.table.lock();
                 kept += table.kept_groups().iter().sum::<usize>();
             } else {
-                let (cut, replay, expected) = open.remove(which);
+                let (cut, replay, values, expected, at_once) = open.remove(which);
+                assert_eq!(values, at_once, "seed={seed}");
                 drop(cut);
                 let told = told(replay);
                 let other = told.iter().zip(&expected).find(|(told, expected)| told != expected);

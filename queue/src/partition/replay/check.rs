@@ -31,16 +31,19 @@ impl Replay {
                 self.table(partition)?.check_columns(columns)
             }
             Record::Put(put) => self.table(&put.partition)?.check_put(put),
-            Record::Columns { partition, rows, payload, .. } => {
+            Record::Columns { partition, rows, payload, overwrite, lengths, .. } => {
                 let table = self.table(partition)?;
                 are_distinct(rows)?;
+                if !lengths.is_empty() && lengths.len() != rows.len() {
+                    return Err(unsound(format!("lengths={} for rows={}", lengths.len(), rows.len())));
+                }
                 for handle in rows {
                     let row = table.row(*handle)?;
                     let present = row
                         .parts
                         .iter()
                         .flat_map(|part| part.columns.iter())
-                        .find(|name| payload.columns.contains(name));
+                        .find(|name| !overwrite && payload.columns.contains(name));
                     if let Some(column) = present {
                         return Err(QueueError::ColumnExists { column: column.clone() });
                     }

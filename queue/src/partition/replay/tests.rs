@@ -22,7 +22,7 @@ fn put() -> Record {
         group: "g".to_owned(),
         group_size: 1,
         group_gone: 0,
-        in_parts: false,
+        in_parts: None,
         sample: None,
         policy_version: 0,
         priority: 0,
@@ -147,6 +147,9 @@ async fn a_journal_that_is_rewritten_slice_by_slice_says_what_the_table_is() {
     // Add columns to rows of many groups at once, and then to some rows again.
     partition.write_columns(&rows, column("more", rows.len())).await.unwrap();
     partition.write_columns(&rows[2..9], column("most", 7)).await.unwrap();
+    // Replace values of some rows, also all of those that came with the put.
+    partition.overwrite_columns(&rows[1..8], column("more", 7)).await.unwrap();
+    partition.overwrite_columns(&rows[3..6], column("id", 3)).await.unwrap();
     partition.take(&Take::rows("a", 5)).await.unwrap().unwrap().ack().await.unwrap();
     for _ in 0..20 {
         partition.announce(partition.stats().policy_version + 1).await.unwrap();

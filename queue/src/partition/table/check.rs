@@ -1,6 +1,6 @@
 //! The invariants of a table: of each part, and between parts.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use super::{Group, Progress, RowHandle, Table};
@@ -114,7 +114,8 @@ impl Table {
     fn check_columns_of_rows(&self) -> Result<(), Violation> {
         let mut counted: BTreeMap<&String, usize> = BTreeMap::new();
         for (_, row) in self.slots.rows() {
-            for column in row.parts.iter().flat_map(|part| part.columns.iter()) {
+            let columns: BTreeSet<&String> = row.parts.iter().flat_map(|part| part.columns.iter()).collect();
+            for column in columns {
                 *counted.entry(column).or_default() += 1;
             }
         }

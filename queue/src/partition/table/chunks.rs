@@ -89,6 +89,10 @@ impl Chunks {
         is_last
     }
 
+    pub(super) fn is_away(&self, id: ChunkId) -> bool {
+        self.away.contains(&id)
+    }
+
     fn forget(&mut self, id: ChunkId) -> Option<ChunkRows> {
         let gone = self.by_id.remove(&id)?;
         self.wasteful.remove(&id);
@@ -168,24 +172,36 @@ impl Table {
             return;
         }
         for (handle, _) in self.chunk_rows(chunk) {
-            let Ok(row) = self.row_mut(handle) else { continue };
-            row.away = if is_away { row.away + 1 } else { row.away.saturating_sub(1) };
-            let is_here = row.away == 0;
-            for task in 0..self.spec.tasks.len() {
-                let progress = self.row(handle).map(|row| row.progress[task]);
-                match progress {
-                    Ok(Progress::Ready) if !is_here => self.set(handle, task, Progress::Away),
-                    Ok(Progress::Away) if is_here => self.set(handle, task, Progress::Ready),
-                    _ => {}
-                }
+            self.count_away(handle, is_away);
+        }
+    }
+
+    /// Counts that one more part of a row cannot be read, or one less.
+    pub(super) fn count_away(&mut self, handle: RowHandle, is_away: bool) {
+        let Ok(row) = self.row_mut(handle) else { return };
+        row.away = if is_away { row.away + 1 } else { row.away.saturating_sub(1) };
+        let is_here = row.away == 0;
+        for task in 0..self.spec.tasks.len() {
+            let progress = self.row(handle).map(|row| row.progress[task]);
+            match progress {
+                Ok(Progress::Ready) if !is_here => self.set(handle, task, Progress::Away),
+                Ok(Progress::Away) if is_here => self.set(handle, task, Progress::Ready),
+                _ => {}
             }
         }
     }
 
-    /// All rows of the groups that need any of these chunks.
+    /// All rows of the groups that need any of these chunks. Values that were replaced are not needed.
     pub(crate) fn rows_of_groups_in(&self, chunks: &[ChunkId]) -> Vec<RowHandle> {
-        let rows: Vec<RowHandle> =
-            chunks.iter().flat_map(|chunk| self.chunk_rows(*chunk)).map(|(handle, _)| handle).collect();
+        let needs = |handle: RowHandle, chunk: ChunkId| {
+            self.row(handle).is_ok_and(|row| row.current().any(|part| part.chunk == chunk))
+        };
+        let in_chunk = |chunk: &ChunkId| {
+            let chunk = *chunk;
+            let rows = self.chunk_rows(chunk).into_iter().map(|(handle, _)| handle);
+            rows.filter(move |handle| needs(*handle, chunk))
+        };
+        let rows: Vec<RowHandle> = chunks.iter().flat_map(in_chunk).collect();
         self.rows_of_groups_of(&rows)
     }
 

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::{RowHandle, Table};
+use super::{RowHandle, Table, has_column};
 use crate::config::{ColumnSpec, PartitionSpec, check_distinct};
 use crate::error::QueueError;
 use crate::invariants::{self, Violation};
@@ -37,6 +37,8 @@ pub(super) struct Columns {
     to_come: BTreeMap<String, (ColumnSpec, usize)>,
     /// Columns that are being added to rows and are not durable yet.
     under_way: HashSet<(RowHandle, String)>,
+    /// Rows whose tokens a write in progress counts anew.
+    counting: HashSet<RowHandle>,
     /// Lists of column names that were put together.
     sets: Recent<[String]>,
     /// The number of rows that have each column.
@@ -50,6 +52,7 @@ impl Columns {
             known,
             to_come: BTreeMap::new(),
             under_way: HashSet::new(),
+            counting: HashSet::new(),
             sets: Recent::default(),
             rows: BTreeMap::new(),
         }
@@ -200,32 +203,61 @@ impl Table {
         chunks
     }
 
-    /// Reserves columns of rows for a write, and returns the new columns. After an error nothing is reserved.
+    /// Reserves columns of rows for a write, and returns the new columns. Returns `None` if the write must wait,
+    /// because another write of the same values or tokens is in progress. Then, and after an error, nothing is
+    /// reserved.
     pub(crate) fn begin_columns(
         &mut self,
         rows: &[RowHandle],
         columns: &[ColumnSpec],
-    ) -> Result<Vec<ColumnSpec>, QueueError> {
+        overwrite: bool,
+    ) -> Result<Option<Vec<ColumnSpec>>, QueueError> {
         check_distinct(columns)?;
         self.check_columns(columns)?;
         let mut claimed = HashSet::with_capacity(rows.len() * columns.len());
+        let counts =
+            overwrite && columns.iter().any(|column| self.spec.length_columns.contains(&column.name));
+        let mut must_wait = counts && rows.iter().any(|row| self.columns.counting.contains(row));
         for handle in rows {
             let row = self.row(*handle)?;
             for ColumnSpec { name, .. } in columns {
-                let present = row.parts.iter().any(|part| part.columns.contains(name));
                 let key = (*handle, name.clone());
-                if present || self.columns.under_way.contains(&key) || !claimed.insert(key) {
-                    return Err(QueueError::ColumnExists { column: name.clone() });
+                let is_under_way = self.columns.under_way.contains(&key);
+                must_wait |= is_under_way;
+                let is_taken = !overwrite && (is_under_way || has_column(&row.parts, name));
+                if is_taken || !claimed.insert(key) {
+                    return Err(match overwrite {
+                        false => QueueError::ColumnExists { column: name.clone() },
+                        true => QueueError::BadRequest {
+                            reason: format!("expected each row once, found slot={} twice", handle.slot),
+                        },
+                    });
                 }
             }
         }
+        if must_wait {
+            return Ok(None);
+        }
         self.columns.under_way.extend(claimed);
-        Ok(self.columns.expect(columns))
+        if counts {
+            self.columns.counting.extend(rows);
+        }
+        Ok(Some(self.columns.expect(columns)))
+    }
+
+    /// The indices of those of the rows that have a column.
+    pub(crate) fn places_with(&self, rows: &[RowHandle], column: &str) -> Vec<usize> {
+        let has = |at: &usize| self.row(rows[*at]).is_ok_and(|row| has_column(&row.parts, column));
+        (0..rows.len()).filter(has).collect()
     }
 
     /// Ends a write of columns, whether it succeeded or failed.
-    pub(crate) fn end_columns(&mut self, rows: &[RowHandle], columns: &[String]) {
+    pub(crate) fn end_columns(&mut self, rows: &[RowHandle], columns: &[String], overwrite: bool) {
+        let counts = overwrite && columns.iter().any(|name| self.spec.length_columns.contains(name));
         for handle in rows {
+            if counts {
+                self.columns.counting.remove(handle);
+            }
             for column in columns {
                 self.columns.under_way.remove(&(*handle, column.clone()));
             }

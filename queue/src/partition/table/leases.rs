@@ -23,10 +23,11 @@ pub(super) struct HeldLease {
     pub(super) task: usize,
     pub(super) rows: Vec<RowHandle>,
     pub(super) expires: Instant,
+    /// The number of the table's rewrites when the lease began. Its holders see no later ones.
+    pub(super) as_of: u64,
     /// Whether the lease is in the lease file, and therefore outlives the process.
     pub(super) is_recorded: bool,
-    /// The names of the clients that took the lease. Empty if it was granted before this process started, or
-    /// to a client without a name.
+    /// The names of the clients that took the lease. Empty if none has a name.
     pub(super) holders: Vec<String>,
     /// The number of consumers that get the same rows. The rows are consumed when all of them have acked.
     pub(super) members: u32,
@@ -130,12 +131,13 @@ impl Leases {
         id
     }
 
-    pub(super) fn hold(&mut self, id: u64, task: usize, rows: Vec<RowHandle>, expires: Instant) {
+    pub(super) fn hold(&mut self, id: u64, task: usize, rows: Vec<RowHandle>, expires: Instant, as_of: u64) {
         self.expiries.insert((expires, id));
         let lease = HeldLease {
             task,
             rows,
             expires,
+            as_of,
             is_recorded: false,
             holders: Vec::new(),
             members: 1,

@@ -4,9 +4,21 @@ use tokio::time::Instant;
 
 use super::leases::{BeginAck, HeldLease};
 use super::{Progress, RowHandle, Table};
+use crate::config::PartitionSpec;
 use crate::error::QueueError;
 use crate::inspect::LeaseInspection;
 use crate::lease::lease_name;
+use crate::record::Record;
+
+fn lease_record(spec: &PartitionSpec, id: u64, lease: &HeldLease) -> Record {
+    Record::Lease {
+        partition: spec.name.clone(),
+        task: spec.tasks[lease.task].name.clone(),
+        lease: id,
+        rows: lease.rows.clone(),
+        holders: lease.holders.clone(),
+    }
+}
 
 impl Table {
     /// Leases ready rows. Returns the number of the lease.
@@ -18,7 +30,7 @@ impl Table {
 
     fn hold(&mut self, id: u64, task: usize, rows: Vec<RowHandle>, expires: Instant) {
         rows.iter().for_each(|row| self.set(*row, task, Progress::Leased(id)));
-        self.leases.hold(id, task, rows, expires);
+        self.leases.hold(id, task, rows, expires, self.rewrites.count());
     }
 
     /// Leases rows to several consumers. The rows are consumed when all of them have acked.
@@ -67,22 +79,29 @@ impl Table {
     }
 
     /// Marks a lease as recorded, because its holder is another process, which may outlive this one. Returns
-    /// the task and the rows of the lease, or `None` if a restart ends the lease.
-    pub(crate) fn record_lease(&mut self, id: u64) -> Option<(usize, Vec<RowHandle>)> {
-        self.leases.record(id).map(|lease| (lease.task, lease.rows.clone()))
+    /// the record, or `None` if a restart ends the lease.
+    pub(crate) fn record_lease(&mut self, id: u64) -> Option<Record> {
+        let lease = self.leases.record(id)?;
+        Some(lease_record(&self.spec, id, lease))
     }
 
-    /// The recorded leases, in order of their numbers.
-    pub(crate) fn recorded_leases(&self) -> Vec<(u64, usize, Vec<RowHandle>)> {
-        let recorded = self.leases.iter().filter(|(_, lease)| lease.is_recorded);
-        let mut leases: Vec<_> = recorded.map(|(id, lease)| (id, lease.task, lease.rows.clone())).collect();
-        leases.sort_unstable_by_key(|(id, ..)| *id);
-        leases
+    /// The records of the leases that clients hold, in order of their numbers.
+    pub(crate) fn recorded_leases(&self) -> Vec<Record> {
+        let mut leases: Vec<_> = self.leases.iter().filter(|(_, lease)| lease.is_recorded).collect();
+        leases.sort_unstable_by_key(|(id, _)| *id);
+        leases.into_iter().map(|(id, lease)| lease_record(&self.spec, id, lease)).collect()
     }
 
     /// Restores a lease from the lease file. If an earlier lease holds some of the rows, that lease has
     /// ended: otherwise the rows would not have been handed out again.
-    pub(crate) fn restore_lease(&mut self, id: u64, task: usize, rows: Vec<RowHandle>, expires: Instant) {
+    pub(crate) fn restore_lease(
+        &mut self,
+        id: u64,
+        task: usize,
+        rows: Vec<RowHandle>,
+        holders: Vec<String>,
+        expires: Instant,
+    ) {
         if self.leases.contains(id) {
             return;
         }
@@ -97,6 +116,7 @@ impl Table {
             self.hold(id, task, rows, expires);
             if let Some(lease) = self.leases.get_mut(id) {
                 lease.is_recorded = true;
+                lease.holders = holders;
             }
         }
     }
@@ -130,6 +150,7 @@ impl Table {
         // Takes must wake even if all rows are gone: a take that waits for the end also waits for leases.
         self.ready[lease.task].must_wake = true;
         lease.rows.iter().for_each(|row| self.set(*row, lease.task, Progress::Ready));
+        self.rewrites.end_lease(&lease.rows);
     }
 
     /// Ends the leases that have expired, and gives their rows back. Returns the number of these leases.
@@ -166,5 +187,6 @@ impl Table {
     pub(crate) fn undo_ack(&mut self, id: u64, task: usize, rows: &[RowHandle]) {
         self.leases.undo_ack(id);
         rows.iter().for_each(|row| self.set(*row, task, Progress::Ready));
+        self.rewrites.end_lease(rows);
     }
 }

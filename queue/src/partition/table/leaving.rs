@@ -1,9 +1,10 @@
 //! Rows that leave the table by acks, drops or clears, and the resources that become free.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::slice::from_ref;
 use std::sync::Arc;
 
-use super::{Freed, Progress, Released, RowHandle, Table};
+use super::{Freed, Progress, Released, RowHandle, Table, has_column};
 use crate::stats::{Disposition, GroupFate};
 use crate::store::ChunkId;
 
@@ -28,7 +29,12 @@ impl Table {
     /// Consumes the rows of a lease, and remembers the ack.
     pub(crate) fn finish_ack_of(&mut self, id: u64, task: usize, rows: &[RowHandle]) -> Released {
         self.leases.remember_ack(id);
-        self.finish_ack(task, rows)
+        self.rewrites.end_lease(rows);
+        let mut released = self.finish_ack(task, rows);
+        if let Some(more) = self.drop_read_parts() {
+            released.append(more);
+        }
+        released
     }
 
     /// Consumes rows for a task. Frees the rows that all tasks have acked.
@@ -55,9 +61,10 @@ impl Table {
             }
             let Some(row) = self.slots.take(*handle) else { continue };
             self.rows_live -= 1;
-            self.kib_live -= row.kib;
+            self.kib_live -= row.kib();
+            self.rewrites.forget(*handle);
             released.size.rows += 1;
-            released.size.kib += row.kib;
+            released.size.kib += row.kib();
             match why {
                 Freed::Acked => self.dispositions.acked += 1,
                 Freed::Dropped => self.dispositions.dropped += 1,
@@ -67,9 +74,16 @@ impl Table {
             }
             // `set` has counted the row as acked for every task, so it is subtracted from these counts.
             self.ready.iter_mut().for_each(|ready| ready.acked -= 1);
-            for part in &row.parts {
-                if let Some((of, rows)) = columns.add(&part.columns) {
-                    self.columns.leave(&of, rows);
+            for (at, part) in row.parts.iter().enumerate() {
+                let is_new = |name: &&String| !has_column(&row.parts[..at], name);
+                if at == 0 || part.columns.iter().all(|name| is_new(&name)) {
+                    if let Some((of, rows)) = columns.add(&part.columns) {
+                        self.columns.leave(&of, rows);
+                    }
+                } else {
+                    // Its other columns have replaced those of an earlier part, and are counted once.
+                    let new = part.columns.iter().filter(is_new);
+                    new.for_each(|name| self.columns.leave(from_ref(name), 1));
                 }
                 if self.chunks.leave(part.chunk, part.bytes) {
                     released.chunks.push(part.chunk);

@@ -24,19 +24,49 @@ const WORDS_BYTES: usize = 1 << 20;
 /// Rows of one chunk.
 type InChunk = (ChunkId, Vec<(RowHandle, Part)>);
 
+/// The parts of rows at index `part` among those that give a column. Rows with fewer parts are left out.
+fn parts_at<'a>(
+    table: &Table,
+    rows: impl Iterator<Item = &'a RowHandle>,
+    part: usize,
+) -> impl Iterator<Item = (RowHandle, Part)> {
+    rows.filter_map(move |handle| {
+        let part = table.row(*handle).ok()?.current().nth(part)?;
+        Some((*handle, part.clone()))
+    })
+}
+
+/// Divides rows in order, wherever the chunk of their first parts changes.
+fn by_first_chunk<'a>(table: &Table, rows: impl Iterator<Item = &'a RowHandle>) -> Vec<InChunk> {
+    let mut chunks: Vec<InChunk> = Vec::new();
+    for (handle, part) in parts_at(table, rows, 0) {
+        match chunks.last_mut() {
+            Some((chunk, rows)) if *chunk == part.chunk => rows.push((handle, part)),
+            _ => chunks.push((part.chunk, vec![(handle, part)])),
+        }
+    }
+    chunks
+}
+
+/// Whether an earlier part of a row has a column of the part at index `part`.
+fn is_rewrite(table: &Table, row: RowHandle, part: usize) -> bool {
+    let Ok(row) = table.row(row) else { return false };
+    let parts: Vec<&Part> = row.current().take(part + 1).collect();
+    let Some((last, earlier)) = parts.split_last() else { return false };
+    last.columns.iter().any(|name| earlier.iter().any(|part| part.columns.contains(name)))
+}
+
 /// Groups rows by the chunk of one of their parts. The chunks are in the order of their first rows, and the
 /// rows keep their order.
 fn by_chunk<'a>(table: &Table, rows: impl Iterator<Item = &'a RowHandle>, part: usize) -> Vec<InChunk> {
     let mut chunks: Vec<InChunk> = Vec::new();
     let mut places: HashMap<ChunkId, usize> = HashMap::new();
-    for handle in rows {
-        let found = table.row(*handle).ok().and_then(|row| row.parts.get(part).cloned());
-        let Some(part) = found else { continue };
+    for (handle, part) in parts_at(table, rows, part) {
         let place = *places.entry(part.chunk).or_insert_with(|| {
             chunks.push((part.chunk, Vec::new()));
             chunks.len() - 1
         });
-        chunks[place].1.push((*handle, part));
+        chunks[place].1.push((handle, part));
     }
     chunks
 }
@@ -59,6 +89,11 @@ fn labels(table: &Table, rows: &[(RowHandle, Part)]) -> Vec<Label> {
         return Vec::new();
     }
     labels.into_iter().map(Option::unwrap_or_default).collect()
+}
+
+/// The space of the parts, in KiB.
+fn kib(rows: &[(RowHandle, Part)]) -> u32 {
+    rows.iter().map(|(_, part)| part.kib).sum()
 }
 
 fn payload_record(
@@ -91,7 +126,7 @@ impl Slice {
         locate: &impl Fn(ChunkId) -> Option<Note>,
     ) -> Self {
         let puts = groups.iter().flat_map(|group| puts(table, group, locate)).collect();
-        // Part `n` of a row has the columns of the `n`-th write after its put.
+        // Part `n` of a row comes from a later write than the parts before it.
         let parts = (1..).map(|part| columns(table, groups, part, locate));
         let columns = parts.take_while(|records| !records.is_empty()).flatten().collect();
         let acks = (0..table.spec.tasks.len()).flat_map(|task| acks(table, groups, task)).collect();
@@ -154,8 +189,10 @@ fn puts(table: &Table, group: &Group, locate: &impl Fn(ChunkId) -> Option<Note>)
         records.push(Record::Samples { partition: partition.clone(), samples });
     }
     let mut group_gone = group.put - group.rows.len();
-    // The rows of one put lie in one chunk. They are recorded as one put, with their indices in the chunk.
-    let mut chunks = by_chunk(table, group.rows.iter(), 0);
+    // The rows of one put lie in one chunk, unless all of its columns were replaced. They are recorded as one
+    // put, with their indices in the chunk.
+    let mut chunks = by_first_chunk(table, group.rows.iter());
+    let in_parts = (group.in_parts || chunks.len() > 1).then_some(group.in_parts);
     if chunks.is_empty() {
         // The group has no rows now, but more will follow.
         chunks.push((ChunkId(0), Vec::new()));
@@ -166,12 +203,12 @@ fn puts(table: &Table, group: &Group, locate: &impl Fn(ChunkId) -> Option<Note>)
             group: group.key.clone(),
             group_size: group.size,
             group_gone: std::mem::take(&mut group_gone),
-            in_parts: group.in_parts,
+            in_parts,
             sample: None,
             policy_version: group.policy_version,
             priority: group.priority,
             lengths: lengths(table, &rows),
-            kib: rows.iter().filter_map(|(handle, _)| table.row(*handle).ok()).map(|row| row.kib).sum(),
+            kib: kib(&rows),
             labels: labels(table, &rows),
             rows: rows.iter().map(|(handle, _)| *handle).collect(),
             payload: payload_record(chunk, &rows, locate),
@@ -195,8 +232,9 @@ fn columns(
         partition: table.spec.name.clone(),
         rows: rows.iter().map(|(handle, _)| *handle).collect(),
         payload: payload_record(chunk, &rows, locate),
-        // The put's record counts them.
-        kib: 0,
+        kib: kib(&rows),
+        overwrite: rows.iter().any(|(handle, _)| is_rewrite(table, *handle, part)),
+        lengths: Vec::new(),
         token: None,
     });
     columns.collect()
@@ -244,17 +282,6 @@ pub(in crate::partition) fn ack_records(table: &Table) -> Vec<Record> {
     }
     let acked = (!leases.is_empty()).then(|| Record::Acked { partition: name(), leases });
     acked.into_iter().collect()
-}
-
-/// Makes the records of the leases that clients hold.
-pub(crate) fn lease_records(table: &Table) -> Vec<Record> {
-    let lease = |(lease, task, rows): (u64, usize, Vec<RowHandle>)| Record::Lease {
-        partition: table.spec.name.clone(),
-        task: table.spec.tasks[task].name.clone(),
-        lease,
-        rows,
-    };
-    table.recorded_leases().into_iter().map(lease).collect()
 }
 
 /// Adds the owner records and the tokens, in records of moderate size.

@@ -1,21 +1,13 @@
 //! Rows that enter the table: the checks of a put, its reservation and its publication.
 
-use std::sync::Arc;
-
 use smallvec::{SmallVec, smallvec};
 
-use super::{Admission, Claim, Freed, Group, Part, Progress, Released, Row, RowHandle, Table};
+use super::{Added, Admission, Claim, Freed, Group, Progress, Released, Row, Table};
 use crate::config::{ColumnSpec, check_distinct};
 use crate::error::QueueError;
 use crate::put::Put;
-use crate::record::{PayloadRecord, PutRecord};
+use crate::record::PutRecord;
 use crate::row::{RECORD_ROWS_MAX, Runs};
-
-/// Divides `whole` into `parts` integers that differ by at most 1, and returns the one at index `at`.
-fn even_part(whole: u32, parts: usize, at: usize) -> u32 {
-    let parts = parts as u32;
-    whole / parts + u32::from((at as u32) < whole % parts)
-}
 
 impl Claim {
     /// The columns that are new with this put.
@@ -182,7 +174,6 @@ impl Table {
         self.puts.end(&key, rows.len(), kib, sample.as_ref().map(|part| part.uid.as_str()));
         let is_late = self.is_late(&key, group_size, rows.len() + group_gone, sample.is_some());
         self.rows_live += rows.len();
-        self.kib_live += kib;
         self.raise_version(policy_version);
         let tasks = self.spec.tasks.len();
         let id = self.begin_group(&key, group_size, policy_version, priority, sample.is_some());
@@ -190,7 +181,8 @@ impl Table {
         self.unindex_group(id);
         let mut first_place = 0;
         if let Some(group) = self.groups.get_mut(&id) {
-            group.in_parts |= in_parts || (group.samples.is_none() && rows.len() + group_gone < group.size);
+            let is_part = group.samples.is_none() && rows.len() + group_gone < group.size;
+            group.in_parts |= in_parts.unwrap_or(is_part);
             group.put += group_gone;
             first_place = group.put;
             group.rows.extend_from_slice(&rows);
@@ -209,7 +201,6 @@ impl Table {
                 group: id,
                 place: first_place + at,
                 length,
-                kib: even_part(kib, rows.len(), at),
                 away: 0,
                 label: None,
                 parts: SmallVec::new(),
@@ -224,7 +215,7 @@ impl Table {
             self.set_label(*handle, label);
         }
         self.ready.iter_mut().for_each(|task| task.incomplete += rows.len());
-        self.add_columns(&rows, &payload, 0);
+        self.add_columns(Added { rows: &rows, payload: &payload, kib, overwrite: false, lengths: &[] });
         // A group that has just become complete may be ready by its earlier rows alone.
         (0..tasks).for_each(|task| self.index_group(id, task));
         self.index_droppable(id);
@@ -239,31 +230,5 @@ impl Table {
         let made = token.is_some().then(|| Runs::of(&rows));
         self.end_token(token, made);
         Ok(())
-    }
-
-    /// Adds columns of `kib` KiB in all to existing rows. Rows that are gone are skipped. Returns the KiB
-    /// that were counted.
-    pub(crate) fn add_columns(&mut self, rows: &[RowHandle], payload: &PayloadRecord, kib: u32) -> u32 {
-        let columns = self.columns.shared(&payload.columns);
-        let (mut there, mut charged) = (0, 0);
-        for (at, handle) in rows.iter().enumerate() {
-            self.keep_row(*handle);
-            let Ok(row) = self.row_mut(*handle) else { continue };
-            let more = even_part(kib, rows.len(), at);
-            row.kib += more;
-            charged += more;
-            there += 1;
-            row.parts.push(Part {
-                chunk: payload.chunk,
-                row: payload.chunk_row(at),
-                bytes: 0,
-                columns: Arc::clone(&columns),
-            });
-            self.chunks.add(payload.chunk, *handle, payload.chunk_row(at));
-            self.complete(*handle);
-        }
-        self.columns.come(&columns, there);
-        self.kib_live += charged;
-        charged
     }
 }

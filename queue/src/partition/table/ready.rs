@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::super::waiting::Waiters;
 use super::index::GroupIndex;
-use super::{Row, RowHandle, Table};
+use super::{Row, RowHandle, Table, has_column};
 use crate::config::TaskSpec;
 use crate::stats::TaskStats;
 
@@ -75,7 +75,7 @@ impl Table {
     pub(super) fn complete(&mut self, handle: RowHandle) {
         for task in 0..self.spec.tasks.len() {
             let Ok(row) = self.row(handle) else { return };
-            let has = |name: &String| row.parts.iter().any(|part| part.columns.contains(name));
+            let has = |name: &String| has_column(&row.parts, name);
             if row.progress[task] == Progress::Incomplete && self.spec.tasks[task].columns.iter().all(has) {
                 self.set(handle, task, Progress::Ready);
             }

@@ -146,7 +146,7 @@ mod tests {
 
     fn hold(leases: &mut Leases) -> u64 {
         let id = leases.next_id();
-        leases.hold(id, 0, Vec::new(), Instant::now());
+        leases.hold(id, 0, Vec::new(), Instant::now(), 0);
         leases.get_mut(id).into_iter().for_each(|lease| lease.members = 2);
         id
     }

@@ -31,7 +31,7 @@ fn publish_claimed(table: &mut Table, put: &Put, claim: &Claim, chunk: u64) {
             group: put.group.clone(),
             group_size: put.group_size,
             group_gone: 0,
-            in_parts: false,
+            in_parts: None,
             sample: put.sample.clone(),
             policy_version: put.policy_version,
             priority: put.priority,

@@ -55,7 +55,7 @@ async fn status(
 async fn get_rows(State(service): Shared, Path(partition): Path<String>, body: Body) -> Answer {
     let partition = service.queue.partition(&partition)?;
     let GetBody { rows, columns, placed } = json_of(&service, body).await?;
-    let places = if placed { partition.places(&rows, columns.as_deref())? } else { None };
+    let places = if placed { partition.places(&rows, columns.as_deref(), None)? } else { None };
     if let Some(stretches) = stretches(service.queue.units(), places)? {
         return Ok(json(&PlacesAnswer { stretches }));
     }

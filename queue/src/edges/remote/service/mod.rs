@@ -217,7 +217,7 @@ async fn write_columns(
     let batches = rows_of(&service, body, partition.capacity_rows()).await?;
     let (rows, batches) = ipc::split_all(batches, ipc::split_handles)?;
     batches.iter().try_for_each(ipc::check_names)?;
-    partition.write_columns_once(&rows, batches, query.token).await?;
+    partition.write_columns_once(&rows, batches, query.overwrite, query.token).await?;
     done()
 }
 
@@ -234,7 +234,10 @@ async fn take(State(service): Shared, client: Client, Path(partition): Path<Stri
     client.leases_for(partition.lease_term());
     let name = held_name(lease.id(), take.share.map_or(0, |share| share.member));
     let fresh_from = lease.fresh_from();
-    let places = if placed { partition.places(lease.rows(), take.columns.as_deref())? } else { None };
+    let places = match placed {
+        true => partition.places(lease.rows(), take.columns.as_deref(), Some(lease.id()))?,
+        false => None,
+    };
     let mut response = match stretches(service.queue.units(), places)? {
         Some(stretches) => {
             let answer = json(&PlacedAnswer {

@@ -106,6 +106,11 @@ async fn write_placed_columns(
 ) -> Answer {
     let partition = service.queue.partition(&partition)?;
     let PlacedColumnsBody { rows, columns, pieces } = json_of(&service, body).await?;
+    if query.overwrite {
+        // The tokens of replaced values are counted from the rows.
+        let reason = "expected columns that are not there yet; send others to `columns`".to_owned();
+        return Err(QueueError::BadRequest { reason }.into());
+    }
     columns.iter().try_for_each(|column| check_name(&column.name))?;
     let placed = |wire::PlacedColumns { place, bytes }: wire::PlacedColumns| {
         let rows = place.rows.len();

@@ -7,7 +7,7 @@ use super::*;
 /// A lease of one row that expires after this many seconds.
 fn hold(leases: &mut Leases, now: Instant, seconds: u64) -> u64 {
     let id = leases.next_id();
-    leases.hold(id, 0, vec![RowHandle { slot: 0, generation: 0 }], now + Duration::from_secs(seconds));
+    leases.hold(id, 0, vec![RowHandle { slot: 0, generation: 0 }], now + Duration::from_secs(seconds), 0);
     id
 }
 

@@ -8,7 +8,7 @@ use super::*;
 
 fn row() -> Box<Row> {
     let (parts, progress) = (SmallVec::new(), SmallVec::new());
-    Box::new(Row { group: 0, place: 0, length: 0, kib: 0, away: 0, label: None, parts, progress })
+    Box::new(Row { group: 0, place: 0, length: 0, away: 0, label: None, parts, progress })
 }
 
 fn fill(slots: &mut Slots, rows: usize) -> Vec<RowHandle> {
