@@ -1,5 +1,6 @@
 #!/bin/sh
-# Tests a served queue from Python: produces and consumes rows. Installs pyarrow into a separate folder.
+# Tests a served queue from Python: produces and consumes rows, and relays columns between roles. Installs pyarrow
+# into a separate folder.
 set -eu
 cd "$(dirname "$0")/.."
 python=${ROLLDOCK_PYTHON_ENV:-$HOME/.cache/rolldock-python}
@@ -35,3 +36,6 @@ fi
 "$python/bin/python" queue/examples/client.py "$url" secret
 kill $server
 wait $server
+
+# The queue of a run, with roles that are killed.
+"$python/bin/python" tests/relay.py "$rolldock"

@@ -250,7 +250,17 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
         &["queue.partition"],
         Verdict::Refused("what was accepted is recorded in the old partition, and would be accepted again"),
     ),
-    (&["queue.tasks", "queue.capacity_rows", "queue.on_full"], Verdict::Refused(DECLARED)),
+    (
+        &[
+            "queue.tasks",
+            "queue.tasks.*",
+            "queue.columns",
+            "queue.columns.*",
+            "queue.capacity_rows",
+            "queue.on_full",
+        ],
+        Verdict::Refused(DECLARED),
+    ),
     (
         &["queue.durability"],
         Verdict::Warned("rows and the ledger survive what the new value says from here on"),

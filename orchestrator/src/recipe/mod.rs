@@ -29,9 +29,9 @@ pub use change::{Change, Verdict, changes};
 pub use choices::{AdvantageEstimator, OnShort, Transport};
 pub use error::{Complaint, RecipeError};
 pub use sections::{
-    Carry, Consumer, Data, Files, Filter, Fleet, Limits, MaxLoads, Model, OutsideGate, OverlongShaping,
-    Policy, Queue, Recipe, Reward, RewardGuard, Rollout, Run, Simulated, Timeouts, Validation,
-    ValidationPriority,
+    Carry, ColumnType, Consumer, Data, Files, Filter, Fleet, Limits, MaxLoads, Model, OutsideGate,
+    OverlongShaping, Policy, Queue, Recipe, Reward, RewardGuard, Rollout, Run, Simulated, Task, Tasks,
+    Timeouts, Validation, ValidationPriority,
 };
 
 use layers::Layers;

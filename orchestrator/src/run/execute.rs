@@ -78,7 +78,7 @@ pub(super) async fn execute(mut run: Run, progress: &Progress) -> anyhow::Result
         drawn,
         consumed_groups,
         rows_left,
-        task: run.recipe.queue.tasks.first().cloned().unwrap_or_default(),
+        task: run.recipe.queue.tasks.last_in_line().unwrap_or_default(),
         out: run.out,
     })
 }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rolldock_queue::{
-    Lease, Partition, PartitionSpec, Put, QueueConfig, QueueError, ServiceConfig, Take, TransferQueue,
-    holds_queue,
+    ColumnSpec, Lease, Partition, PartitionSpec, Put, QueueConfig, QueueError, ServiceConfig, Take,
+    TransferQueue, holds_queue,
 };
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::convert::{Claims, seconds};
 use super::serve::{serve_queue, until_taken};
 use crate::policy::PolicyState;
-use crate::recipe::{Consumer, Recipe};
+use crate::recipe::{ColumnType, Consumer, Recipe};
 use crate::rollout::Group;
 use crate::rows::group_rows;
 use crate::scope::Scope;
@@ -75,11 +75,15 @@ impl RunQueue {
         let config = QueueConfig { dir: Some(folder), durability, ..QueueConfig::default() };
         let queue = blocking("queue open", move || TransferQueue::open(config)).await??;
         let settings = &recipe.queue;
-        let spec =
-            PartitionSpec::new(&settings.partition, settings.tasks.iter().cloned(), settings.capacity_rows);
-        let length_columns = ["prompt_ids", "response_ids"].map(str::to_owned).to_vec();
-        let partition =
-            queue.declare(PartitionSpec { on_full: settings.on_full, length_columns, ..spec }).await?;
+        let column = |(name, kind): (&String, &ColumnType)| ColumnSpec::new(name, kind.dtype.clone());
+        let spec = PartitionSpec {
+            tasks: settings.tasks.specs(),
+            columns: settings.columns.iter().map(column).collect(),
+            on_full: settings.on_full,
+            length_columns: ["prompt_ids", "response_ids"].map(str::to_owned).to_vec(),
+            ..PartitionSpec::new(&settings.partition, settings.tasks.names(), settings.capacity_rows)
+        };
+        let partition = queue.declare(spec).await?;
         let kept = settings.consumer.as_ref().map_or(0, |consumer| consumer.keep_last_steps);
         let kept_from_step = recipe.run.steps.map_or(u64::MAX, |steps| steps.saturating_sub(kept) + 1);
         Ok(Self {

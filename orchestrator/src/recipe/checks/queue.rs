@@ -1,16 +1,15 @@
 //! Checks of `[queue]` and `[queue.consumer]`.
 
-use rolldock_queue::OnFull;
+use rolldock_queue::{OnFull, TaskSpec};
 
 use super::{BATCH_GROUPS_MAX, Checks, SECONDS_MAX, counted, within};
-use crate::recipe::{Consumer, Recipe};
+use crate::recipe::sections::added_columns;
+use crate::recipe::{Consumer, Queue, Recipe};
+use crate::rows::schema;
 
 pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     let queue = &recipe.queue;
-    let tasks_named = !queue.tasks.is_empty() && queue.tasks.iter().all(|task| !task.is_empty());
-    checks.require(tasks_named, "queue.tasks", || "expected at least one task name".to_owned());
-    let repeated = (1..queue.tasks.len()).find(|at| queue.tasks[..*at].contains(&queue.tasks[*at]));
-    checks.require(repeated.is_none(), "queue.tasks", || "a task is listed twice".to_owned());
+    check_tasks(queue, checks);
     checks.require(!queue.partition.is_empty(), "queue.partition", || "expected a name".to_owned());
     checks.require(queue.listen.is_none() || queue.address().is_some(), "queue.listen", || {
         format!(
@@ -25,6 +24,36 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
         None => check_room_for_all(recipe, checks),
         Some(consumer) => check_consumer(recipe, consumer, checks),
     }
+}
+
+fn is_repeated(names: &[String]) -> bool {
+    (1..names.len()).any(|at| names[..at].contains(&names[at]))
+}
+
+fn check_tasks(queue: &Queue, checks: &mut Checks<'_>) {
+    let names = queue.tasks.names();
+    let are_named = !names.is_empty() && names.iter().all(|task| !task.is_empty());
+    checks.require(are_named, "queue.tasks", || "expected at least one task name".to_owned());
+    checks.require(!is_repeated(&names), "queue.tasks", || "a task is listed twice".to_owned());
+    for TaskSpec { name, columns } in queue.tasks.specs() {
+        let key = format!("queue.tasks.{name}.columns");
+        checks.require(!is_repeated(&columns), &key, || "a column is listed twice".to_owned());
+        checks.require(!columns.contains(&String::new()), &key, || "expected names of columns".to_owned());
+    }
+    let own = schema();
+    for name in queue.columns.keys() {
+        let is_own = own.column_with_name(name).is_some();
+        checks.require(!is_own, &format!("queue.columns.{name}"), || {
+            "expected a column that other processes add, found one of the rollout".to_owned()
+        });
+    }
+    let added: Vec<String> = added_columns(&queue.tasks).into_iter().collect();
+    checks.require(added.is_empty() || queue.listen.is_some(), "queue.listen", || {
+        format!(
+            "tasks wait for columns that other processes add ({}); expected an address at which these reach the queue",
+            added.join(", ")
+        )
+    });
 }
 
 /// Checks the capacity without a consumer in the run. Rows are then freed during the run only if other
@@ -56,10 +85,10 @@ fn check_room_for_all(recipe: &Recipe, checks: &mut Checks<'_>) {
 
 fn check_consumer(recipe: &Recipe, consumer: &Consumer, checks: &mut Checks<'_>) {
     let queue = &recipe.queue;
-    checks.require(queue.tasks == [consumer.task.clone()], "queue.consumer.task", || {
+    checks.require(queue.tasks.names() == [consumer.task.clone()], "queue.consumer.task", || {
         format!(
             "the embedded consumer frees rows only if its task is the only one; queue.tasks = {:?}",
-            queue.tasks
+            queue.tasks.names()
         )
     });
     checks.require(

@@ -9,6 +9,7 @@ mod outcome;
 mod policy;
 mod reward;
 mod rollout;
+mod tasks;
 
 use std::path::PathBuf;
 
@@ -24,6 +25,8 @@ pub use policy::Policy;
 pub(in crate::recipe) use reward::key_of;
 pub use reward::{OverlongShaping, Reward, RewardGuard};
 pub use rollout::{Carry, Rollout, Timeouts, Validation, ValidationPriority};
+pub(in crate::recipe) use tasks::added_columns;
+pub use tasks::{ColumnType, Task, Tasks};
 
 /// A complete, resolved recipe.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]

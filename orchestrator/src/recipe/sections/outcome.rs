@@ -1,5 +1,6 @@
 //! The outputs of a run: the filter, and the queue for accepted groups.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use rolldock_queue::{Durability, OnFull};
@@ -9,6 +10,8 @@ use rolldock_reward::{
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+
+use super::tasks::{ColumnType, Tasks};
 
 /// `[filter]`
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -121,8 +124,13 @@ pub struct OutsideGate {
 pub struct Queue {
     /// The name of the partition of training rows.
     pub partition: String,
-    /// The tasks that must ack a row before it is freed.
-    pub tasks: Vec<String>,
+    /// The tasks that must ack a row before it is freed: a list of names, or a table with the columns that each
+    /// of them waits for.
+    pub tasks: Tasks,
+    /// The types of columns that other processes add to rows. The type of a column that is not named here is
+    /// that of its first values.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub columns: BTreeMap<String, ColumnType>,
     /// The failures that an acknowledged put survives.
     pub durability: Durability,
     /// Maximum number of rows (samples) in the partition, including rows that are taken and not acked.
@@ -145,7 +153,8 @@ impl Default for Queue {
     fn default() -> Self {
         Self {
             partition: "train".to_owned(),
-            tasks: vec!["train".to_owned()],
+            tasks: Tasks::Names(vec!["train".to_owned()]),
+            columns: BTreeMap::new(),
             durability: Durability::Fsync,
             capacity_rows: 65_536,
             on_full: OnFull::Block,
