@@ -137,11 +137,10 @@ class World:
         assert code == -signal.SIGKILL, f"{who} had ended with {code} before it was killed"
 
     def end(self):
-        for who in (*ROLES, "run"):
-            while self.processes[who].poll() is None:
-                self.check_alive(who)
-                time.sleep(0.05)
-            self.check_alive(who)
+        while any(process.poll() is None for process in self.processes.values()):
+            list(map(self.check_alive, self.processes))
+            time.sleep(0.05)
+        list(map(self.check_alive, self.processes))
         return time.monotonic() - self.begun
 
     def stop(self):

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{ArrayRef, Int64Array, ListArray, RecordBatch};
+use arrow_schema::DataType;
 use rolldock_queue::{
-    Durability, ExportFormat, Lease, Partition, PartitionSpec, Put, QueueConfig, QueueError, RowHandle,
-    Share, Take, TaskSpec, TransferQueue,
+    ColumnSpec, Durability, ExportFormat, Lease, Partition, PartitionSpec, Put, QueueConfig, QueueError,
+    RowHandle, Share, Take, TaskSpec, TransferQueue,
 };
 use serde_json::{Value, json};
 
@@ -327,13 +328,17 @@ async fn a_column_that_a_task_waits_for_makes_its_rows_ready_once() {
     let queue = open(None);
     let mut spec = PartitionSpec::new("p", ["t"], 100);
     spec.tasks = vec![TaskSpec { name: "t".to_owned(), columns: vec!["more".to_owned()] }];
+    spec.columns = vec![ColumnSpec::new("other", DataType::Int64)];
     let partition = queue.declare(spec).await.unwrap();
+    // Before the first put, rows may have any columns.
+    let first = Take { columns: Some(vec!["value".to_owned()]), ..Take::groups("t", 1) };
+    assert!(partition.take(&first).await.unwrap().is_none());
     let handles = partition.put(Put::group("g", rows(2, 1)), None).await.unwrap();
     assert!(partition.take(&Take::groups("t", 1)).await.unwrap().is_none());
     // The type of the column is not known yet, but the task waits for it.
     let early = Take { columns: Some(vec!["more".to_owned()]), ..Take::groups("t", 1) };
     assert!(partition.take(&early).await.unwrap().is_none());
-    let unknown = Take { columns: Some(vec!["other".to_owned()]), ..Take::groups("t", 1) };
+    let unknown = Take { columns: Some(vec!["unheard of".to_owned()]), ..Take::groups("t", 1) };
     let refused = partition.take(&unknown).await;
     assert!(matches!(refused, Err(QueueError::UnknownColumn { .. })), "{refused:?}");
     let more = |value| batch([numbers("more", [value, value])]);

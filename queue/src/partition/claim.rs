@@ -154,10 +154,14 @@ impl Partition {
 
     fn check_columns_of(&self, table: &Table, take: &Take) -> Result<(), QueueError> {
         let Some(columns) = &take.columns else { return Ok(()) };
+        // The first put may have any columns beside the declared ones.
+        if table.next_group() == 0 && table.columns().len() == table.spec.columns.len() {
+            return Ok(());
+        }
         // Tasks may wait for columns whose types are not known yet.
         let is_awaited = |name: &String| table.spec.tasks.iter().any(|task| task.columns.contains(name));
         let is_known = |name: &String| table.columns().contains_key(name) || is_awaited(name);
-        match columns.iter().find(|name| !table.columns().is_empty() && !is_known(name)) {
+        match columns.iter().find(|name| !is_known(name)) {
             None => Ok(()),
             Some(unknown) => Err(QueueError::UnknownColumn {
                 partition: self.shared.name.clone(),

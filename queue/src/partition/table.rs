@@ -256,6 +256,11 @@ impl Table {
     }
 }
 
+/// Whether any of these parts has the column.
+fn has_column(parts: &[Part], name: &str) -> bool {
+    parts.iter().flat_map(|part| part.columns.iter()).any(|column| column == name)
+}
+
 fn stale(handle: RowHandle) -> QueueError {
     QueueError::StaleHandle { slot: handle.slot, generation: handle.generation }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Part, Progress, Released, Row, RowHandle, Table};
+use super::{Part, Progress, Released, Row, RowHandle, Table, has_column};
 use crate::record::PayloadRecord;
 use crate::store::ChunkId;
 
@@ -77,11 +77,6 @@ impl Rewrites {
 fn even_part(whole: u32, parts: usize, at: usize) -> u32 {
     let parts = parts as u32;
     whole / parts + u32::from((at as u32) < whole % parts)
-}
-
-/// Whether any of these parts has the column.
-pub(super) fn has_column(parts: &[Part], name: &str) -> bool {
-    parts.iter().flat_map(|part| part.columns.iter()).any(|column| column == name)
 }
 
 /// Whether a reader of the state after `as_of` rewrites gets a column from the part at index `at`.

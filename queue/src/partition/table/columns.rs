@@ -7,8 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use super::adding::has_column;
-use super::{RowHandle, Table};
+use super::{RowHandle, Table, has_column};
 use crate::config::{ColumnSpec, PartitionSpec, check_distinct};
 use crate::error::QueueError;
 use crate::invariants::{self, Violation};

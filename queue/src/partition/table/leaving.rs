@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::slice::from_ref;
 use std::sync::Arc;
 
-use super::adding::has_column;
-use super::{Freed, Progress, Released, RowHandle, Table};
+use super::{Freed, Progress, Released, RowHandle, Table, has_column};
 use crate::stats::{Disposition, GroupFate};
 use crate::store::ChunkId;
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::super::waiting::Waiters;
 use super::adding::has_column;
 use super::index::GroupIndex;
-use super::{Row, RowHandle, Table};
+use super::{Row, RowHandle, Table, has_column};
 use crate::config::TaskSpec;
 use crate::stats::TaskStats;
 
