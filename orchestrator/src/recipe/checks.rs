@@ -11,6 +11,7 @@
 mod fleet;
 mod policy;
 mod queue;
+mod report;
 mod reward;
 mod rollout;
 
@@ -60,6 +61,7 @@ pub(super) fn check(recipe: &Recipe, layers: &Layers) -> Vec<Complaint> {
     check_limits(recipe, &mut checks);
     policy::check(recipe, &mut checks);
     queue::check(recipe, &mut checks);
+    report::check(recipe, &mut checks);
     checks.complaints
 }
 

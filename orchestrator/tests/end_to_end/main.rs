@@ -5,6 +5,7 @@
 mod cli;
 mod late_servers;
 mod ledger;
+mod metrics;
 mod outside_rewards;
 mod proxy;
 mod queue_tools;
@@ -14,3 +15,4 @@ mod reward;
 mod served_queue;
 mod signals;
 mod support;
+mod why;

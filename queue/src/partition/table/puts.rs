@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
+use tokio::time::Instant;
 
 use super::{Admission, Claim, Freed, Group, Part, Progress, Released, Row, RowHandle, Table};
 use crate::config::{ColumnSpec, check_distinct};
@@ -143,6 +144,7 @@ impl Table {
         let samples = by_samples.then(|| self.new_samples(id, key));
         let group = Group {
             key: key.to_owned(),
+            since: Instant::now(),
             size,
             rows: Vec::new(),
             put: 0,
