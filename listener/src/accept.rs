@@ -32,6 +32,7 @@ impl Acceptor {
     /// [`ConnectionLimits::keep_alive`](crate::ConnectionLimits::keep_alive) is disconnected.
     pub fn new(listener: TcpListener, connections: Connections) -> Self {
         let patience = connections.bounds().keep_alive;
+        connections.begin_counters();
         Self { listener, connections, patience, logged_at: None }
     }
 

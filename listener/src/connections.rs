@@ -20,6 +20,9 @@ use crate::limits::{Bounds, ConnectionLimits};
 /// Shortest time between two log lines about connections that were closed for others.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
+/// The names of what a client may take too long for.
+const TIMED: [&str; 3] = ["head", "body", "idle"];
+
 // The phases of a connection.
 /// It waits for a request.
 const IDLE: u8 = 0;
@@ -84,6 +87,8 @@ enum Shed {
 }
 
 impl Shed {
+    const ALL: [Self; 3] = [Self::Unauthenticated, Self::Idle, Self::Refused];
+
     fn reason(self) -> &'static str {
         match self {
             Self::Unauthenticated => "unauthenticated",
@@ -182,11 +187,26 @@ impl Connections {
         true
     }
 
+    /// Lets the counters begin at 0 when the server does. A counter that appears with its first event has no
+    /// rate before the second one.
+    pub(crate) fn begin_counters(&self) {
+        for shed in Shed::ALL {
+            self.count_shed(shed, 0);
+        }
+        for phase in TIMED {
+            self.count_timeouts(phase, 0);
+        }
+    }
+
+    fn count_shed(&self, shed: Shed, connections: u64) {
+        let labels = [("listener", self.shared.listener), ("reason", shed.reason())];
+        metrics::counter!("rolldock_connections_shed_total", &labels).increment(connections);
+    }
+
     /// Counts a closed connection, and logs from time to time that connections are closed.
     fn report(&self, seats: &mut Seats, shed: Shed) {
         let listener = self.shared.listener;
-        let labels = [("listener", listener), ("reason", shed.reason())];
-        metrics::counter!("rolldock_connections_shed_total", &labels).increment(1);
+        self.count_shed(shed, 1);
         if seats.logged_at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
             seats.logged_at = Some(Instant::now());
             let (unauthenticated, authenticated) = (seats.unauthenticated.len(), seats.authenticated.len());
@@ -202,8 +222,12 @@ impl Connections {
     }
 
     pub(crate) fn count_timeout(&self, phase: &'static str) {
+        self.count_timeouts(phase, 1);
+    }
+
+    fn count_timeouts(&self, phase: &'static str, connections: u64) {
         let labels = [("listener", self.shared.listener), ("phase", phase)];
-        metrics::counter!("rolldock_connection_timeouts_total", &labels).increment(1);
+        metrics::counter!("rolldock_connection_timeouts_total", &labels).increment(connections);
     }
 }
 

@@ -226,9 +226,7 @@ async fn resume(State(admin): Shared, Path(name): Path<String>) -> Result<Status
 
 async fn metrics(State(admin): Shared) -> Response {
     match &admin.config.metrics {
-        Some(RenderMetrics(render)) => {
-            ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], render()).into_response()
-        }
+        Some(metrics) => metrics.into_response(),
         None => refusal(StatusCode::NOT_FOUND, "not_found", "this balancer keeps no metrics"),
     }
 }

@@ -45,6 +45,10 @@ fn number(outcome: &Outcome) -> usize {
 impl ServerMetrics {
     pub(crate) fn of(server: &Arc<str>) -> Self {
         let name = || server.to_string();
+        // These counters begin at 0, so that there is a rate from the first event on.
+        aborts_sent(server, 0);
+        aborts_confirmed(server, 0);
+        counter!("rolldock_aborts_dropped_total").increment(0);
         Self {
             server: Arc::clone(server),
             permits_in_use: gauge!("rolldock_permits_in_use", "server" => name()),

@@ -60,6 +60,10 @@ pub struct ServerSnapshot {
     pub foreign: u32,
     /// Measured tokens a second of one running sample; `None` before the first measurement.
     pub tokens_per_second: Option<f64>,
+    /// Tokens a second of one running sample by the engine's own count, over its last readings; `None` if the
+    /// engine counts none, or has not been busy at two readings. Unlike `tokens_per_second` it is known before the
+    /// first answer.
+    pub decode_rate: Option<f64>,
     /// Number of permits granted so far.
     pub granted_total: u64,
     /// Outcomes of the server's requests.

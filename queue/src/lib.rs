@@ -86,6 +86,7 @@ mod journal;
 mod lease;
 mod lock;
 mod mapped;
+mod metered;
 mod partition;
 mod plane;
 mod put;

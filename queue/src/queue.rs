@@ -129,9 +129,15 @@ impl TransferQueue {
     pub fn inspect(&self) -> QueueInspection {
         QueueInspection {
             partitions: self.partitions().iter().map(Partition::inspect).collect(),
-            payload_bytes: self.inner.plane.bytes(),
+            payload_bytes: self.payload_bytes(),
             units: self.units().inspect(),
         }
+    }
+
+    /// The bytes of the payload of existing rows in the queue's own store; see
+    /// [`QueueInspection::payload_bytes`].
+    pub(crate) fn payload_bytes(&self) -> u64 {
+        self.inner.plane.bytes()
     }
 
     /// Ends all puts, and makes the puts in progress durable. Later changes return errors. Blocks.

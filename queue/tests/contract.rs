@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use rolldock_listener::RenderMetrics;
 use rolldock_queue::{
     ColumnSpec, ExportFormat, OnFull, PartitionSpec, Put, Queue, QueueConfig, QueueError, RemoteConfig,
     RemoteQueue, SamplePart, Sampler, ServiceConfig, Share, Stale, Take, TaskSpec, TransferQueue, Unfinished,
@@ -26,7 +27,9 @@ async fn served() -> (TransferQueue, String, AbortOnDropHandle<std::io::Result<(
     let queue = TransferQueue::open(QueueConfig { dir: None, ..QueueConfig::default() }).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let serving = serve(queue.clone(), listener, ServiceConfig::default(), CancellationToken::new());
+    let metrics = RenderMetrics(Arc::new(|| "rolldock_queue_rows 0\n".to_owned()));
+    let config = ServiceConfig { metrics: Some(metrics), ..ServiceConfig::default() };
+    let serving = serve(queue.clone(), listener, config, CancellationToken::new());
     (queue, url, AbortOnDropHandle::new(TaskTracker::new().spawn(serving)))
 }
 
@@ -169,7 +172,7 @@ async fn every_call_of_the_contract_is_made_and_every_body_is_as_it_says() {
     let (contract, url, _proxied) = support::proxy(&target, DOCUMENT).await;
     let client = RemoteQueue::new(RemoteConfig::new(&url)).unwrap();
     let raw = reqwest::Client::new();
-    for path in ["/health", "/openapi.json"] {
+    for path in ["/health", "/openapi.json", "/metrics"] {
         assert_eq!(raw.get(format!("{url}{path}")).send().await.unwrap().status(), 200);
     }
     puts_and_takes(&client).await;

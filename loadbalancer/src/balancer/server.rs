@@ -20,7 +20,7 @@ use crate::{BalancerConfig, EngineLoad, ServerSpec};
 
 use breaker::{Breaker, Health};
 use gate::Gate;
-use speed::Speed;
+use speed::{DecodeRate, Speed};
 
 /// A server of the fleet. All changes go through [`State::change`](super::state::State::change).
 #[derive(Debug)]
@@ -43,6 +43,7 @@ pub(super) struct Server {
     outcomes: Outcomes,
     gate: Gate,
     speed: Speed,
+    decode_rate: DecodeRate,
     /// When the breaker opens by itself, as of the last refresh.
     pub(super) opens_at: Option<Instant>,
     /// Whether the server is on the list of those that change as time passes.
@@ -78,6 +79,7 @@ impl Server {
             outcomes: Outcomes::default(),
             gate,
             speed: Speed::default(),
+            decode_rate: DecodeRate::default(),
             opens_at: None,
             is_unsettled: false,
             metrics,
@@ -180,6 +182,7 @@ impl Server {
     pub(super) fn observe(&mut self, load: &EngineLoad, ours: u32) {
         let on_engine = u32::try_from(load.running.saturating_add(load.waiting)).unwrap_or(u32::MAX);
         self.foreign = on_engine.saturating_sub(ours).min(self.capacity);
+        self.decode_rate.read(load, Instant::now());
     }
 
     pub(super) fn set_admin(&mut self, admin: AdminState) {
@@ -256,6 +259,7 @@ impl Server {
         self.tokens = 0;
         self.overhang = 0;
         self.foreign = 0;
+        self.decode_rate = DecodeRate::default();
         let Life { server, epoch, ref name, ref url, .. } = *self.life;
         let next = Life {
             server,
@@ -302,6 +306,7 @@ impl Server {
             expected_tokens: self.tokens,
             foreign: self.foreign,
             tokens_per_second: self.speed.get(),
+            decode_rate: self.decode_rate.get(),
             granted_total: self.granted_total,
             outcomes: self.outcomes.clone(),
         }

@@ -38,6 +38,7 @@ mod clock;
 mod forward;
 mod limits;
 mod look;
+mod metered;
 mod paths;
 mod refusal;
 mod relay;
@@ -45,7 +46,6 @@ mod tokens;
 mod upstream;
 
 use std::convert::Infallible;
-use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -77,6 +77,7 @@ use relay::Reply;
 use upstream::{SWEEP_INTERVAL, Upstreams};
 
 pub use abort::{Aborter, Aborts, aborts};
+pub use rolldock_listener::RenderMetrics;
 
 /// How requests are passed on.
 #[derive(Debug, Clone)]
@@ -112,16 +113,6 @@ pub struct ProxyConfig {
     pub metrics: Option<RenderMetrics>,
     /// Sends the clients' aborts; aborts are refused if absent.
     pub aborts: Option<Aborts>,
-}
-
-/// Renders the metrics as text.
-#[derive(Clone)]
-pub struct RenderMetrics(pub Arc<dyn Fn() -> String + Send + Sync>);
-
-impl fmt::Debug for RenderMetrics {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("RenderMetrics")
-    }
 }
 
 impl Default for ProxyConfig {
@@ -170,6 +161,7 @@ struct Worker {
 impl Proxy {
     /// A proxy in front of `balancer`'s fleet.
     pub fn new(balancer: LoadBalancer, config: ProxyConfig) -> Self {
+        metered::begin_counters();
         let buffered = Buffered::new(config.buffered_bytes_max);
         let (replays, looks) = (ReplayBudget::default(), AtomicU64::new(0));
         Self { shared: Arc::new(Shared { balancer, config, replays, buffered, looks }) }
@@ -295,7 +287,7 @@ impl Worker {
             return Err(Refusal::new(StatusCode::NOT_FOUND, "not_found", "this proxy keeps no metrics"));
         };
         let mut response = Response::new(Reply::Whole(Some(render().into())));
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4"));
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(RenderMetrics::CONTENT_TYPE));
         Ok(response)
     }
 

@@ -7,10 +7,22 @@ use metrics::{counter, gauge, histogram};
 use super::{Phase, UpdateOutcome, UpdateReport};
 
 /// Records what updates do. Updates are rare, so the handles are looked up each time.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct UpdateMetrics;
 
 impl UpdateMetrics {
+    /// Lets the counters begin at 0, so that there is a rate from the first event on.
+    pub(super) fn new() -> Self {
+        for outcome in UpdateOutcome::NAMES {
+            counter!("rolldock_weight_updates_total", "outcome" => outcome).increment(0);
+        }
+        for phase in Phase::ALL {
+            counter!("rolldock_weight_update_failures_total", "phase" => phase.as_str()).increment(0);
+        }
+        counter!("rolldock_engines_recovered_total").increment(0);
+        Self
+    }
+
     pub(super) fn ended(&self, report: &UpdateReport) {
         counter!("rolldock_weight_updates_total", "outcome" => report.outcome.as_str()).increment(1);
         if matches!(report.outcome, UpdateOutcome::Complete | UpdateOutcome::Partial) {

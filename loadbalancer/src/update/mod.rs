@@ -85,7 +85,7 @@ impl WeightUpdater {
             tracker,
             end,
             book: Book::default().into(),
-            metrics: UpdateMetrics,
+            metrics: UpdateMetrics::new(),
         };
         Ok(Self { inner: Arc::new(inner) })
     }

@@ -133,6 +133,9 @@ pub enum UpdateOutcome {
 }
 
 impl UpdateOutcome {
+    /// The names of all outcomes.
+    pub(super) const NAMES: [&'static str; 5] = ["complete", "partial", "superseded", "refused", "ended"];
+
     pub(super) fn as_str(&self) -> &'static str {
         match self {
             Self::Complete => "complete",

@@ -26,6 +26,8 @@ use super::{KeptGroup, LedgerError, LedgerState, Record};
 
 use sink::Sink;
 
+pub use sink::is_being_written;
+
 /// Maximum number of records that wait for the writer's thread.
 const RECORDS_MAX: usize = 8192;
 /// Maximum bytes of tokens that wait for the writer's thread. A single group may have more.

@@ -285,7 +285,6 @@ impl Driver {
             Ok(servers) => {
                 self.run.publish(announcement).await;
                 self.state.end_update(version);
-                metrics::gauge!("rolldock_policy_version").set(version as f64);
                 let seconds = started_at.elapsed().as_secs_f64();
                 tracing::info!(version, servers, seconds, "the servers have new weights");
                 true

@@ -7,6 +7,7 @@ mod examples;
 mod fleet;
 mod history;
 mod reward;
+mod why;
 mod words;
 
 use std::net::{IpAddr, SocketAddr};
@@ -22,6 +23,7 @@ pub(super) use data::{DataArgs, DataCommand, PrepareArgs};
 pub(super) use fleet::{EngineDialect, FleetArgs, FleetCommand, ProxyArgs};
 pub(super) use history::LedgerArgs;
 pub(super) use reward::{AdvantageArgs, RewardArgs, RewardCommand, ScoreArgs};
+pub(super) use why::WhyArgs;
 use words::{DURABILITIES, one_of};
 
 /// Keeps a fleet of vLLM servers busy with RL rollouts and hands finished groups to a trainer through a
@@ -73,6 +75,9 @@ pub enum Command {
     /// Show what became of a run's prompts: fates, steps, and whether the sums agree
     #[command(after_help = examples::LEDGER)]
     Ledger(LedgerArgs),
+    /// Say why the current step of a run has not ended, and what would end it
+    #[command(after_help = examples::WHY)]
+    Why(WhyArgs),
     /// Score responses and compute advantages, over files of JSON lines
     #[command(after_help = examples::REWARD)]
     Reward(RewardArgs),

@@ -16,6 +16,7 @@ mod queue;
 mod reward;
 mod run;
 mod simengine;
+mod why;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -71,6 +72,7 @@ async fn run_command(cli: Cli) -> ExitCode {
         Command::Data(args) => data::run(args).await.map(done),
         Command::Queue(args) => queue::run(args).await.map(done),
         Command::Ledger(args) => history::run(args).await.map(done),
+        Command::Why(args) => why::run(args).await.map(done),
         Command::Reward(args) => reward::run(args).await.map(done),
         Command::Consume(args) => consume::run(args).await.map(done),
         Command::Completions(args) => {

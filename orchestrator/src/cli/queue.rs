@@ -19,8 +19,8 @@ use rolldock_queue::{
 use super::args::{QueueArgs, QueueCommand, ServeArgs, ServiceConnectionArgs};
 use crate::report::say;
 use crate::run::{
-    Endings, ServingThreads, hold_for_files, queue_folder, serve_queue_locally, serve_queue_on_threads,
-    threads_default,
+    Endings, ServingThreads, hold_for_files, keep_metrics, of_queue, queue_folder, serve_queue_locally,
+    serve_queue_on_threads, threads_default,
 };
 use crate::scope::Scope;
 use crate::scope::blocking;
@@ -100,10 +100,12 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let config = QueueConfig { dir: folder.clone(), durability, ..QueueConfig::default() };
     let queue = blocking("queue open", move || TransferQueue::open(config)).await??;
     let scope = Scope::new();
+    let metrics = of_queue(Some(keep_metrics(&scope)?), queue.clone());
     let mut places = Vec::new();
     let mut threads = None;
     if let Some(listen) = args.listen.or(if args.uds.is_none() { Some(LISTEN_DEFAULT) } else { None }) {
         let config = service(args.token, args.body_bytes_max, &args.connections)?;
+        let config = ServiceConfig { metrics: Some(metrics), ..config };
         let serving = serve_queue_on_threads(queue.clone(), listen, config, &scope).await?;
         places.push(format!("http://{}", serving.address));
         threads = Some(serving);
@@ -128,7 +130,7 @@ fn service(
     let default = ServiceConfig::default();
     let body_bytes_max = body_bytes_max.unwrap_or(default.body_bytes_max);
     let connections = Connections::new("queue", &connections.limits()?);
-    Ok(ServiceConfig { token, body_bytes_max, connections })
+    Ok(ServiceConfig { token, body_bytes_max, connections, metrics: None })
 }
 
 /// Serves until a signal requests the end. Then running calls end and their rows become durable.

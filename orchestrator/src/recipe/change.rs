@@ -267,6 +267,7 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
         Verdict::Warned("rows and the ledger survive what the new value says from here on"),
     ),
     (&["queue.listen", "queue.token", "queue.consumer.*"], Verdict::Allowed),
+    (&["report.listen"], Verdict::Allowed),
     (&["run.steps", "run.on_short", "run.on_silence", "run.out"], Verdict::Allowed),
     (
         &["run.seed"],

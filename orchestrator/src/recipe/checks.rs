@@ -11,6 +11,7 @@
 mod fleet;
 mod policy;
 mod queue;
+mod report;
 mod reward;
 mod rollout;
 
@@ -61,6 +62,7 @@ pub(super) fn check(recipe: &Recipe, origin: Origin, layers: &Layers) -> Vec<Com
     check_limits(recipe, &mut checks);
     policy::check(recipe, &mut checks);
     queue::check(recipe, &mut checks);
+    report::check(recipe, &mut checks);
     checks.complaints
 }
 

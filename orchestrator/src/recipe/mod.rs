@@ -32,8 +32,8 @@ pub use error::{Complaint, RecipeError};
 pub use files::LookedFor;
 pub use sections::{
     Carry, ColumnType, Consumer, Data, Files, Filter, Fleet, Limits, MaxLoads, Model, OutsideGate,
-    OverlongShaping, Policy, Queue, Recipe, Reward, RewardGuard, Rollout, Run, Simulated, Task, Tasks,
-    Timeouts, VALIDATION, Validation, ValidationPriority,
+    OverlongShaping, Policy, Queue, Recipe, Report, Reward, RewardGuard, Rollout, Run, Simulated, Task,
+    Tasks, Timeouts, VALIDATION, Validation, ValidationPriority,
 };
 
 use crate::policy::PolicyMode;

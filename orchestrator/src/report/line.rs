@@ -57,6 +57,11 @@ impl LiveLine {
         Self(Mutex::new(State { terminal, text: String::new() }))
     }
 
+    /// Whether there is a terminal on which it is drawn.
+    pub(super) fn is_drawn(&self) -> bool {
+        self.0.lock().terminal.is_some()
+    }
+
     /// Shows a text in place of the one before. `text` gets the number of columns that it may fill.
     pub(super) fn show(&self, text: impl FnOnce(usize) -> String) {
         let mut state = self.0.lock();

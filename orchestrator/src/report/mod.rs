@@ -1,18 +1,23 @@
-//! Output for people: a live line while a step runs, a table when it ends, and the log of the run.
+//! Output for people: a live line while a step runs, a table when it ends, why a step has not ended, and the log
+//! of the run.
 
 mod line;
 mod numbers;
 mod progress;
 mod run_log;
+mod status;
 mod table;
 mod tokens;
+mod why;
 
 use comfy_table::{ContentArrangement, Row, Table, presets};
 
 pub use progress::{LogWriter, Progress};
 pub use run_log::{RUN_LOG_ONLY, RunLog};
+pub use status::{QueueStatus, ServerStatus, Stage, Status, WaitLimits};
 pub use table::{step_table, validation_line};
 pub use tokens::token_words;
+pub use why::why;
 
 /// An empty table that wraps its cells to fit 80 columns, in a terminal and in a file alike. One space stands
 /// between two columns.

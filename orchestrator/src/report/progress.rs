@@ -10,10 +10,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::line::{LiveLine, Stderr, Terminal};
 use super::run_log::RunLog;
-use crate::rollout::{Counts, Hold, Phase, RolloutView};
+use crate::rollout::{Counts, GroupLook, Hold, Phase, RolloutView, WaitLook};
 
 /// The time between two updates of the line.
 const REDRAW: Duration = Duration::from_millis(250);
+/// The age from which the oldest group is named; seconds.
+const OLD_S: f64 = 5.0;
 /// The columns of the bar between its brackets.
 const BAR_MIN: usize = 4;
 const BAR_MAX: usize = 28;
@@ -37,17 +39,10 @@ impl Progress {
     pub async fn follow(&self, step: u64, view: RolloutView, done: CancellationToken) {
         let started_at = tokio::time::Instant::now();
         loop {
-            let waits = view.waits();
-            let seconds = started_at.elapsed().as_secs_f64().max(1e-3);
-            let figures = Figures {
-                step: view.step().max(step),
-                counts: view.counts(),
-                totals: view.totals(),
-                on_engines: waits.count(Phase::Engine),
-                waiting: waits.count(Phase::Permit),
-                tokens_per_s: view.costs().tokens as f64 / seconds,
-            };
-            self.line.show(|room| figures.line(room));
+            if self.line.is_drawn() {
+                let figures = Figures::of(&view, step, started_at.elapsed());
+                self.line.show(|room| figures.line(room));
+            }
             tokio::select! {
                 biased;
                 () = done.cancelled() => break,
@@ -86,10 +81,25 @@ struct Figures {
     totals: Totals,
     on_engines: usize,
     waiting: usize,
+    /// The oldest group that has not ended.
+    oldest: Option<GroupLook>,
     tokens_per_s: f64,
 }
 
 impl Figures {
+    fn of(view: &RolloutView, step: u64, elapsed: Duration) -> Self {
+        let waits = view.waits();
+        Self {
+            step: view.step().max(step),
+            counts: view.counts(),
+            totals: view.totals(),
+            on_engines: waits.count(Phase::Engine),
+            waiting: waits.count(Phase::Permit),
+            oldest: view.oldest(),
+            tokens_per_s: view.costs().tokens as f64 / elapsed.as_secs_f64().max(1e-3),
+        }
+    }
+
     /// The line, in at most `room` columns. Parts that do not fit are left out, the last ones first.
     fn line(&self, room: usize) -> String {
         let head = format!("step {} ", self.step);
@@ -114,6 +124,7 @@ impl Figures {
             Some(format!("{}/{} valid", counts.valid, counts.target)),
             hold_words(counts).map(str::to_owned),
             unless_none(totals.failed, "failed"),
+            self.oldest.as_ref().and_then(oldest_words),
             Some(format!("{} groups", counts.running)),
             Some(format!("{} on engines", self.on_engines)),
             Some(format!("{} waiting", self.waiting)),
@@ -136,6 +147,20 @@ impl Figures {
         let bar = format!("{}{head}", "=".repeat(filled));
         format!("[{bar:cells$}] ")
     }
+}
+
+/// The oldest group that has not ended, with what it waits for; `None` while it is young.
+fn oldest_words(group: &GroupLook) -> Option<String> {
+    let age = group.age_s.filter(|age| *age >= OLD_S)?;
+    let by_age = |left: &&WaitLook, right: &&WaitLook| left.age_s.total_cmp(&right.age_s);
+    let has_permit = |wait: &&WaitLook| wait.phase != Phase::Permit;
+    let longest = group.waits.iter().filter(has_permit).max_by(by_age);
+    let place = match longest.or(group.waits.iter().max_by(by_age)) {
+        Some(WaitLook { phase: Phase::Engine, server: Some(server), .. }) => format!(" on {server}"),
+        Some(WaitLook { phase, .. }) => format!(" for {phase}"),
+        None => String::new(),
+    };
+    Some(format!("oldest is {} after {age:.0} s{place}", group.dispatch))
 }
 
 /// The reason why no new groups are sent out.

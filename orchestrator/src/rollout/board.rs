@@ -25,9 +25,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use rolldock_dispatch::{Bucket, DispatchId, TokenTotals, Totals};
+use rolldock_dispatch::{Bucket, TokenTotals, Totals};
+use serde::{Deserialize, Serialize};
 
-use crate::data::Prompt;
 use crate::rollout::accept_rate::AcceptRate;
 use crate::rollout::carry::CarriedGroup;
 use crate::rollout::dispatches::SentOut;
@@ -39,6 +39,7 @@ use rolldock_reward::Gates;
 mod admission;
 mod ends;
 mod meters;
+mod oldest;
 mod prompts;
 mod restore;
 mod steps;
@@ -348,22 +349,19 @@ impl Board {
         self.not_put = self.not_put.saturating_sub(1);
     }
 
+    /// The rule by which groups are accepted now.
+    pub(crate) fn early_stop(&self) -> EarlyStop {
+        self.config.early_stop
+    }
+
     /// Changes the rule by which groups are accepted from now on.
     pub(crate) fn set_early_stop(&mut self, early_stop: EarlyStop) {
         self.config.early_stop = early_stop;
     }
-
-    /// The group that the step waits for: the first running one in dispatch order.
-    pub(crate) fn waits_for(&self) -> Option<(DispatchId, Arc<Prompt>)> {
-        self.slots.values().find_map(|slot| match slot {
-            Slot::Running(dispatch) => Some((dispatch.id, Arc::clone(&dispatch.prompt))),
-            _ => None,
-        })
-    }
 }
 
 /// Groups by state, for displays.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Counts {
     /// Groups the step must collect.
     pub target: usize,

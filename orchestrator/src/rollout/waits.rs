@@ -12,12 +12,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rolldock_dispatch::{DispatchId, PromptUid};
+use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::engine::Progress;
 
 /// What is waited for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// A free place on a server.
     Permit,
@@ -126,6 +128,8 @@ pub struct Waits {
     next: AtomicU64,
     /// The open waits, in the order in which they began.
     open: Mutex<BTreeMap<u64, Wait>>,
+    /// When each running group was sent to a worker.
+    groups: Mutex<BTreeMap<DispatchId, Instant>>,
     counts: [AtomicUsize; Phase::ALL.len()],
     progress: AtomicU64,
 }
@@ -166,6 +170,26 @@ impl Waits {
         Phase::ALL.into_iter().filter_map(first).collect()
     }
 
+    /// Notes that the group of a dispatch runs, until the returned value is dropped.
+    pub fn begin_group(self: &Arc<Self>, id: DispatchId) -> InGroup {
+        self.groups.lock().insert(id, Instant::now());
+        InGroup { waits: Arc::clone(self), id }
+    }
+
+    /// How long the group of this dispatch has run; `None` if it does not run.
+    pub fn group_age(&self, id: DispatchId) -> Option<Duration> {
+        self.groups.lock().get(&id).map(Instant::elapsed)
+    }
+
+    /// The open waits of this dispatch, in the order of its samples. A wait for a whole group comes first.
+    pub fn all_of_dispatch(&self, id: DispatchId) -> Vec<Waiting> {
+        let open = self.open.lock();
+        let of_group = open.values().filter(|wait| wait.subject.dispatch == Some(id));
+        let mut waits: Vec<Waiting> = of_group.map(Wait::look).collect();
+        waits.sort_by_key(|wait| wait.subject.sample);
+        waits
+    }
+
     /// The wait of this dispatch that began first. Samples that wait for a permit come last.
     pub fn of_dispatch(&self, id: DispatchId) -> Option<Waiting> {
         let open = self.open.lock();
@@ -202,6 +226,20 @@ impl Drop for InWait {
     }
 }
 
+/// A group that runs until this is dropped.
+#[derive(Debug)]
+#[must_use = "the group counts as ended when this is dropped"]
+pub struct InGroup {
+    waits: Arc<Waits>,
+    id: DispatchId,
+}
+
+impl Drop for InGroup {
+    fn drop(&mut self) {
+        self.waits.groups.lock().remove(&self.id);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,12 +252,20 @@ mod tests {
             sample: Some(sample),
             ..Subject::default()
         };
+        let group = waits.begin_group(DispatchId(1));
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(waits.group_age(DispatchId(1)), Some(Duration::from_secs(3)));
         let place = waits.enter(Phase::Permit, subject(0));
         assert_eq!(waits.of_dispatch(DispatchId(1)).unwrap().phase, Phase::Permit);
         let answer = waits.enter(Phase::Engine, subject(1));
         assert_eq!(waits.of_dispatch(DispatchId(1)).unwrap().subject.sample, Some(1));
-        drop((place, answer));
-        assert!(waits.of_dispatch(DispatchId(1)).is_none());
+        let phases = |waits: &Waits| -> Vec<Phase> {
+            waits.all_of_dispatch(DispatchId(1)).iter().map(|wait| wait.phase).collect()
+        };
+        assert_eq!(phases(&waits), [Phase::Permit, Phase::Engine]);
+        drop((place, answer, group));
+        assert!(waits.of_dispatch(DispatchId(1)).is_none() && phases(&waits).is_empty());
+        assert_eq!(waits.group_age(DispatchId(1)), None);
     }
 
     #[tokio::test(start_paused = true)]

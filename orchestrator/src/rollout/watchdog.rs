@@ -85,6 +85,8 @@ pub struct Watchdog {
 impl Watchdog {
     /// Watches until the run has to be stopped, which happens only with `OnSilence::Stop`. Cancel-safe.
     pub async fn run(&self) -> Silence {
+        // The counter begins at 0, so that there is a rate from the first report on.
+        metrics::counter!("rolldock_silences_total").increment(0);
         let mut seen = self.waits.progress();
         let mut quiet_since = Instant::now();
         let mut told_at = quiet_since;

@@ -265,6 +265,7 @@ fn requests<'a>(
 /// to its end, its graded samples stay in `graded`.
 async fn collect(context: &StepContext, dispatch: &Dispatch, graded: &Mutex<Vec<Sample>>) -> GroupEnd {
     let dispatched_at = context.epoch.elapsed();
+    let _running = context.waits.begin_group(dispatch.id);
     let group_started = AtomicBool::new(false);
     if let Some(carried) = &dispatch.carried {
         graded.lock().extend(carried.graded.iter().cloned());

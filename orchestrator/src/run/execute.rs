@@ -12,15 +12,18 @@ use tokio_util::task::AbortOnDropHandle;
 use super::directory::{StartingDirectory, write_whole};
 use super::going_on::{Unfinished, resume_command};
 use super::journalling::RunJournal;
+use super::meters::Meters;
 use super::policy::{EarlierVersions, RunPolicy};
 use super::queue::RunQueue;
+use super::reporting::{Reporter, Reporting, wait_limits};
 use super::secrets::record_secrets;
 use super::signals::{Ending, Endings};
 use super::steps::{Collected, Steps};
 use super::summary::Summary;
 use super::{Run, convert, members};
 use crate::data::DrawCounts;
-use crate::report::{Progress, say, say_error};
+use crate::policy::PolicyState;
+use crate::report::{Progress, Stage, say, say_error};
 use crate::rollout::{AgentLoopManager, PromptFeed};
 use crate::scope::Scope;
 use rolldock_ledger::{LedgerError, Resumption};
@@ -166,12 +169,14 @@ async fn collect(
         ledger,
         policy: serving.policy.as_ref(),
         progress,
+        meters: &serving.meters,
         manager,
         advantage: convert::estimator(run.recipe.reward.advantage),
         prompts,
         scope,
     };
     let outcome = steps.collect().await;
+    serving.meters.enter(Stage::Serving);
     queue.end_of_puts();
     let consumed_groups = serving.until_taken(queue, outcome.is_ok(), &interrupted).await?;
     let rows_left = records.close(run, services).await?;
@@ -230,6 +235,9 @@ struct Serving {
     consuming: Option<AbortOnDropHandle<anyhow::Result<u64>>>,
     /// The address at which other processes take rows.
     served_at: Option<SocketAddr>,
+    meters: Arc<Meters>,
+    /// The run's address for its metrics and status.
+    _reporting: Option<Reporting>,
     _monitoring: AbortOnDropHandle<()>,
     _members: Vec<AbortOnDropHandle<()>>,
 }
@@ -248,7 +256,9 @@ impl Serving {
         let monitor = Monitor::new(balancer, control, convert::monitor_config(recipe));
         let monitoring = services.spawn("server monitor", monitor.run(services.token().clone()));
         let members = match &run.fleet.members {
-            Some(members) => members::open(members, &run.fleet.absent, recipe, services).await?,
+            Some(members) => {
+                members::open(members, &run.fleet.absent, recipe, run.metrics.clone(), services).await?
+            }
             None => Vec::new(),
         };
         let (partition, writer) = (queue.partition(), ledger.writer.clone());
@@ -269,7 +279,19 @@ impl Serving {
             }
             None => None,
         };
-        Ok(Self { policy, consuming, served_at, _monitoring: monitoring, _members: members })
+        let meters = Arc::new(Meters::new());
+        let state = policy.as_ref().map(|policy| policy.state().clone());
+        let reporter = reporter(run, queue, ledger, manager, state, Arc::clone(&meters));
+        let reporting = reporter.open(recipe, &run.out, services).await;
+        Ok(Self {
+            policy,
+            consuming,
+            served_at,
+            meters,
+            _reporting: reporting,
+            _monitoring: monitoring,
+            _members: members,
+        })
     }
 
     /// Waits for consumers after the last put, unless the steps failed: for clients of the served queue until
@@ -294,6 +316,31 @@ impl Serving {
             consumed = consuming => consumed.context("the embedded consumer died")?,
             () = after_steps(self.policy.as_ref()) => Ok(0),
         }
+    }
+}
+
+/// What the run's page of metrics and its status are made of.
+fn reporter(
+    run: &Run,
+    queue: &RunQueue,
+    ledger: &RunJournal,
+    manager: &AgentLoopManager,
+    versions: Option<PolicyState>,
+    meters: Arc<Meters>,
+) -> Reporter {
+    let rollout = &run.recipe.rollout;
+    Reporter {
+        run_id: ledger.run_id.clone(),
+        view: manager.view(),
+        meters,
+        balancer: run.fleet.balancer.clone(),
+        queue: queue.whole(),
+        partition: queue.partition(),
+        versions,
+        samples_per_prompt: rollout.samples_per_prompt,
+        request: rollout.request,
+        limits: wait_limits(&run.recipe),
+        process: run.metrics.clone(),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 
 use anyhow::Context;
-use rolldock_listener::Connections;
+use rolldock_listener::{Connections, RenderMetrics};
 use rolldock_loadbalancer::admin::{AdminConfig, serve_admin};
 use rolldock_loadbalancer::membership::{Membership, NewMember};
 use tokio::net::TcpListener;
@@ -41,6 +41,7 @@ pub(super) async fn open(
     members: &Membership,
     absent: &[NewMember],
     recipe: &Recipe,
+    metrics: Option<RenderMetrics>,
     scope: &Scope,
 ) -> anyhow::Result<Vec<AbortOnDropHandle<()>>> {
     let mut handles = Vec::new();
@@ -55,9 +56,6 @@ pub(super) async fn open(
     if let Some(address) = &recipe.fleet.admin {
         let address = address.parse().with_context(|| format!("fleet.admin={address}"))?;
         let token = recipe.fleet.admin_token.clone();
-        // Only one run of a process can keep metrics.
-        let metrics = super::keep_metrics(scope).ok();
-        let metrics = metrics.map(|metrics| super::of_members(metrics, members.balancer().clone()));
         let connections = Connections::new("admin", &recipe.limits.connections);
         let config = AdminConfig { token, metrics, connections };
         let (bound, serving) = serve_fleet(members.clone(), address, config, scope).await?;

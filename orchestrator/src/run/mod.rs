@@ -21,11 +21,13 @@ mod fleet;
 mod going_on;
 mod journalling;
 mod members;
+mod meters;
 mod metrics;
 mod policy;
 mod ports;
 mod puts;
 mod queue;
+mod reporting;
 mod reward;
 mod secrets;
 mod serve;
@@ -42,6 +44,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use rolldock_listener::RenderMetrics;
 
 use crate::data::{DataError, Dataset, PromptSource, TextCodec};
 use crate::policy::PolicyMode;
@@ -57,8 +60,9 @@ pub use directory::is_free;
 pub use execute::RECIPE_FILE;
 pub use going_on::{EndedEarly, Unfinished, resume_command};
 pub use members::serve_fleet;
-pub use metrics::{keep_metrics, of_members};
+pub use metrics::{keep_metrics, of_members, of_queue};
 pub use queue::{QUEUE_FOLDER, queue_folder};
+pub use reporting::{RunAddress, STATUS_PATH};
 pub use secrets::missing_secrets;
 pub use serve::{serve_queue, serve_queue_locally, serve_queue_on_threads};
 pub use signals::{Ending, Endings};
@@ -78,6 +82,8 @@ pub struct Run {
     validation: Option<Dataset>,
     fleet: Fleet,
     reward: Reward,
+    /// The metrics of the process; `None` if another recorder has them.
+    metrics: Option<RenderMetrics>,
     scope: Scope,
     /// The signals since the preparation began. Executing the run takes them.
     endings: Option<Endings>,
@@ -122,9 +128,12 @@ impl Run {
             (Err(error), Ok(())) | (Ok(_), Err(error)) => return Err(error),
             (Err(data), Err(ports)) => anyhow::bail!("{data:#}; and {ports:#}"),
         };
+        // The parts of the run look their metrics up once, when they are made.
+        let metrics = keep_metrics(&scope).inspect_err(|error| tracing::warn!("{error:#}")).ok();
         let fleet = Fleet::open(&recipe, servers_wait, &codec, &scope).await?;
+        let metrics = metrics.map(|metrics| of_members(metrics, fleet.balancer.clone()));
         let reward = Reward::open(&recipe, &codec, &scope)?;
-        Ok(Self { recipe, out, codec, train, validation, fleet, reward, scope, endings: None })
+        Ok(Self { recipe, out, codec, train, validation, fleet, reward, metrics, scope, endings: None })
     }
 
     /// What the run will do, in words.

@@ -7,6 +7,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::journalling::RunJournal;
+use super::meters::Meters;
 use super::queue::RunQueue;
 use crate::rollout::{Group, Handed, Phase, RolloutControl, Sample, StepMetrics, Subject};
 
@@ -18,6 +19,7 @@ pub(super) struct Puts<'a> {
     pub(super) queue: &'a RunQueue,
     pub(super) ledger: &'a RunJournal,
     pub(super) control: RolloutControl,
+    pub(super) meters: &'a Meters,
     pub(super) advantage: Estimator,
     /// Cancelled when the run is interrupted. After that there may be no consumer left that makes room.
     pub(super) interrupted: CancellationToken,
@@ -37,9 +39,13 @@ impl Puts<'_> {
         while let Some(handed) = handed.recv().await {
             match handed {
                 Handed::Group(group) if self.advantage.per_group().is_some() => {
+                    self.meters.accepted(&group);
                     lost += u64::from(!self.put(&group).await?);
                 }
-                Handed::Group(group) => batch.push(*group),
+                Handed::Group(group) => {
+                    self.meters.accepted(&group);
+                    batch.push(*group);
+                }
                 Handed::StepEnd(metrics) => {
                     lost += self.put_batch(&mut batch).await?;
                     self.ledger.settle().await?;

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::convert::{Claims, seconds};
+use super::metrics::of_queue;
 use super::serve::{serve_queue, until_taken};
 use super::validation_rows::ValidationRows;
 use crate::policy::PolicyState;
@@ -106,6 +107,11 @@ impl RunQueue {
         })
     }
 
+    /// The queue, for its metrics.
+    pub(super) fn whole(&self) -> TransferQueue {
+        self.queue.clone()
+    }
+
     /// The partition with the training rows.
     pub(super) fn partition(&self) -> Partition {
         self.partition.clone()
@@ -184,7 +190,8 @@ impl RunQueue {
         config: ServiceConfig,
         scope: &Scope,
     ) -> anyhow::Result<SocketAddr> {
-        serve_queue(self.queue.clone(), address, config, scope).await
+        let metrics = Some(of_queue(None, self.queue.clone()));
+        serve_queue(self.queue.clone(), address, ServiceConfig { metrics, ..config }, scope).await
     }
 
     /// Waits until the clients of the served queue have taken everything, or `interrupted` is cancelled.

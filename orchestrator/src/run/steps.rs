@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::journalling::RunJournal;
+use super::meters::Meters;
 use super::policy::RunPolicy;
 use super::puts::Puts;
 use super::queue::RunQueue;
@@ -15,7 +16,7 @@ use super::{Run, convert};
 use crate::data::{Dataset, DrawCounts};
 use crate::policy::PolicyMode;
 use crate::recipe::{OnShort, Validation};
-use crate::report::{Progress, step_table, validation_line};
+use crate::report::{Progress, Stage, step_table, validation_line};
 use crate::rollout::{AgentLoopManager, PromptFeed, RolloutControl, StepMetrics};
 use crate::scope::Scope;
 
@@ -26,6 +27,7 @@ pub(super) struct Steps<'a> {
     pub(super) ledger: &'a RunJournal,
     pub(super) policy: Option<&'a RunPolicy>,
     pub(super) progress: &'a Progress,
+    pub(super) meters: &'a Meters,
     pub(super) manager: AgentLoopManager,
     pub(super) advantage: Estimator,
     pub(super) prompts: PromptFeed,
@@ -108,6 +110,7 @@ impl<'a> Steps<'a> {
     /// Collects a step's groups and puts each into the queue as soon as it is accepted.
     async fn step(&mut self, step: u64) -> anyhow::Result<StepMetrics> {
         let target = self.run.recipe.rollout.train_batch_size;
+        self.meters.begin_step();
         let (sender, handed) = mpsc::unbounded_channel();
         let puts = self.puts();
         let done = CancellationToken::new();
@@ -124,6 +127,7 @@ impl<'a> Steps<'a> {
         let (metrics, ()) = worked?;
         let metrics = metrics?;
         self.manager.check()?;
+        self.meters.step_ended(&metrics);
         self.progress.say(&step_table(&metrics));
         Ok(metrics)
     }
@@ -137,12 +141,14 @@ impl<'a> Steps<'a> {
         if first > last {
             return Ok((last, false));
         }
+        self.meters.begin_step();
         let (sender, handed) = mpsc::unbounded_channel();
         let puts = self.puts();
         let done = CancellationToken::new();
         let following = self.progress.follow(first, self.manager.view(), done.clone());
         let measured = self.measured();
         let ended = async |metrics: Box<StepMetrics>| {
+            self.meters.step_ended(&metrics);
             self.progress.say(&step_table(&metrics));
             measured.validate_after(metrics.step).await
         };
@@ -156,6 +162,7 @@ impl<'a> Steps<'a> {
         let (metrics, ()) = worked?;
         let metrics = metrics?;
         self.manager.check()?;
+        self.meters.step_ended(&metrics);
         self.progress.say(&step_table(&metrics));
         if metrics.end != StepEnd::Interrupted {
             self.judge(&metrics)?;
@@ -169,6 +176,7 @@ impl<'a> Steps<'a> {
             queue: self.queue,
             ledger: self.ledger,
             control: self.manager.control(),
+            meters: self.meters,
             advantage: self.advantage,
             interrupted: self.scope.token().clone(),
         }
@@ -192,8 +200,12 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
+    /// Validates between two steps, if that is due.
     async fn validate_after(&self, step: u64) -> anyhow::Result<()> {
-        self.measured().validate_after(step).await
+        self.meters.enter(Stage::Validating);
+        let validated = self.measured().validate_after(step).await;
+        self.meters.enter(Stage::Collecting);
+        validated
     }
 
     /// Measures the policy before its training, if the recipe asks for that and the run has dispatched nothing yet.

@@ -105,6 +105,8 @@ fn a_prompt_is_found_by_its_name_and_its_row() {
 fn why_a_step_is_short() {
     let dir = TempDir::new().unwrap();
     let writer = short_step(dir.path());
+    let words = ledger(dir.path(), &["--step", "1"]).succeeds().stdout;
+    assert!(words.contains("2 groups accepted of 4 wanted, 2 to go (valid groups without"), "{words}");
     writer.append(end(6, Fate::Failed("a reward said no".to_owned())));
     writer.append(Record::StepEnd(StepEndRecord { step: 1, end: StepEnd::OutOfBatches }));
     let words = ledger(dir.path(), &["--step", "1"]).succeeds().stdout;

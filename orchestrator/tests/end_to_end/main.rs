@@ -5,6 +5,7 @@
 mod cli;
 mod late_servers;
 mod ledger;
+mod metrics;
 mod outside_rewards;
 mod proxy;
 mod queue_tools;
@@ -15,3 +16,4 @@ mod served_queue;
 mod signals;
 mod support;
 mod trainer;
+mod why;

@@ -2,6 +2,7 @@
 //! versions, resets of tasks and the end of puts.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::time::Instant;
@@ -39,6 +40,13 @@ impl Partition {
     /// Returns counts of the partition. They are cheap to read.
     pub fn stats(&self) -> PartitionStats {
         self.shared.after_expiry(|table, _| table.stats())
+    }
+
+    /// The time since the first row of the oldest group was put, or since the queue was opened with it; `None` if
+    /// there are no rows.
+    pub(crate) fn oldest_age(&self) -> Option<Duration> {
+        let table = self.shared.table.lock();
+        table.groups.values().find(|group| !group.rows.is_empty()).map(|group| group.since.elapsed())
     }
 
     /// The number of rows that are ready for a task.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_array::{ArrayRef, NullArray, RecordBatch, StringArray};
+use rolldock_listener::RenderMetrics;
 use rolldock_queue::{Put, Queue, QueueError, RemoteConfig, RemoteQueue, RowHandle, ServiceConfig, Take};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -113,13 +114,15 @@ async fn without_the_token_nothing_but_health_is_answered() {
     assert_eq!(with(None).declare(spec()).await, Err(QueueError::Unauthorized));
     assert_eq!(with(Some("secre")).inspect().await.unwrap_err(), QueueError::Unauthorized);
     with(Some("secret")).declare(spec()).await.unwrap();
-    let health = reqwest::get(format!("http://{}/health", served.address)).await.unwrap();
-    assert_eq!(health.status(), 200);
+    let at = |path: &str| reqwest::get(format!("http://{}{path}", served.address));
+    assert_eq!(at("/health").await.unwrap().status(), 200);
+    assert_eq!(at("/metrics").await.unwrap().status(), 401, "the names of partitions are for clients");
 }
 
 #[tokio::test]
 async fn the_openapi_document_has_the_paths_that_are_served() {
-    let served = served(ServiceConfig::default()).await;
+    let metrics = RenderMetrics(Arc::new(|| String::from("rolldock_queue_rows 0\n")));
+    let served = served(ServiceConfig { metrics: Some(metrics), ..ServiceConfig::default() }).await;
     let raw = reqwest::Client::new();
     let document: serde_json::Value = raw
         .get(format!("http://{}/openapi.json", served.address))
@@ -130,7 +133,7 @@ async fn the_openapi_document_has_the_paths_that_are_served() {
         .await
         .unwrap();
     let paths = document["paths"].as_object().unwrap();
-    assert_eq!(paths.len(), 33);
+    assert_eq!(paths.len(), 34);
     for (path, methods) in paths {
         let concrete = path
             .replace("{partition}", "p")

@@ -10,6 +10,26 @@ use crate::frame::FORMAT;
 use crate::tokens::TokenFiles;
 use crate::{LedgerError, LedgerState, LogEnd, Next, Record, ledger_file};
 
+/// Whether a process has the ledger of the run in `dir` open for writing, so that the run is under way. Blocks.
+///
+/// # Errors
+/// [`LedgerError::NoLedger`] if there is none, and [`LedgerError::Io`].
+pub fn is_being_written(dir: &Path) -> Result<bool, LedgerError> {
+    let path = ledger_file(dir);
+    let file = match File::open(&path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(LedgerError::NoLedger { dir: dir.to_owned() });
+        }
+        Err(error) => return Err(LedgerError::io("open", &path)(error)),
+    };
+    match file.try_lock_shared() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(error)) => Err(LedgerError::io("lock", &path)(error)),
+    }
+}
+
 /// Writes batches of records. A batch is in the log completely or not at all.
 #[derive(Debug)]
 pub(super) struct Sink {

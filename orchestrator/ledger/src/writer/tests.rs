@@ -113,7 +113,9 @@ fn a_second_writer_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let writer = open(dir.path(), INLINE);
     assert!(matches!(LedgerWriter::open(dir.path(), INLINE), Err(LedgerError::InUse { .. })));
+    assert!(is_being_written(dir.path()).unwrap());
     drop(writer);
+    assert!(!is_being_written(dir.path()).unwrap());
     open(dir.path(), INLINE);
 }
 

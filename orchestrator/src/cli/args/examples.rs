@@ -130,6 +130,11 @@ pub(super) const LEDGER: &str = examples!(
     "rolldock ledger runs/quickstart --row 17 --json   every dispatch of the prompt in row 17",
 );
 
+pub(super) const WHY: &str = examples!(
+    "rolldock why runs/quickstart                     a run of this machine, by its directory",
+    "rolldock why http://127.0.0.1:9400 --json        a run by its address (report.listen)",
+);
+
 pub(super) const REWARD: &str = examples!(
     "rolldock reward score responses.jsonl --scorer gsm8k",
     "rolldock reward advantage groups.jsonl --estimator rloo",

@@ -222,7 +222,12 @@ fn fate_words(history: &DispatchHistory) -> String {
 fn step_lines(number: u64, step: &StepState, history: &History) -> Vec<String> {
     let totals = &step.totals;
     let missing = step.target.saturating_sub(totals.accepted);
-    let short = if missing > 0 { format!(", {missing} short") } else { String::new() };
+    let short = match step.end {
+        _ if missing == 0 => String::new(),
+        Some(_) => format!(", {missing} short"),
+        // The ledger knows decisions. `rolldock why` counts the groups that are valid and wait for one.
+        None => format!(", {missing} to go (valid groups without a decision are in flight here)"),
+    };
     let mut lines = vec![
         format!(
             "step {number}: {} groups accepted of {} wanted{short}; {}",

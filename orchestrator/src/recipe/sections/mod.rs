@@ -7,6 +7,7 @@
 mod input;
 mod outcome;
 mod policy;
+mod report;
 mod reward;
 mod rollout;
 mod tasks;
@@ -22,6 +23,7 @@ use crate::rollout::OnSilence;
 pub use input::{Data, Files, Fleet, MaxLoads, Model, Simulated};
 pub use outcome::{Consumer, Filter, OutsideGate, Queue};
 pub use policy::Policy;
+pub use report::Report;
 pub(in crate::recipe) use reward::key_of;
 pub use reward::{OverlongShaping, Reward, RewardGuard};
 pub use rollout::{Carry, Rollout, Timeouts, Validation, ValidationPriority};
@@ -64,6 +66,9 @@ pub struct Recipe {
     /// Length and seed of the run.
     #[serde(default)]
     pub run: Run,
+    /// What the run shows of itself.
+    #[serde(default)]
+    pub report: Report,
     /// Named bounds on memory.
     #[serde(default)]
     pub limits: Limits,
@@ -110,8 +115,8 @@ pub struct Limits {
     pub ledger_entries_max: usize,
     /// Maximum number of requests that wait for a permit.
     pub waiting_max: usize,
-    /// Limits of the connections to each address of the run: `queue.listen`, `policy.listen` and
-    /// `fleet.admin`.
+    /// Limits of the connections to each address of the run: `queue.listen`, `policy.listen`, `fleet.admin` and
+    /// `report.listen`.
     pub connections: ConnectionLimits,
 }
 

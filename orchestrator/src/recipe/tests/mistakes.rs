@@ -53,6 +53,7 @@ fn no_message_has_the_names_of_rust() {
         ("data.train=3", "`data.train`: expected a file name or a list of file names"),
         ("policy.listen=localhost", "for example \"127.0.0.1:7401\", found \"localhost\""),
         ("queue.listen=7070", "`queue.listen`: invalid type: integer `7070`, expected a string"),
+        ("report.listen=localhost", "\"127.0.0.1:9400\", or \"off\", found \"localhost\""),
         ("queue.listen=localhost", "for example \"127.0.0.1:7070\", found \"localhost\""),
         (
             "fleet.max_loads_per_server=3.5",

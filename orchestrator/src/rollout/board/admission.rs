@@ -1,5 +1,7 @@
 //! Whether another prompt may be sent out, and how many should be drawn.
 
+use serde::{Deserialize, Serialize};
+
 use super::Board;
 use crate::rollout::Launch;
 use crate::rollout::early_stop::AtTarget;
@@ -9,7 +11,8 @@ use crate::rollout::feed::Drawn;
 const DRAW_CHUNK: usize = 64;
 
 /// What new prompts wait for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Hold {
     /// The trainer's next version: one more group would be too old when the trainer takes it.
     Trainer,
@@ -17,6 +20,20 @@ pub enum Hold {
     Queue,
     /// A reward that is out. Prompts that were sent out before wait for it too.
     Reward,
+}
+
+impl Hold {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Trainer, Self::Queue, Self::Reward];
+
+    /// The name in metrics and JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Trainer => "trainer",
+            Self::Queue => "queue",
+            Self::Reward => "reward",
+        }
+    }
 }
 
 impl Board {

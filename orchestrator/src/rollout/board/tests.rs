@@ -7,6 +7,8 @@ use std::time::Duration;
 use rolldock_dispatch::{FinishReason, PromptUid, Spent};
 use rolldock_reward::Rejection;
 
+use crate::data::Prompt;
+
 use super::*;
 use crate::rollout::Sample;
 

@@ -10,6 +10,9 @@ use axum::routing::post;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::metrics::address;
+use crate::support::metrics::{Scrapes, documented, scrape};
+use crate::support::vllm::metric;
 use crate::support::wait_for;
 
 /// The number of answers before the server goes down. The first is that to the probe.
@@ -104,7 +107,17 @@ fn an_outage_costs_no_group() {
     let server = Server::start();
     let step = server.step(60.0);
     let run = step.command().start();
-    wait_for("an outage", || run.stderr_so_far().contains("the reward is still out"));
+    let metrics = address(&run);
+    let mut scrapes = Scrapes::default();
+    wait_for("an outage", || {
+        scrapes.note(&scrape(&metrics, None).1);
+        run.stderr_so_far().contains("the reward is still out")
+    });
+    assert_eq!(metric(&metrics, "rolldock_reward_up"), 0.0);
+    assert_eq!(metric(&metrics, "rolldock_reward_outages_total"), 1.0);
+    scrapes.note(&scrape(&metrics, None).1);
+    let names = documented("Outside rewards");
+    assert!(scrapes.unmoved(&names).is_empty(), "always 0: {:?}", scrapes.unmoved(&names));
     server.comes_back();
     let ended = run.wait();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);

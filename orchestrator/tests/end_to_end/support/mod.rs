@@ -1,6 +1,7 @@
 //! Runs the binary under test and simulated servers.
 
 pub(crate) mod answers;
+pub(crate) mod metrics;
 pub(crate) mod relay;
 pub(crate) mod vllm;
 

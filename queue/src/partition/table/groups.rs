@@ -1,5 +1,7 @@
 //! The groups of a table.
 
+use tokio::time::Instant;
+
 use super::RowHandle;
 use super::index::Keys;
 use super::samples::GroupSamples;
@@ -8,6 +10,8 @@ use crate::take::ReadyGroup;
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) key: String,
+    /// When the group got its first row, or when the queue was opened with it.
+    pub(crate) since: Instant,
     pub(crate) size: usize,
     /// The live rows, in the order of their puts.
     pub(crate) rows: Vec<RowHandle>,

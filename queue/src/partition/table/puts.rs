@@ -1,6 +1,7 @@
 //! Rows that enter the table: the checks of a put, its reservation and its publication.
 
 use smallvec::{SmallVec, smallvec};
+use tokio::time::Instant;
 
 use super::{Added, Admission, Claim, Freed, Group, Progress, Released, Row, Table};
 use crate::config::{ColumnSpec, check_distinct};
@@ -135,6 +136,7 @@ impl Table {
         let samples = by_samples.then(|| self.new_samples(id, key));
         let group = Group {
             key: key.to_owned(),
+            since: Instant::now(),
             size,
             rows: Vec::new(),
             put: 0,

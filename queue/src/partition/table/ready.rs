@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 
 use super::super::waiting::Waiters;
-use super::adding::has_column;
 use super::index::GroupIndex;
 use super::{Row, RowHandle, Table, has_column};
 use crate::config::TaskSpec;

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use rolldock_listener::{Client, ConnectionLimits, Connections, HalfClosed};
+use rolldock_listener::{Client, ConnectionLimits, Connections, HalfClosed, RenderMetrics};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -46,12 +46,14 @@ pub struct ServiceConfig {
     pub body_bytes_max: usize,
     /// The connections of clients. All servers with clones of this have one limit together.
     pub connections: Connections,
+    /// Renders the answer of `/metrics`; if absent, there is no such path.
+    pub metrics: Option<RenderMetrics>,
 }
 
 impl Default for ServiceConfig {
     fn default() -> Self {
         let connections = Connections::new("queue", &ConnectionLimits::default());
-        Self { token: None, body_bytes_max: 256 << 20, connections }
+        Self { token: None, body_bytes_max: 256 << 20, connections, metrics: None }
     }
 }
 
@@ -107,6 +109,7 @@ fn router(service: Arc<Service>) -> Router {
         .route("/health", get(async || json(&serde_json::json!({ "status": "ok" }))))
         .route("/openapi.json", get(async || ([(header::CONTENT_TYPE, "application/json")], OPENAPI)));
     let guarded = Router::new()
+        .route("/metrics", get(metrics))
         .route("/v1/inspect", get(inspect))
         .route("/v1/partitions", get(list).post(declare))
         .route("/v1/partitions/{partition}/rows", post(put))
@@ -170,6 +173,13 @@ async fn check_token(State(service): Shared, client: Client, request: Request, n
 fn same(left: &[u8], right: &[u8]) -> bool {
     let different = left.iter().zip(right).fold(0, |different, (left, right)| different | (left ^ right));
     left.len() == right.len() && different == 0
+}
+
+async fn metrics(State(service): Shared, uri: Uri) -> Response {
+    match &service.config.metrics {
+        Some(metrics) => metrics.into_response(),
+        None => naming::unknown_path(uri).await.into_response(),
+    }
 }
 
 async fn inspect(State(service): Shared) -> Response {

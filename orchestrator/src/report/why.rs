@@ -1,0 +1,288 @@
+//! Why a step has not ended, in words: what it waits for, and what would end the wait.
+
+use rolldock_queue::TaskStats;
+
+use super::status::{QueueStatus, ServerStatus, Stage, Status};
+use crate::rollout::{EarlyStop, GroupLook, Hold, Phase, RequestShape, StepLook, WaitLook};
+
+/// The most samples of a group that are listed one by one.
+const SAMPLES_LISTED_MAX: usize = 16;
+/// A server is called slow if the median of the others is at least this many times as fast.
+const SLOW: f64 = 2.0;
+
+/// Says why the run is where it is. The text has several lines.
+pub fn why(status: &Status) -> String {
+    let mut lines = vec![headline(status)];
+    match (status.stage, status.step.is_open, &status.step.oldest) {
+        (Stage::Serving, ..) => lines.push(left_in_queue(&status.queue)),
+        (_, true, Some(oldest)) => lines.extend(of_group(oldest, status)),
+        (_, true, None) => lines.push("No group is on its way.".to_owned()),
+        (_, false, _) => lines.extend(between_steps(status)),
+    }
+    if status.stage != Stage::Serving {
+        lines.extend(held_back(status));
+    }
+    lines.join("\n")
+}
+
+fn seconds(seconds: f64) -> String {
+    if seconds < 10.0 { format!("{seconds:.1} s") } else { format!("{seconds:.0} s") }
+}
+
+fn rate(tokens_per_second: f64) -> String {
+    if tokens_per_second < 10.0 {
+        format!("{tokens_per_second:.1} tokens/s")
+    } else {
+        format!("{tokens_per_second:.0} tokens/s")
+    }
+}
+
+fn headline(status: &Status) -> String {
+    let StepLook { step, counts, is_open, .. } = &status.step;
+    match status.stage {
+        Stage::Serving => "All steps are done; the run serves its queue until every row is acked.".to_owned(),
+        Stage::Validating => {
+            format!("A validation runs after step {step}; the next step begins when it ends.")
+        }
+        Stage::Collecting if !is_open && counts.running > 0 => {
+            format!("Step {step} is over; {} of its groups are being cut off.", counts.running)
+        }
+        Stage::Collecting if *step == 0 => "No step has begun.".to_owned(),
+        Stage::Collecting if !is_open => format!("Step {step} is over, and the next one has not begun."),
+        Stage::Collecting => {
+            let missing = counts.target.saturating_sub(counts.valid);
+            let age = seconds(status.step_age_s);
+            format!(
+                "Step {step} has run for {age}: {} of {} groups accepted, {} more valid, {missing} missing.",
+                counts.accepted,
+                counts.target,
+                counts.valid.saturating_sub(counts.accepted)
+            )
+        }
+    }
+}
+
+/// Says what the oldest group waits for, and what would end that.
+fn of_group(group: &GroupLook, status: &Status) -> Vec<String> {
+    let GroupLook { dispatch, number, prompt_uid, row, .. } = group;
+    let mut lines = vec![
+        format!("It ends {}.", ends_when(group, &status.step)),
+        format!(
+            "The oldest group without an end is that of dispatch {dispatch} (number {number}, prompt {prompt_uid}, row \
+             {row})."
+        ),
+    ];
+    let Some(age) = group.age_s else {
+        let running = status.step.counts.running;
+        lines.push(format!("  Its prompt waits to be sent out again; {running} groups run."));
+        return lines;
+    };
+    let (age, samples) = (seconds(age), status.samples_per_prompt);
+    lines.push(match status.request {
+        RequestShape::Sample => {
+            let waiting = group.waits.iter().filter(|wait| wait.sample.is_some()).count();
+            let finished = u64::from(samples).saturating_sub(waiting as u64);
+            format!(
+                "  It has run for {age}. {finished} of its {samples} samples have finished. It waits for:"
+            )
+        }
+        RequestShape::Group => {
+            format!("  It has run for {age}. Its {samples} samples are one request. It waits for:")
+        }
+    });
+    lines.extend(group.waits.iter().take(SAMPLES_LISTED_MAX).map(wait_line));
+    let further = group.waits.len().saturating_sub(SAMPLES_LISTED_MAX);
+    if further > 0 {
+        lines.push(format!("    and {further} more"));
+    }
+    lines.extend(servers_of(group, status));
+    lines.extend(what_ends(group, status));
+    lines
+}
+
+fn ends_when(group: &GroupLook, step: &StepLook) -> String {
+    let missing = step.counts.target.saturating_sub(step.counts.accepted);
+    let behind = match group.behind {
+        0 => String::new(),
+        1 => "; 1 valid group waits for the oldest one".to_owned(),
+        behind => format!("; {behind} valid groups wait for the oldest one"),
+    };
+    match step.early_stop {
+        EarlyStop::Fifo => {
+            format!("when {missing} more groups are accepted, in dispatch order{behind}")
+        }
+        EarlyStop::First => format!("when {missing} more groups are valid, whichever they are"),
+        EarlyStop::Off => format!("when every group that was sent out has ended{behind}"),
+    }
+}
+
+fn wait_line(wait: &WaitLook) -> String {
+    let sample = wait.sample.map_or("    the group".to_owned(), |sample| format!("    sample {sample}"));
+    let place = match (wait.phase, &wait.server) {
+        (Phase::Permit, _) => "a free place on a server".to_owned(),
+        (Phase::Engine, Some(server)) => format!("an answer of {server}"),
+        (Phase::Engine, None) => "an answer".to_owned(),
+        (Phase::Reward, _) => "its reward".to_owned(),
+        (phase, _) => phase.to_string(),
+    };
+    let tokens = wait.tokens.map_or(String::new(), |tokens| format!(", {tokens} tokens so far"));
+    let detail = wait.detail.as_ref().map_or(String::new(), |detail| format!(" ({detail})"));
+    format!("{sample}: {place}{detail}, for {}{tokens}", seconds(wait.age_s))
+}
+
+/// The servers that the group waits for, each with its rate beside that of the others.
+fn servers_of(group: &GroupLook, status: &Status) -> Vec<String> {
+    let mut names: Vec<&str> = group.waits.iter().filter_map(|wait| wait.server.as_deref()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let known = names.iter().filter_map(|name| status.servers.iter().find(|server| server.name == *name));
+    known.map(|server| server_line(server, &status.servers)).collect()
+}
+
+fn server_line(server: &ServerStatus, fleet: &[ServerStatus]) -> String {
+    let ServerStatus { name, state, in_use, capacity, .. } = server;
+    let reason = server.reason.as_ref().map_or(String::new(), |reason| format!(" ({reason})"));
+    let line = format!("{name} is {state}{reason}, with {in_use} of {capacity} permits taken.\n  ");
+    let Some(own) = server.tokens_per_second else { return format!("{line}Its rate is not known yet.") };
+    let line = format!("{line}It generates {} for each sample", rate(own));
+    let Some(others) = median_of_others(server, fleet) else { return format!("{line}.") };
+    let compared = match others / own {
+        times if times >= SLOW && times.is_finite() => format!("{times:.0} times as fast"),
+        times if times >= SLOW => "while this one stands still".to_owned(),
+        _ => "about as fast".to_owned(),
+    };
+    format!("{line}, and the others {} (median), {compared}.", rate(others))
+}
+
+/// The median rate of the other servers of the fleet that have one.
+fn median_of_others(server: &ServerStatus, fleet: &[ServerStatus]) -> Option<f64> {
+    let others = fleet.iter().filter(|other| other.name != server.name);
+    let mut rates: Vec<f64> = others.filter_map(|other| other.tokens_per_second).collect();
+    rates.sort_unstable_by(f64::total_cmp);
+    rates.get(rates.len() / 2).copied()
+}
+
+/// Says what would end the wait of the group, by itself or by a hand.
+fn what_ends(group: &GroupLook, status: &Status) -> Vec<String> {
+    let limits = &status.limits;
+    let has = |phase: Phase| group.waits.iter().any(|wait| wait.phase == phase);
+    if has(Phase::Engine) {
+        let mut lines = vec![
+            "What ends this: the answers.".to_owned(),
+            format!(
+                "  A server that generates nothing for timeouts.stall={} s counts as dead; its samples start again on \
+                 others.",
+                limits.stall_s
+            ),
+            format!("  A sample that is not finished after timeouts.sample={} s fails.", limits.sample_s),
+        ];
+        if let Some(name) = slow_servers(group, status).first() {
+            lines.push(format!(
+                "  `rolldock fleet remove {name}` (with fleet.admin) starts its samples again on the others now."
+            ));
+        }
+        return lines;
+    }
+    if has(Phase::Permit) {
+        return vec![format!(
+            "What ends this: a permit that another sample gives back. The wait fails after timeouts.permit={} s.",
+            limits.permit_s
+        )];
+    }
+    let of_reward = "What ends this: the answer of the reward, or of the gate.".to_owned();
+    if has(Phase::Reward) { vec![of_reward] } else { Vec::new() }
+}
+
+fn slow_servers<'a>(group: &'a GroupLook, status: &Status) -> Vec<&'a str> {
+    let is_slow = |server: &ServerStatus| {
+        let rates = server.tokens_per_second.zip(median_of_others(server, &status.servers));
+        rates.is_some_and(|(own, others)| others > 0.0 && others >= SLOW * own)
+    };
+    let names = group.waits.iter().filter_map(|wait| wait.server.as_deref());
+    let slow = |name: &&str| status.servers.iter().any(|server| server.name == **name && is_slow(server));
+    names.filter(slow).collect()
+}
+
+/// What the run waits for between two steps.
+fn between_steps(status: &Status) -> Vec<String> {
+    let cause = [Phase::Update, Phase::Trainer, Phase::Queue];
+    let waits = &status.step.oldest_waits;
+    let found = cause.iter().find_map(|phase| waits.iter().find(|wait| wait.phase == *phase));
+    let Some(wait) = found else { return Vec::new() };
+    let detail = wait.detail.as_deref().unwrap_or("no detail");
+    let age = seconds(wait.age_s);
+    vec![match wait.phase {
+        Phase::Update => format!("The servers are being updated for {age}: {detail}."),
+        Phase::Trainer => format!(
+            "It waits for the trainer for {age}: {detail}. The servers have version {}{}.",
+            status.step.policy_version,
+            announced(status)
+        ),
+        _ => format!("It waits for the queue for {age}: {detail}. {}", room(&status.queue)),
+    }]
+}
+
+fn announced(status: &Status) -> String {
+    match status.announced_version {
+        Some(version) => format!(", and {version} is the last one announced"),
+        None => ", and no trainer announces versions".to_owned(),
+    }
+}
+
+/// What keeps new groups from being sent out.
+fn held_back(status: &Status) -> Vec<String> {
+    let StepLook { counts, policy_version, .. } = &status.step;
+    let mut lines = Vec::new();
+    match counts.hold.filter(|_| status.step.is_open) {
+        Some(Hold::Trainer) => lines.push(format!(
+            "New groups are held back: they would be too old when the trainer takes them. The servers have version \
+             {policy_version}{}.",
+            announced(status)
+        )),
+        Some(Hold::Queue) => {
+            lines.push(format!("New groups are held back until the queue has room. {}", room(&status.queue)));
+        }
+        Some(Hold::Reward) => lines.push("New groups are held back: the reward is out.".to_owned()),
+        None => {}
+    }
+    if status.waiting_for_permits > 0 {
+        let active = status.servers.iter().filter(|server| server.state == "active");
+        let (in_use, capacity) = active.clone().fold((0, 0), |(in_use, capacity), server| {
+            (in_use + u64::from(server.in_use), capacity + u64::from(server.capacity))
+        });
+        lines.push(format!(
+            "{} requests wait for a permit: {in_use} of {capacity} are taken on {} active servers of {}.",
+            status.waiting_for_permits,
+            active.count(),
+            status.servers.len()
+        ));
+    }
+    let is_out = |server: &&ServerStatus| server.state != "active";
+    for server in status.servers.iter().filter(is_out) {
+        let reason = server.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
+        lines.push(format!("{} is {}{reason}.", server.name, server.state));
+    }
+    if lines.is_empty() && status.step.is_open {
+        lines.push(match status.step.wants_new {
+            true => "Nothing holds new groups back.".to_owned(),
+            false => "No new group is sent out: those that are on their way may be enough.".to_owned(),
+        });
+    }
+    lines
+}
+
+fn room(queue: &QueueStatus) -> String {
+    let lag = |task: &TaskStats| {
+        let rows = task.incomplete_rows + task.ready_rows + task.leased_rows + task.away_rows;
+        format!("task {} has still to ack {rows} ({} leased)", task.task, task.leased_rows)
+    };
+    let tasks: Vec<String> = queue.tasks.iter().map(lag).collect();
+    format!("It has {} rows of {}; {}.", queue.rows, queue.capacity_rows, tasks.join(", "))
+}
+
+fn left_in_queue(queue: &QueueStatus) -> String {
+    format!("It ends when consumers have acked every row, or with Ctrl-C. {}", room(queue))
+}
+
+#[cfg(test)]
+mod tests;

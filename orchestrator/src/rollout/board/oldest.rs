@@ -1,0 +1,46 @@
+//! The oldest group without a decision, which a step or a flow waits for.
+
+use std::sync::Arc;
+
+use rolldock_dispatch::DispatchId;
+
+use super::{Board, Slot};
+use crate::data::Prompt;
+
+/// The first number in dispatch order whose group has not ended.
+#[derive(Debug, Clone)]
+pub(crate) struct Oldest {
+    pub(crate) number: u64,
+    /// The running dispatch; that of the last one if the prompt waits to be sent out again.
+    pub(crate) dispatch: DispatchId,
+    pub(crate) prompt: Arc<Prompt>,
+    pub(crate) is_running: bool,
+    /// Valid groups that are not decided yet. In dispatch order they wait for this one.
+    pub(crate) behind: usize,
+}
+
+impl Board {
+    /// The group that the step waits for: the first running one in dispatch order.
+    pub(crate) fn waits_for(&self) -> Option<(DispatchId, Arc<Prompt>)> {
+        self.slots.values().find_map(|slot| match slot {
+            Slot::Running(dispatch) => Some((dispatch.id, Arc::clone(&dispatch.prompt))),
+            _ => None,
+        })
+    }
+
+    /// Whether the step or flow has a use for new groups, now or when nothing holds them back any more.
+    pub(crate) fn has_use_for_new(&self) -> bool {
+        !self.stopped && self.wants_new()
+    }
+
+    /// The oldest group without an end, in dispatch order; `None` if every group has ended.
+    pub(crate) fn oldest(&self) -> Option<Oldest> {
+        let (number, slot) = self.slots.iter().find(|(_, slot)| !matches!(slot, Slot::Valid(_)))?;
+        let (dispatch, prompt, is_running) = match slot {
+            Slot::Running(dispatch) => (dispatch.id, Arc::clone(&dispatch.prompt), true),
+            Slot::Queued(requeued) => (requeued.parent, Arc::clone(&requeued.prompt), false),
+            Slot::Valid(_) => return None,
+        };
+        Some(Oldest { number: *number, dispatch, prompt, is_running, behind: self.undecided.len() })
+    }
+}
