@@ -224,9 +224,13 @@ impl AgentLoopManager {
         {
             let mut board = self.board.lock();
             begin(&mut board);
-            // An update that has reached no server may have left the bound of its version here.
-            let fresh_from = board.fresh_from_at(board.policy_version());
-            self.signals.fresh_from.send_replace(fresh_from);
+            // An update that has reached no server has left the bound of its version here, which is too high.
+            let bound = board.fresh_from_at(board.policy_version());
+            self.signals.fresh_from.send_if_modified(|fresh_from| {
+                let is_too_high = *fresh_from > bound;
+                *fresh_from = bound.min(*fresh_from);
+                is_too_high
+            });
             state.publish(&context, &mut board);
         }
         // This is noted before the first await, so that it holds even if this future is dropped.
