@@ -5,6 +5,7 @@ mod copies;
 mod examples;
 mod fleet;
 mod history;
+mod report;
 mod reward;
 mod words;
 
@@ -19,6 +20,7 @@ pub(super) use connections::ServiceConnectionArgs;
 pub(super) use copies::{ExportArgs, ExportFormat, RestoreArgs, SalvageArgs, SnapshotArgs};
 pub(super) use fleet::{EngineDialect, FleetArgs, FleetCommand, ProxyArgs};
 pub(super) use history::LedgerArgs;
+pub(super) use report::ReportArgs;
 pub(super) use reward::{AdvantageArgs, RewardArgs, RewardCommand, ScoreArgs};
 use words::{DURABILITIES, one_of};
 
@@ -68,6 +70,9 @@ pub enum Command {
     /// Show what became of a run's prompts: fates, steps, and whether the sums agree
     #[command(after_help = examples::LEDGER)]
     Ledger(LedgerArgs),
+    /// Write a page with plots of a run: times, rewards, lengths, tokens, staleness, requests by server
+    #[command(after_help = examples::REPORT)]
+    Report(ReportArgs),
     /// Score responses and compute advantages, over files of JSON lines
     #[command(after_help = examples::REWARD)]
     Reward(RewardArgs),

@@ -30,7 +30,7 @@ pub use choices::{AdvantageEstimator, OnShort, Transport};
 pub use error::{Complaint, RecipeError};
 pub use sections::{
     Carry, Consumer, Data, Files, Filter, Fleet, Limits, MaxLoads, Model, OutsideGate, OverlongShaping,
-    Policy, Queue, Recipe, Reward, RewardGuard, Rollout, Run, Simulated, Timeouts, Validation,
+    Policy, Queue, Recipe, Report, Reward, RewardGuard, Rollout, Run, Simulated, Timeouts, Validation,
     ValidationPriority,
 };
 

@@ -1,15 +1,21 @@
-//! Output for people: a live line while a step runs, a table when it ends, and the log of the run.
+//! Output for people: a live line while a step runs, a table when it ends, the log of the run, and a page with
+//! plots of it. Output for programs: the figures of steps and validations.
 
+pub mod figures;
 mod line;
+mod page;
 mod progress;
 mod run_log;
 mod table;
+mod tensorboard;
 
 use comfy_table::{ContentArrangement, Row, Table, presets};
 
+pub use page::{PageError, report_page};
 pub use progress::{LogWriter, Progress};
 pub use run_log::{RUN_LOG_ONLY, RunLog};
 pub use table::{step_table, validation_line};
+pub use tensorboard::EventFile;
 
 /// An empty table that wraps its cells to fit 80 columns, in a terminal and in a file alike. One space stands
 /// between two columns.

@@ -1,12 +1,15 @@
 //! Collects step after step, until the recipe's last step, the end of the data, or Ctrl-C.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rolldock_dispatch::{StepEnd, Totals};
 use rolldock_reward::{Estimator, GateCounts};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::figures::RunFigures;
 use super::journalling::RunJournal;
 use super::policy::RunPolicy;
 use super::puts::Puts;
@@ -24,6 +27,7 @@ pub(super) struct Steps<'a> {
     pub(super) run: &'a Run,
     pub(super) queue: &'a RunQueue,
     pub(super) ledger: &'a RunJournal,
+    pub(super) figures: &'a RunFigures,
     pub(super) policy: Option<&'a RunPolicy>,
     pub(super) progress: &'a Progress,
     pub(super) manager: AgentLoopManager,
@@ -83,6 +87,7 @@ impl<'a> Steps<'a> {
             if step > last {
                 return Ok((step - 1, false));
             }
+            let ready_at = Instant::now();
             if let Some(policy) = self.policy {
                 let end = self.scope.token().clone();
                 match end.run_until_cancelled(policy.before_step(step)).await {
@@ -90,7 +95,7 @@ impl<'a> Steps<'a> {
                     None => return Ok((step - 1, true)),
                 }
             }
-            let metrics = self.step(step).await?;
+            let metrics = self.step(step, ready_at.elapsed()).await?;
             if metrics.end == StepEnd::Interrupted {
                 return Ok((step, true));
             }
@@ -102,8 +107,9 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Collects a step's groups and puts each into the queue as soon as it is accepted.
-    async fn step(&mut self, step: u64) -> anyhow::Result<StepMetrics> {
+    /// Collects a step's groups and puts each into the queue as soon as it is accepted. `before` is the time for
+    /// which the step has waited for the trainer.
+    async fn step(&mut self, step: u64, before: Duration) -> anyhow::Result<StepMetrics> {
         let target = self.run.recipe.rollout.train_batch_size;
         let (sender, handed) = mpsc::unbounded_channel();
         let puts = self.puts();
@@ -113,15 +119,18 @@ impl<'a> Steps<'a> {
             let _done = done.drop_guard();
             // `Ok` hides an error of the step from `try_join`, so that accepted groups are put before the
             // error is returned.
-            let generating =
-                async { anyhow::Ok(self.manager.generate_into(&self.prompts, target, sender).await) };
+            let generating = async {
+                let generated = self.manager.generate_into(&self.prompts, target, sender).await;
+                anyhow::Ok((generated, Instant::now()))
+            };
             tokio::try_join!(generating, puts.all(handed, async |_| Ok(())))
         };
         let (worked, ()) = tokio::join!(working, following);
-        let (metrics, ()) = worked?;
+        let ((metrics, generated_at), ()) = worked?;
         let metrics = metrics?;
         self.manager.check()?;
         self.progress.say(&step_table(&metrics));
+        self.figures.step_ended(&metrics, before, generated_at.elapsed()).await;
         Ok(metrics)
     }
 
@@ -138,9 +147,10 @@ impl<'a> Steps<'a> {
         let puts = self.puts();
         let done = CancellationToken::new();
         let following = self.progress.follow(first, self.manager.view(), done.clone());
-        let measured = Measured { run: self.run, progress: self.progress, scope: self.scope.clone() };
+        let (figures, measured) = (self.figures, self.measured());
         let ended = async |metrics: Box<StepMetrics>| {
             self.progress.say(&step_table(&metrics));
+            figures.step_ended(&metrics, Duration::ZERO, Duration::ZERO).await;
             measured.validate_after(metrics.step).await
         };
         let working = async {
@@ -154,6 +164,7 @@ impl<'a> Steps<'a> {
         let metrics = metrics?;
         self.manager.check()?;
         self.progress.say(&step_table(&metrics));
+        figures.step_ended(&metrics, Duration::ZERO, Duration::ZERO).await;
         if metrics.end != StepEnd::Interrupted {
             self.judge(&metrics)?;
             self.validate_after(metrics.step).await?;
@@ -165,6 +176,7 @@ impl<'a> Steps<'a> {
         Puts {
             queue: self.queue,
             ledger: self.ledger,
+            figures: self.figures,
             control: self.manager.control(),
             advantage: self.advantage,
             interrupted: self.scope.token().clone(),
@@ -190,9 +202,11 @@ impl<'a> Steps<'a> {
     }
 
     async fn validate_after(&self, step: u64) -> anyhow::Result<()> {
-        Measured { run: self.run, progress: self.progress, scope: self.scope.clone() }
-            .validate_after(step)
-            .await
+        self.measured().validate_after(step).await
+    }
+
+    fn measured(&self) -> Measured<'a> {
+        Measured { run: self.run, progress: self.progress, figures: self.figures, scope: self.scope.clone() }
     }
 }
 
@@ -200,6 +214,7 @@ impl<'a> Steps<'a> {
 struct Measured<'a> {
     run: &'a Run,
     progress: &'a Progress,
+    figures: &'a RunFigures,
     scope: Scope,
 }
 
@@ -229,6 +244,7 @@ impl Measured<'_> {
             .map(|group| group.samples.iter().map(|sample| sample.acc).collect())
             .collect();
         self.progress.say(&validation_line(step, validation.samples_per_prompt, &accs));
+        self.figures.validated(step, validation.samples_per_prompt, &output).await;
         Ok(())
     }
 }

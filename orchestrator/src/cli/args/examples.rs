@@ -120,6 +120,11 @@ pub(super) const LEDGER: &str = examples!(
     "rolldock ledger runs/quickstart --row 17 --json   every dispatch of the prompt in row 17",
 );
 
+pub(super) const REPORT: &str = examples!(
+    "rolldock report runs/quickstart                  writes runs/quickstart/report.html",
+    "rolldock report runs/quickstart --step 2 --output page.html",
+);
+
 pub(super) const REWARD: &str = examples!(
     "rolldock reward score responses.jsonl --scorer gsm8k",
     "rolldock reward advantage groups.jsonl --estimator rloo",

@@ -7,6 +7,7 @@
 mod input;
 mod outcome;
 mod policy;
+mod report;
 mod reward;
 mod rollout;
 
@@ -21,6 +22,7 @@ use crate::rollout::OnSilence;
 pub use input::{Data, Files, Fleet, MaxLoads, Model, Simulated};
 pub use outcome::{Consumer, Filter, OutsideGate, Queue};
 pub use policy::Policy;
+pub use report::Report;
 pub(in crate::recipe) use reward::key_of;
 pub use reward::{OverlongShaping, Reward, RewardGuard};
 pub use rollout::{Carry, Rollout, Timeouts, Validation, ValidationPriority};
@@ -58,6 +60,9 @@ pub struct Recipe {
     /// Length and seed of the run.
     #[serde(default)]
     pub run: Run,
+    /// What the run shows of itself.
+    #[serde(default)]
+    pub report: Report,
     /// Named bounds on memory.
     #[serde(default)]
     pub limits: Limits,
