@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::plot::{escaped, exact, short};
+use super::plot::{escaped, exact, round_tick, short};
 use crate::report::figures::{KeptTimeline, RequestRow};
 
 /// Maximum number of requests that are drawn. The longest ones are.
@@ -20,8 +20,8 @@ const LANE_MIN: f64 = 1.2;
 /// The room between two servers, and the least height of one.
 const GAP: f64 = 4.0;
 const SERVER_MIN: f64 = 14.0;
-/// Number of labels of the time axis.
-const TICKS: usize = 6;
+/// About how many labels the time axis has.
+const TICKS: f64 = 8.0;
 
 /// Ends of requests, with their names, in the order of their colours.
 const ENDS: [(&str, &str); 3] = [("answered", "answered"), ("cut_off", "cut off"), ("failed", "failed")];
@@ -137,15 +137,18 @@ impl Times {
 
     fn html(&self, height: f64) -> String {
         let mut html = String::new();
-        for number in 0..=TICKS {
-            let time = self.from + (self.until - self.from) * number as f64 / TICKS as f64;
-            let x = self.x(time);
+        let span = self.until - self.from;
+        let tick = round_tick(span / TICKS);
+        let mut since = 0.0;
+        while since <= span {
+            let x = self.x(self.from + since);
             let _ = write!(
                 html,
                 "<path class=\"grid\" d=\"M{x:.1} 0V{height:.1}\"/><text class=\"x\" x=\"{x:.1}\" y=\"{:.1}\">{}</text>",
                 height + 16.0,
-                short(((time - self.from) * 100.0).round() / 100.0)
+                short(since)
             );
+            since += tick;
         }
         html
     }

@@ -151,10 +151,7 @@ impl Axis {
     /// An axis that begins and ends at a tick.
     fn around(min: f64, max: f64) -> Self {
         let span = if max > min { max - min } else { max.abs().max(1.0) * 0.1 };
-        let rough = span / 4.0;
-        let unit = 10_f64.powf(rough.log10().floor());
-        let tick =
-            [1.0, 2.0, 5.0, 10.0].into_iter().find(|factor| factor * unit >= rough).unwrap_or(10.0) * unit;
+        let tick = round_tick(span / 4.0);
         // A value at a tick needs no further one, even if the division is not exact.
         let (min, max) = ((min / tick + 1e-9).floor() * tick, (max / tick - 1e-9).ceil() * tick);
         Self { min, max: if max > min { max } else { min + tick }, tick }
@@ -177,6 +174,12 @@ impl Axis {
         }
         html
     }
+}
+
+/// The smallest of 1, 2 and 5, times a power of ten, that is not below `least`, which is above 0.
+pub(super) fn round_tick(least: f64) -> f64 {
+    let unit = 10_f64.powf(least.log10().floor());
+    [1.0, 2.0, 5.0].into_iter().map(|factor| factor * unit).find(|tick| *tick >= least).unwrap_or(10.0 * unit)
 }
 
 /// Where the middle of a point is, and the room that it has.
