@@ -17,6 +17,18 @@ pub enum StepEnd {
     Interrupted,
 }
 
+impl StepEnd {
+    /// The name that records for programs have.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Reached => "reached",
+            Self::OutOfBatches => "out_of_batches",
+            Self::OutOfPrompts => "out_of_prompts",
+            Self::Interrupted => "interrupted",
+        }
+    }
+}
+
 /// Counts of dispatches by fate.
 ///
 /// ```
@@ -73,6 +85,28 @@ impl Totals {
             Fate::Carried => self.carried += 1,
             Fate::Held => self.held += 1,
             Fate::Failed(_) => self.failed += 1,
+        }
+    }
+
+    /// Adds the counts of other dispatches.
+    pub fn add(&mut self, others: &Self) {
+        let sums = [
+            (&mut self.dispatched, others.dispatched),
+            (&mut self.in_flight, others.in_flight),
+            (&mut self.accepted, others.accepted),
+            (&mut self.filtered, others.filtered),
+            (&mut self.stale, others.stale),
+            (&mut self.cancelled, others.cancelled),
+            (&mut self.requeued, others.requeued),
+            (&mut self.carried, others.carried),
+            (&mut self.held, others.held),
+            (&mut self.failed, others.failed),
+        ];
+        for (sum, count) in sums {
+            *sum += count;
+        }
+        for (reason, count) in &others.filtered_by_reason {
+            *self.filtered_by_reason.entry(reason).or_default() += count;
         }
     }
 

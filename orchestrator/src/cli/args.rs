@@ -6,6 +6,7 @@ mod data;
 mod examples;
 mod fleet;
 mod history;
+mod report;
 mod reward;
 mod why;
 mod words;
@@ -22,6 +23,7 @@ pub(super) use copies::{ExportArgs, ExportFormat, RestoreArgs, SalvageArgs, Snap
 pub(super) use data::{DataArgs, DataCommand, PrepareArgs};
 pub(super) use fleet::{EngineDialect, FleetArgs, FleetCommand, ProxyArgs};
 pub(super) use history::LedgerArgs;
+pub(super) use report::ReportArgs;
 pub(super) use reward::{AdvantageArgs, RewardArgs, RewardCommand, ScoreArgs};
 pub(super) use why::WhyArgs;
 use words::{DURABILITIES, one_of};
@@ -78,6 +80,9 @@ pub enum Command {
     /// Say why the current step of a run has not ended, and what would end it
     #[command(after_help = examples::WHY)]
     Why(WhyArgs),
+    /// Write a page with plots of a run: times, rewards, lengths, tokens, staleness, requests by server
+    #[command(after_help = examples::REPORT)]
+    Report(ReportArgs),
     /// Score responses and compute advantages, over files of JSON lines
     #[command(after_help = examples::REWARD)]
     Reward(RewardArgs),

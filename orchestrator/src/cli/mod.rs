@@ -13,6 +13,7 @@ mod history;
 mod logs;
 mod proxy;
 mod queue;
+mod report;
 mod reward;
 mod run;
 mod simengine;
@@ -73,6 +74,7 @@ async fn run_command(cli: Cli) -> ExitCode {
         Command::Queue(args) => queue::run(args).await.map(done),
         Command::Ledger(args) => history::run(args).await.map(done),
         Command::Why(args) => why::run(args).await.map(done),
+        Command::Report(args) => report::run(args).await.map(done),
         Command::Reward(args) => reward::run(args).await.map(done),
         Command::Consume(args) => consume::run(args).await.map(done),
         Command::Completions(args) => {

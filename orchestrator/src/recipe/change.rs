@@ -275,6 +275,7 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
             "a prompt that is issued again has to replay its own draw, which the old seed fixes",
         ),
     ),
+    (&["report.tensorboard", "report.timelines"], Verdict::Allowed),
     (&["limits.*", "trainer.*"], Verdict::Allowed),
 ];
 

@@ -1,21 +1,26 @@
-//! Output for people: a live line while a step runs, a table when it ends, why a step has not ended, and the log
-//! of the run.
+//! Output for people: a live line while a step runs, a table when it ends, why a step has not ended, the log of
+//! the run, and a page with plots of it. Output for programs: the figures of steps and validations.
 
+pub mod figures;
 mod line;
 mod numbers;
+mod page;
 mod progress;
 mod run_log;
 mod status;
 mod table;
+mod tensorboard;
 mod tokens;
 mod why;
 
 use comfy_table::{ContentArrangement, Row, Table, presets};
 
+pub use page::{PageError, report_page};
 pub use progress::{LogWriter, Progress};
 pub use run_log::{RUN_LOG_ONLY, RunLog};
 pub use status::{QueueStatus, ServerStatus, Stage, Status, WaitLimits};
 pub use table::{step_table, validation_line};
+pub use tensorboard::EventFile;
 pub use tokens::token_words;
 pub use why::why;
 

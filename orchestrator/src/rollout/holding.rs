@@ -3,22 +3,25 @@
 use std::sync::Arc;
 
 use crate::rollout::Hold;
+use crate::rollout::timeline::Timeline;
 use crate::rollout::waits::{InWait, Phase, Subject, Waits};
 
 /// The wait for what holds back new groups while no group runs.
 pub(crate) struct Holding {
     waits: Arc<Waits>,
+    timeline: Arc<Timeline>,
     held_for: Option<(Hold, InWait)>,
 }
 
 impl Holding {
-    pub(crate) fn new(waits: Arc<Waits>) -> Self {
-        Self { waits, held_for: None }
+    pub(crate) fn new(waits: Arc<Waits>, timeline: Arc<Timeline>) -> Self {
+        Self { waits, timeline, held_for: None }
     }
 
     /// Enters the wait that holds back new groups, and leaves it when it is over. `version` is that of the
     /// servers.
     pub(crate) fn note(&mut self, hold: Option<Hold>, version: u64) {
+        self.timeline.hold(hold);
         let Some(hold) = hold else {
             self.held_for = None;
             return;
@@ -33,5 +36,11 @@ impl Holding {
         };
         let subject = Subject { detail: Some(detail.into()), ..Subject::default() };
         self.held_for = Some((hold, self.waits.enter(phase, subject)));
+    }
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        self.timeline.hold(None);
     }
 }

@@ -22,6 +22,7 @@ use crate::rollout::meter::Meter;
 use crate::rollout::outage::RewardWatch;
 use crate::rollout::sample::StepContext;
 use crate::rollout::step_ends::{Handed, StepEnds, StepMetrics};
+use crate::rollout::timeline::Timeline;
 use crate::rollout::waits::Waits;
 use crate::rollout::worker::{AgentLoopWorker, Signals, StepState};
 use crate::rollout::{Group, OnStop, PromptFeed, RolloutConfig, RolloutError, invariants};
@@ -58,12 +59,12 @@ pub struct AgentLoopManager {
     grades: Arc<Grades>,
     rewards: RewardWatch,
     meter: Arc<Meter>,
+    timeline: Arc<Timeline>,
     waits: Arc<Waits>,
     board: Arc<Mutex<Board>>,
     signals: Arc<Signals>,
     policy_version: Arc<AtomicU64>,
     scope: Scope,
-    epoch: Instant,
     step: u64,
     priority_new: Priority,
 }
@@ -84,6 +85,7 @@ impl AgentLoopManager {
         let grades = Grades::new(parts.grading, config.timeouts.reward, scope.clone());
         Self {
             meter: Arc::new(Meter::new(config.max_response_length)),
+            timeline: Arc::new(Timeline::new(Instant::now())),
             board: Arc::new(Mutex::new(Board::new(board_config))),
             engine: parts.engine,
             balancer: parts.balancer,
@@ -93,7 +95,6 @@ impl AgentLoopManager {
             signals: Arc::default(),
             policy_version: Arc::new(AtomicU64::new(config.staleness.first_version)),
             scope,
-            epoch: Instant::now(),
             step: 0,
             priority_new: config.priority_new,
             config: Arc::new(config),
@@ -210,6 +211,7 @@ impl AgentLoopManager {
         begin: impl FnOnce(&mut Board),
     ) -> Result<StepMetrics, RolloutError> {
         self.meter.begin_step();
+        self.timeline.begin_step();
         let stop = self.scope.token().child_token();
         let context = Arc::new(self.step_context(&stop));
         let state = Arc::new(StepState {
@@ -262,11 +264,12 @@ impl AgentLoopManager {
             grades: Arc::clone(&self.grades),
             meter: Arc::clone(&self.meter),
             tokens: Arc::clone(self.board.lock().dispatches().tokens()),
+            timeline: Arc::clone(&self.timeline),
             waits: Arc::clone(&self.waits),
             sampling: Arc::new(self.config.sampling.clone()),
             priority_new: self.priority_new,
             policy_version: Arc::clone(&self.policy_version),
-            epoch: self.epoch,
+            epoch: self.timeline.epoch(),
             carries: self.config.on_stop == OnStop::Carry,
             cut: cut.clone(),
         }
@@ -291,7 +294,7 @@ impl AgentLoopManager {
     ) -> Result<(), RolloutError> {
         let mut rewards = self.rewards.clone();
         state.board.lock().set_reward_is_out(rewards.is_out());
-        let mut holding = Holding::new(Arc::clone(&self.waits));
+        let mut holding = Holding::new(Arc::clone(&self.waits), Arc::clone(&self.timeline));
         let mut workers: FuturesUnordered<_> = (0..self.config.workers)
             .map(|_| {
                 let worker = AgentLoopWorker { context: Arc::clone(context), state: Arc::clone(state) };

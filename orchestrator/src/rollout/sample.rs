@@ -25,6 +25,7 @@ use crate::engine::{Admission, Engine, EngineError, Progress, SamplingParams};
 use crate::rollout::board::Dispatch;
 use crate::rollout::grading::Grades;
 use crate::rollout::meter::Meter;
+use crate::rollout::timeline::Timeline;
 use crate::rollout::tokens::TokenBook;
 use crate::rollout::waits::{Phase, Subject, Waits};
 use crate::rollout::{RolloutConfig, Sample};
@@ -52,6 +53,7 @@ pub(crate) struct StepContext {
     pub(crate) grades: Arc<Grades>,
     pub(crate) meter: Arc<Meter>,
     pub(crate) tokens: Arc<TokenBook>,
+    pub(crate) timeline: Arc<Timeline>,
     pub(crate) waits: Arc<Waits>,
     pub(crate) sampling: Arc<SamplingParams>,
     pub(crate) priority_new: Priority,

@@ -1,6 +1,7 @@
 //! The metrics of a step, which are made when it ends.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use crate::rollout::board::{Counts, EndedStep};
 use crate::rollout::guard::GuardState;
 use crate::rollout::meter::{LengthBias, StepCosts};
 use crate::rollout::sample::StepContext;
+use crate::rollout::timeline::StepTimeline;
 use crate::rollout::{EarlyStop, Group};
 
 /// What a step did.
@@ -43,6 +45,8 @@ pub struct StepMetrics {
     pub ages: BTreeMap<u64, u64>,
     /// The rule that the bias guard has changed to.
     pub guarded: Option<EarlyStop>,
+    /// When its requests ran, and how long nothing ran.
+    pub timeline: Arc<StepTimeline>,
 }
 
 /// What a rollout hands on, in this order.
@@ -89,6 +93,7 @@ impl StepEnds {
             policy_version: context.policy_version.load(Ordering::Relaxed),
             ages,
             guarded,
+            timeline: Arc::new(context.timeline.take()),
         }
     }
 }

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::directory::{StartingDirectory, write_whole};
+use super::figures::RunFigures;
 use super::going_on::{Unfinished, resume_command};
 use super::journalling::RunJournal;
 use super::meters::Meters;
@@ -91,10 +92,11 @@ pub(super) async fn execute(mut run: Run, progress: &Progress) -> anyhow::Result
 struct Records {
     queue: RunQueue,
     ledger: RunJournal,
+    figures: RunFigures,
 }
 
 impl Records {
-    /// Opens the ledger, the log and the queue in the run's directory.
+    /// Opens the ledger, the log, the queue and the figures in the run's directory.
     async fn open(
         run: &Run,
         progress: &Progress,
@@ -109,8 +111,10 @@ impl Records {
         progress.keep_log(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let begun = opened.state.run().map(|begun| begun.run_id.as_str());
         let queue = RunQueue::open(&run.out, &run.recipe, begun).await?;
+        let begun = opened.state.steps().clone();
         let (ledger, resumption) = RunJournal::begin(opened, run.id(), queue.partition()).await?;
-        Ok((Self { queue, ledger }, resumption))
+        let figures = RunFigures::open(run, begun, resumption.as_ref()).await?;
+        Ok((Self { queue, ledger, figures }, resumption))
     }
 
     /// Ends the services, closes everything, and returns the number of rows that are left in the queue.
@@ -139,7 +143,7 @@ async fn start(
     steps: &Scope,
     services: &Scope,
 ) -> anyhow::Result<Started> {
-    let Records { queue, ledger } = records;
+    let Records { queue, ledger, .. } = records;
     steps.token().run_until_cancelled(run.check_reward()).await.unwrap_or(Ok(()))?;
     let earlier = resumption.as_ref().map(EarlierVersions::of).transpose()?.unwrap_or_default();
     queue.allow_earlier(resumption.as_ref())?;
@@ -161,12 +165,13 @@ async fn collect(
     services: &Scope,
 ) -> anyhow::Result<(Collected, u64, u64)> {
     let interrupted = scope.token().clone();
-    let Records { queue, ledger } = records;
+    let Records { queue, ledger, figures } = records;
     let Started { manager, prompts, mut serving } = started;
     let steps = Steps {
         run,
         queue,
         ledger,
+        figures,
         policy: serving.policy.as_ref(),
         progress,
         meters: &serving.meters,

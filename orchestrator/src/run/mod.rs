@@ -17,6 +17,7 @@ mod convert;
 mod descriptors;
 mod directory;
 mod execute;
+mod figures;
 mod fleet;
 mod going_on;
 mod journalling;

@@ -6,6 +6,7 @@ use rolldock_reward::Estimator;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::figures::RunFigures;
 use super::journalling::RunJournal;
 use super::meters::Meters;
 use super::queue::RunQueue;
@@ -18,6 +19,7 @@ const INTERRUPTED_PUT_LIMIT: std::time::Duration = std::time::Duration::from_sec
 pub(super) struct Puts<'a> {
     pub(super) queue: &'a RunQueue,
     pub(super) ledger: &'a RunJournal,
+    pub(super) figures: &'a RunFigures,
     pub(super) control: RolloutControl,
     pub(super) meters: &'a Meters,
     pub(super) advantage: Estimator,
@@ -97,6 +99,7 @@ impl Puts<'_> {
         drop(waiting);
         put.with_context(|| format!("cannot put the group of dispatch={}", group.dispatch))?;
         self.ledger.was_put(group.dispatch);
+        self.figures.accepted(group);
         self.control.was_put();
         Ok(true)
     }

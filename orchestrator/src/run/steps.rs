@@ -1,12 +1,15 @@
 //! Collects step after step, until the recipe's last step, the end of the data, or Ctrl-C.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rolldock_dispatch::{StepEnd, TokenTotals, Totals};
 use rolldock_reward::{Estimator, GateCounts};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::figures::RunFigures;
 use super::journalling::RunJournal;
 use super::meters::Meters;
 use super::policy::RunPolicy;
@@ -25,6 +28,7 @@ pub(super) struct Steps<'a> {
     pub(super) run: &'a Run,
     pub(super) queue: &'a RunQueue,
     pub(super) ledger: &'a RunJournal,
+    pub(super) figures: &'a RunFigures,
     pub(super) policy: Option<&'a RunPolicy>,
     pub(super) progress: &'a Progress,
     pub(super) meters: &'a Meters,
@@ -88,6 +92,7 @@ impl<'a> Steps<'a> {
             if step > last {
                 return Ok((step - 1, false));
             }
+            let ready_at = Instant::now();
             if let Some(policy) = self.policy {
                 let end = self.scope.token().clone();
                 match end.run_until_cancelled(policy.before_step(step)).await {
@@ -95,7 +100,7 @@ impl<'a> Steps<'a> {
                     None => return Ok((step - 1, true)),
                 }
             }
-            let metrics = self.step(step).await?;
+            let metrics = self.step(step, ready_at.elapsed()).await?;
             if metrics.end == StepEnd::Interrupted {
                 return Ok((step, true));
             }
@@ -107,8 +112,9 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Collects a step's groups and puts each into the queue as soon as it is accepted.
-    async fn step(&mut self, step: u64) -> anyhow::Result<StepMetrics> {
+    /// Collects a step's groups and puts each into the queue as soon as it is accepted. `before` is the time for
+    /// which the step has waited for the trainer.
+    async fn step(&mut self, step: u64, before: Duration) -> anyhow::Result<StepMetrics> {
         let target = self.run.recipe.rollout.train_batch_size;
         self.meters.begin_step();
         let (sender, handed) = mpsc::unbounded_channel();
@@ -119,16 +125,19 @@ impl<'a> Steps<'a> {
             let _done = done.drop_guard();
             // `Ok` hides an error of the step from `try_join`, so that accepted groups are put before the
             // error is returned.
-            let generating =
-                async { anyhow::Ok(self.manager.generate_into(&self.prompts, target, sender).await) };
+            let generating = async {
+                let generated = self.manager.generate_into(&self.prompts, target, sender).await;
+                anyhow::Ok((generated, Instant::now()))
+            };
             tokio::try_join!(generating, puts.all(handed, async |_| Ok(())))
         };
         let (worked, ()) = tokio::join!(working, following);
-        let (metrics, ()) = worked?;
+        let ((metrics, generated_at), ()) = worked?;
         let metrics = metrics?;
         self.manager.check()?;
         self.meters.step_ended(&metrics);
         self.progress.say(&step_table(&metrics));
+        self.figures.step_ended(&metrics, before, generated_at.elapsed()).await;
         Ok(metrics)
     }
 
@@ -146,10 +155,11 @@ impl<'a> Steps<'a> {
         let puts = self.puts();
         let done = CancellationToken::new();
         let following = self.progress.follow(first, self.manager.view(), done.clone());
-        let measured = self.measured();
+        let (figures, measured) = (self.figures, self.measured());
         let ended = async |metrics: Box<StepMetrics>| {
             self.meters.step_ended(&metrics);
             self.progress.say(&step_table(&metrics));
+            figures.step_ended(&metrics, Duration::ZERO, Duration::ZERO).await;
             measured.validate_after(metrics.step).await
         };
         let working = async {
@@ -164,6 +174,7 @@ impl<'a> Steps<'a> {
         self.manager.check()?;
         self.meters.step_ended(&metrics);
         self.progress.say(&step_table(&metrics));
+        figures.step_ended(&metrics, Duration::ZERO, Duration::ZERO).await;
         if metrics.end != StepEnd::Interrupted {
             self.judge(&metrics)?;
             self.validate_after(metrics.step).await?;
@@ -175,6 +186,7 @@ impl<'a> Steps<'a> {
         Puts {
             queue: self.queue,
             ledger: self.ledger,
+            figures: self.figures,
             control: self.manager.control(),
             meters: self.meters,
             advantage: self.advantage,
@@ -218,8 +230,8 @@ impl<'a> Steps<'a> {
     }
 
     fn measured(&self) -> Measured<'a> {
-        let Self { run, queue, progress, .. } = *self;
-        Measured { run, queue, progress, control: self.manager.control(), scope: self.scope.clone() }
+        let Self { run, queue, figures, progress, .. } = *self;
+        Measured { run, queue, figures, progress, control: self.manager.control(), scope: self.scope.clone() }
     }
 }
 
@@ -230,6 +242,7 @@ struct Measured<'a> {
     progress: &'a Progress,
     /// The rollout that the validation's tokens are counted for.
     control: RolloutControl,
+    figures: &'a RunFigures,
     scope: Scope,
 }
 
@@ -262,6 +275,7 @@ impl Measured<'_> {
             .collect();
         self.progress.say(&validation_line(step, validation.samples_per_prompt, &accs));
         self.queue.keep_validation(step, &output.groups).await;
+        self.figures.validated(step, validation.samples_per_prompt, &output).await;
         Ok(())
     }
 }

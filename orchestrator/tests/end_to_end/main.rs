@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod cli;
+mod figures;
 mod late_servers;
 mod ledger;
 mod metrics;

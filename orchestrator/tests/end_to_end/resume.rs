@@ -9,6 +9,7 @@ use std::time::Duration;
 use rolldock::ledger::LedgerState;
 use tempfile::TempDir;
 
+use crate::figures::check_against_ledger;
 use crate::support::{Ended, Rolldock, pause_for, recipe, wait_for};
 
 const STEPS: u64 = 5;
@@ -78,6 +79,7 @@ fn check_end(out: &Path, mode: usize, last: &Ended) {
     let state = check(out).unwrap();
     assert_eq!(state.totals().accepted, STEPS * GROUPS, "{:?}", state.totals());
     assert_eq!(state.open().count(), 0);
+    check_against_ledger(out, &state);
     if !MODES[mode].1 {
         return;
     }

@@ -135,6 +135,11 @@ pub(super) const WHY: &str = examples!(
     "rolldock why http://127.0.0.1:9400 --json        a run by its address (report.listen)",
 );
 
+pub(super) const REPORT: &str = examples!(
+    "rolldock report runs/quickstart                  writes runs/quickstart/report.html",
+    "rolldock report runs/quickstart --step 2 --output page.html",
+);
+
 pub(super) const REWARD: &str = examples!(
     "rolldock reward score responses.jsonl --scorer gsm8k",
     "rolldock reward advantage groups.jsonl --estimator rloo",

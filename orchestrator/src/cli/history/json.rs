@@ -59,18 +59,9 @@ fn step(number: u64, step: &StepState) -> Value {
         "step": number,
         "target": step.target,
         "policy_version": step.policy_version,
-        "end": step.end.map(end),
+        "end": step.end.map(StepEnd::as_str),
         "totals": totals(&step.totals),
     })
-}
-
-pub(super) fn end(end: StepEnd) -> &'static str {
-    match end {
-        StepEnd::Reached => "reached",
-        StepEnd::OutOfBatches => "out_of_batches",
-        StepEnd::OutOfPrompts => "out_of_prompts",
-        StepEnd::Interrupted => "interrupted",
-    }
 }
 
 fn totals(totals: &Totals) -> Value {

@@ -14,11 +14,15 @@ pub struct Report {
     /// The address of the run's metrics and status, which is read-only; `"off"` opens none. Port 0 is any free
     /// port.
     pub listen: String,
+    /// Whether the figures of the run are written as TensorBoard event files too.
+    pub tensorboard: bool,
+    /// Number of newest steps for which the times of all requests are kept, for `rolldock report`. 0 keeps none.
+    pub timelines: usize,
 }
 
 impl Default for Report {
     fn default() -> Self {
-        Self { listen: "127.0.0.1:0".to_owned() }
+        Self { listen: "127.0.0.1:0".to_owned(), tensorboard: false, timelines: 8 }
     }
 }
 

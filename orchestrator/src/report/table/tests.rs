@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rolldock_dispatch::{TokenTotals, Totals};
 
@@ -58,6 +59,7 @@ fn large_step() -> StepMetrics {
         policy_version: 1000,
         ages: (0..12).map(|age| (age, 100)).collect::<BTreeMap<u64, u64>>(),
         guarded: Some(EarlyStop::Off),
+        timeline: Arc::default(),
     }
 }
 

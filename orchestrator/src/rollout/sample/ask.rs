@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use rolldock_dispatch::DispatchId;
 use rolldock_loadbalancer::{Outcome, Permit};
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{SEED_MASK, SampleRequest, StepContext, Tries, Trouble, sample_seed};
 use crate::engine::{EngineError, GenerateRequest, Generation, Progress, Resumed};
+use crate::rollout::timeline::RequestEnd;
 use crate::rollout::waits::{Phase, Subject};
 
 /// The seed of a sample's segment. Later segments have seeds of their own, so that they do not repeat the
@@ -22,7 +24,7 @@ fn segment_seed(first_seed: u64, segment: u32) -> u64 {
     xxh3_64(&key) & SEED_MASK
 }
 
-/// Tells engine and meter when a request is dropped before its answer came.
+/// Tells engine and meter when a request is dropped before its answer came, and the timeline when it has ended.
 struct InFlight<'a> {
     context: &'a StepContext,
     server: Arc<str>,
@@ -30,10 +32,14 @@ struct InFlight<'a> {
     samples: u32,
     since: Instant,
     answered: bool,
+    dispatch: DispatchId,
+    end: RequestEnd,
 }
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
+        let timeline = &self.context.timeline;
+        timeline.ended(&self.server, self.dispatch, self.samples, self.since, self.end);
         if self.answered {
             return;
         }
@@ -92,13 +98,18 @@ impl SampleRequest<'_> {
             samples: self.count,
             since: Instant::now(),
             answered: false,
+            dispatch: self.dispatch.id,
+            end: RequestEnd::CutOff,
         };
         let generating = context.engine.generate(server_name, request);
         tokio::pin!(generating);
         let answer = tokio::select! {
             biased;
             answer = &mut generating => answer,
-            () = permit.revoked() => return Err(Trouble::ServerLost),
+            () = permit.revoked() => {
+                in_flight.end = RequestEnd::Failed;
+                return Err(Trouble::ServerLost);
+            }
             () = self.context.is_cut() => {
                 // The request is aborted, or its complete answer wins the race. The caller drops this future
                 // after its limit.
@@ -110,6 +121,11 @@ impl SampleRequest<'_> {
             }
         };
         in_flight.answered = true;
+        in_flight.end = match &answer {
+            Ok(_) => RequestEnd::Answered,
+            Err(EngineError::Aborted { .. }) => RequestEnd::CutOff,
+            Err(_) => RequestEnd::Failed,
+        };
         permit.finish(outcome(&answer));
         match answer {
             Err(EngineError::Aborted { .. }) if context.carries && context.cut.is_cancelled() => {

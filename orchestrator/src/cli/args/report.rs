@@ -1,0 +1,18 @@
+//! The arguments of `rolldock report`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// `rolldock report`
+#[derive(Debug, Args)]
+pub struct ReportArgs {
+    /// A run's directory; the run may be in progress
+    pub dir: PathBuf,
+    /// The file for the page [default: report.html in the run's directory]
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// The step whose requests are shown by server; only the newest steps have them [default: the newest]
+    #[arg(long, value_name = "N")]
+    pub step: Option<u64>,
+}

@@ -1,0 +1,26 @@
+//! `rolldock report`: a page with plots of a run.
+
+use anyhow::Context;
+
+use super::UsageError;
+use super::args::ReportArgs;
+use crate::report::{PageError, report_page, say};
+use crate::scope::blocking;
+
+/// The name of the page in the run's directory.
+const PAGE: &str = "report.html";
+
+pub(super) async fn run(args: ReportArgs) -> anyhow::Result<()> {
+    let file = args.output.clone().unwrap_or_else(|| args.dir.join(PAGE));
+    let writing = move || {
+        let page = report_page(&args.dir, args.step).map_err(|error| match error {
+            PageError::NoTimeline { .. } => UsageError(error.to_string()).into(),
+            error => anyhow::Error::from(error),
+        })?;
+        std::fs::write(&file, page).with_context(|| format!("cannot write {}", file.display()))?;
+        anyhow::Ok(file)
+    };
+    let file = blocking("report page", writing).await.context("cannot make the page")??;
+    say(&file.display().to_string());
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! The times of a step's requests as a file, for a picture of the step. Only the newest steps have one.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::{FORMAT, rounded};
+use crate::rollout::{RequestEnd, RequestTimes, StepTimeline};
+
+/// The folder of these files, in the run's directory.
+const FOLDER: &str = "timeline";
+
+/// The times of a step's requests. Times are seconds since the start of the process that ended the step.
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+pub struct KeptTimeline {
+    format: u32,
+    /// The step.
+    pub step: u64,
+    /// When it began.
+    pub began_s: f64,
+    /// When it ended.
+    pub ended_s: f64,
+    /// Requests that are not in `requests`, because there were too many.
+    pub left_out: u64,
+    /// The servers, which the requests name by their index.
+    pub servers: Vec<String>,
+    /// The requests that ended in the step.
+    pub requests: Vec<RequestRow>,
+}
+
+/// A request, in this order: the server's index, the dispatch, the samples, when it was sent and when it ended
+/// in seconds, and how it ended (`answered`, `failed` or `cut_off`).
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+pub struct RequestRow(pub usize, pub u64, pub u32, pub f64, pub f64, pub String);
+
+impl KeptTimeline {
+    /// The file's content for the times of a step.
+    pub fn new(step: u64, timeline: &StepTimeline) -> Self {
+        let mut indexes: BTreeMap<&str, usize> = BTreeMap::new();
+        for request in &timeline.requests {
+            indexes.insert(&request.server, 0);
+        }
+        for (index, entry) in indexes.values_mut().enumerate() {
+            *entry = index;
+        }
+        let row = |request: &RequestTimes| {
+            let RequestTimes { server, dispatch, samples, began, ended, end } = request;
+            let index = indexes.get(&**server).copied().unwrap_or_default();
+            let (began, ended) = (rounded(began.as_secs_f64()), rounded(ended.as_secs_f64()));
+            RequestRow(index, dispatch.0, *samples, began, ended, name_of(*end).to_owned())
+        };
+        Self {
+            format: FORMAT,
+            step,
+            began_s: rounded(timeline.began.as_secs_f64()),
+            ended_s: rounded(timeline.ended.as_secs_f64()),
+            left_out: timeline.left_out,
+            servers: indexes.keys().map(|name| (*name).to_owned()).collect(),
+            requests: timeline.requests.iter().map(row).collect(),
+        }
+    }
+
+    /// The file of a step of the run in `run`.
+    pub fn file(run: &Path, step: u64) -> PathBuf {
+        run.join(FOLDER).join(format!("step-{step}.json"))
+    }
+}
+
+fn name_of(end: RequestEnd) -> &'static str {
+    match end {
+        RequestEnd::Answered => "answered",
+        RequestEnd::Failed => "failed",
+        RequestEnd::CutOff => "cut_off",
+    }
+}
+
+/// The steps of the run in `run` that have such a file, in order. Blocks.
+///
+/// # Errors
+/// Those of the file system. A folder that does not exist has no files.
+pub fn kept_timelines(run: &Path) -> io::Result<Vec<u64>> {
+    let entries = match fs::read_dir(run.join(FOLDER)) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut steps = Vec::new();
+    for entry in entries {
+        let name = entry?.file_name();
+        let step = name.to_str().and_then(|name| name.strip_prefix("step-")?.strip_suffix(".json"));
+        steps.extend(step.and_then(|step| step.parse::<u64>().ok()));
+    }
+    steps.sort_unstable();
+    Ok(steps)
+}

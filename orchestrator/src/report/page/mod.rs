@@ -1,0 +1,101 @@
+//! A run as one page of HTML, with nothing outside of it: no script, no font, no request.
+//!
+//! The page is made from the figures in the run's directory, so the run may be in progress, or long over.
+
+mod charts;
+mod gantt;
+mod plot;
+mod read;
+mod tables;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::figures::{KeptTimeline, STEPS_FILE, VALIDATIONS_FILE, kept_timelines};
+use read::RunFigures;
+
+const STYLE: &str = include_str!("page.css");
+
+/// Why a page cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum PageError {
+    /// No step has ended.
+    #[error("{} is missing or empty; expected the directory of a run in which a step has ended", file.display())]
+    NoSteps {
+        /// The file of steps.
+        file: PathBuf,
+    },
+    /// A file cannot be read.
+    #[error("cannot read {}", file.display())]
+    Unreadable {
+        /// The file.
+        file: PathBuf,
+        /// The error of the file system.
+        source: io::Error,
+    },
+    /// A line is not what the run has written.
+    #[error("{} is damaged at line {line}; expected a JSON object with a step", file.display())]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// The line, counted from 1.
+        line: u64,
+    },
+    /// The times of the requests of a step are not kept.
+    #[error("no times of the requests of step {step} are kept; expected one of the steps {kept:?}")]
+    NoTimeline {
+        /// The step.
+        step: u64,
+        /// The steps that have them.
+        kept: Vec<u64>,
+    },
+}
+
+/// The page of the run in `run`. Its picture of requests is that of `step`, or else of the newest step that has
+/// one. Blocks.
+///
+/// # Errors
+/// See [`PageError`].
+pub fn report_page(run: &Path, step: Option<u64>) -> Result<String, PageError> {
+    let figures = RunFigures::read(&run.join(STEPS_FILE), &run.join(VALIDATIONS_FILE))?;
+    let timeline = timeline(run, step)?;
+    let name = run.canonicalize().unwrap_or_else(|_| run.to_owned());
+    let name = plot::escaped(&name.file_name().unwrap_or(name.as_os_str()).to_string_lossy());
+    let mut html = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{name}</title>\n\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<style>\n{STYLE}</style></head>\n\
+         <body><h1>{name}</h1>\n"
+    );
+    html.push_str(&tables::totals(&figures));
+    if figures.steps.steps_each > 1 {
+        let each = figures.steps.steps_each;
+        html.push_str(&format!("<p>Each point of a plot is the mean of up to {each} steps.</p>\n"));
+    }
+    html.push_str("<main>\n");
+    for (plot, points) in charts::plots(&figures) {
+        html.push_str(&plot.html(&points.labels()));
+    }
+    html.push_str(&timeline.as_ref().map(gantt::html).unwrap_or_default());
+    html.push_str(&tables::slowest(&figures));
+    html.push_str(&tables::servers(&figures));
+    html.push_str(&tables::newest(&figures));
+    html.push_str("</main></body></html>\n");
+    Ok(html)
+}
+
+fn timeline(run: &Path, step: Option<u64>) -> Result<Option<KeptTimeline>, PageError> {
+    let unreadable = |file: PathBuf| move |source| PageError::Unreadable { file, source };
+    let kept = kept_timelines(run).map_err(unreadable(run.to_owned()))?;
+    let step = match step {
+        Some(step) if !kept.contains(&step) => return Err(PageError::NoTimeline { step, kept }),
+        Some(step) => step,
+        None => match kept.last() {
+            Some(newest) => *newest,
+            None => return Ok(None),
+        },
+    };
+    let file = KeptTimeline::file(run, step);
+    let text = fs::read_to_string(&file).map_err(unreadable(file.clone()))?;
+    serde_json::from_str(&text).map(Some).map_err(|error| unreadable(file)(error.into()))
+}

@@ -1,0 +1,255 @@
+//! Reads the figures of a run, and keeps as much of them as a page shows: a bounded number of points.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::PageError;
+
+/// Maximum number of points of a plot. In a longer run each point is the mean of several steps.
+const POINTS_MAX: usize = 400;
+/// Number of slowest groups that are kept.
+const SLOWEST: usize = 12;
+/// Number of newest steps that are kept whole.
+const NEWEST: usize = 50;
+/// Parts of a line that are no measurements, or that have an entry for each server.
+const NO_POINTS: [&str; 5] = ["format", "step", "life", "ended_unix_s", "servers"];
+
+/// Several steps that follow each other.
+#[derive(Debug, Default)]
+struct Point {
+    first: u64,
+    last: u64,
+    /// For each name, the sum and the number of its values.
+    sums: BTreeMap<String, (f64, u64)>,
+}
+
+impl Point {
+    fn join(&mut self, other: Self) {
+        self.first = self.first.min(other.first);
+        self.last = self.last.max(other.last);
+        for (name, (sum, count)) in other.sums {
+            let joined = self.sums.entry(name).or_default();
+            joined.0 += sum;
+            joined.1 += count;
+        }
+    }
+}
+
+/// The numbers of a file of figures, by the names of the file: `time.step_s`.
+#[derive(Debug)]
+pub(super) struct Points {
+    /// Number of steps that a point stands for.
+    pub(super) steps_each: u64,
+    points: BTreeMap<u64, Point>,
+}
+
+impl Points {
+    fn new() -> Self {
+        Self { steps_each: 1, points: BTreeMap::new() }
+    }
+
+    fn add(&mut self, step: u64, line: &Value) {
+        let mut point = Point { first: step, last: step, sums: BTreeMap::new() };
+        for (name, value) in line.as_object().into_iter().flatten() {
+            if !NO_POINTS.contains(&name.as_str()) {
+                gather(name.clone(), value, &mut point.sums);
+            }
+        }
+        insert(&mut self.points, step / self.steps_each, point);
+        if self.points.len() > POINTS_MAX {
+            self.steps_each *= 2;
+            for (place, point) in std::mem::take(&mut self.points) {
+                insert(&mut self.points, place / 2, point);
+            }
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.points.is_empty()
+    }
+
+    /// The steps of each point, in words.
+    pub(super) fn labels(&self) -> Vec<String> {
+        let label = |point: &Point| match point.first == point.last {
+            true => format!("{}", point.first),
+            false => format!("{} to {}", point.first, point.last),
+        };
+        self.points.values().map(label).collect()
+    }
+
+    /// The mean of a name in each point. It is `None` where no step has it.
+    pub(super) fn means(&self, name: &str) -> Vec<Option<f64>> {
+        let mean = |point: &Point| point.sums.get(name).map(|(sum, count)| sum / *count as f64);
+        self.points.values().map(mean).collect()
+    }
+
+    /// The sum of a name over all steps.
+    pub(super) fn sum(&self, name: &str) -> f64 {
+        self.points.values().filter_map(|point| point.sums.get(name)).map(|(sum, _)| sum).sum()
+    }
+
+    /// All names of the form `part.NAME`, without `part.`, in order.
+    pub(super) fn names(&self, part: &str) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for point in self.points.values() {
+            let inner = point.sums.keys().filter_map(|name| name.strip_prefix(part)?.strip_prefix('.'));
+            names.extend(inner.map(str::to_owned));
+        }
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+fn insert(points: &mut BTreeMap<u64, Point>, place: u64, point: Point) {
+    match points.get_mut(&place) {
+        Some(there) => there.join(point),
+        None => {
+            points.insert(place, point);
+        }
+    }
+}
+
+/// All numbers at `name` and below.
+fn gather(name: String, value: &Value, sums: &mut BTreeMap<String, (f64, u64)>) {
+    match value {
+        Value::Number(number) => {
+            sums.insert(name, (number.as_f64().unwrap_or_default(), 1));
+        }
+        Value::Object(inner) => {
+            for (part, value) in inner {
+                gather(format!("{name}.{part}"), value, sums);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::String(_) | Value::Array(_) => {}
+    }
+}
+
+/// A slow group, as its step has listed it.
+#[derive(Debug)]
+pub(super) struct SlowGroup {
+    pub(super) step: u64,
+    pub(super) seconds: f64,
+    pub(super) group: Value,
+}
+
+/// What a run's directory says.
+#[derive(Debug)]
+pub(super) struct RunFigures {
+    pub(super) steps: Points,
+    pub(super) validations: Points,
+    /// The slowest groups of the run, the slowest one first.
+    pub(super) slowest: Vec<SlowGroup>,
+    /// The sums over all steps for each server, by name: samples, tokens, cut-off samples and failures.
+    pub(super) servers: BTreeMap<String, [f64; 4]>,
+    /// The newest lines, in the order of the file.
+    pub(super) newest: VecDeque<Value>,
+    /// Number of steps.
+    pub(super) count: u64,
+}
+
+/// The names of [`RunFigures::servers`], in order.
+const LOAD: [&str; 4] = ["samples", "tokens", "cut_off", "failures"];
+
+impl RunFigures {
+    /// Reads the lines of steps and validations. A last line without an end is being written, and is left out.
+    pub(super) fn read(steps: &Path, validations: &Path) -> Result<Self, PageError> {
+        let mut figures = Self {
+            steps: Points::new(),
+            validations: Points::new(),
+            slowest: Vec::new(),
+            servers: BTreeMap::new(),
+            newest: VecDeque::new(),
+            count: 0,
+        };
+        if !each_line(steps, |step, line| figures.add_step(step, line))? || figures.count == 0 {
+            return Err(PageError::NoSteps { file: steps.to_owned() });
+        }
+        let measured = &mut figures.validations;
+        each_line(validations, |step, line| measured.add(step, &line))?;
+        Ok(figures)
+    }
+
+    fn add_step(&mut self, step: u64, line: Value) {
+        self.steps.add(step, &line);
+        for group in line["slowest"].as_array().into_iter().flatten() {
+            let seconds = group["seconds"].as_f64().unwrap_or_default();
+            self.slowest.push(SlowGroup { step, seconds, group: group.clone() });
+        }
+        self.slowest.sort_by(|one, other| other.seconds.total_cmp(&one.seconds));
+        self.slowest.truncate(SLOWEST);
+        for (name, load) in line["servers"].as_object().into_iter().flatten() {
+            let sums = self.servers.entry(name.clone()).or_default();
+            for (sum, key) in sums.iter_mut().zip(LOAD) {
+                *sum += load[key].as_f64().unwrap_or_default();
+            }
+        }
+        self.newest.push_back(line);
+        if self.newest.len() > NEWEST {
+            self.newest.pop_front();
+        }
+        self.count += 1;
+    }
+}
+
+/// Calls `each` for every line, with its step. Returns whether the file exists.
+fn each_line(path: &Path, mut each: impl FnMut(u64, Value)) -> Result<bool, PageError> {
+    let unreadable = |source| PageError::Unreadable { file: path.to_owned(), source };
+    let mut reader = match File::open(path) {
+        Ok(file) => BufReader::new(file),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(unreadable(error)),
+    };
+    let mut text = Vec::new();
+    for number in 1.. {
+        text.clear();
+        if reader.read_until(b'\n', &mut text).map_err(unreadable)? == 0 || !text.ends_with(b"\n") {
+            break;
+        }
+        let parsed = serde_json::from_slice::<Value>(&text).ok();
+        let line = parsed.and_then(|line| Some((line["step"].as_u64()?, line)));
+        let (step, line) = line.ok_or_else(|| PageError::Damaged { file: path.to_owned(), line: number })?;
+        each(step, line);
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_long_run_has_a_bounded_number_of_points_and_its_true_means() {
+        let mut points = Points::new();
+        for step in 1..=10_000_u64 {
+            points.add(step, &json!({ "step": step, "time": { "step_s": step } }));
+        }
+        assert_eq!(points.steps_each, 32);
+        let means = points.means("time.step_s");
+        assert_eq!(means.len(), 10_000 / 32 + 1);
+        // Step 0 does not exist, so the first point has the steps 1 to 31.
+        assert_eq!((points.labels()[0].as_str(), means[0]), ("1 to 31", Some(16.0)));
+        assert_eq!((points.labels()[1].as_str(), means[1]), ("32 to 63", Some(47.5)));
+        assert_eq!(points.sum("time.step_s"), 50_005_000.0);
+    }
+
+    #[test]
+    fn a_step_without_a_value_leaves_a_gap() {
+        let mut points = Points::new();
+        points.add(
+            2,
+            &json!({ "tokens": { "accepted": 5, "stale": 1 }, "slowest": [1], "servers": { "a": 1 } }),
+        );
+        points.add(1, &json!({ "tokens": null }));
+        assert_eq!(points.labels(), ["1", "2"]);
+        assert_eq!(points.means("tokens.accepted"), [None, Some(5.0)]);
+        assert_eq!(points.names("tokens"), ["accepted", "stale"]);
+        assert!(points.names("servers").is_empty() && points.names("slowest").is_empty());
+    }
+}

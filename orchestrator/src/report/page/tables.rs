@@ -1,0 +1,130 @@
+//! The tables of a page: totals, slowest groups, servers, newest steps.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::plot::{escaped, exact, short};
+use super::read::RunFigures;
+
+/// Most servers that are listed: those with the most failures, and of these those with the fewest tokens.
+const SERVERS_MAX: usize = 64;
+
+/// What the whole run did, in a few numbers.
+pub(super) fn totals(figures: &RunFigures) -> String {
+    let steps = &figures.steps;
+    let (accepted, filtered) = (steps.sum("fates.accepted"), steps.sum("fates.filtered"));
+    let complete = accepted + filtered;
+    let buckets: f64 = steps.names("tokens").iter().map(|name| steps.sum(&format!("tokens.{name}"))).sum();
+    let share = |part: f64, whole: f64| match whole > 0.0 {
+        true => format!("{:.1} %", 100.0 * part / whole),
+        false => "\u{2013}".to_owned(),
+    };
+    let tiles = [
+        ("steps", figures.count.to_string()),
+        ("groups accepted", short(accepted)),
+        ("accept rate", share(accepted, complete)),
+        ("response tokens", short(buckets)),
+        ("of them accepted", share(steps.sum("tokens.accepted"), buckets)),
+        ("seconds in steps", short(steps.sum("time.step_s"))),
+    ];
+    let tile = |(name, value): (&str, String)| format!("<div><b>{value}</b><span>{name}</span></div>");
+    format!("<section class=\"tiles\">{}</section>\n", tiles.map(tile).concat())
+}
+
+/// A table with a header; every cell is HTML.
+fn table(id: &str, title: &str, header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let mut html = format!(
+        "<figure id=\"{id}\" class=\"wide\"><figcaption><b>{title}</b></figcaption><table><thead><tr>"
+    );
+    for name in header {
+        let _ = write!(html, "<th>{name}</th>");
+    }
+    html.push_str("</tr></thead><tbody>");
+    for row in rows {
+        let cells: String = row.iter().map(|cell| format!("<td>{cell}</td>")).collect();
+        let _ = write!(html, "<tr>{cells}</tr>");
+    }
+    html.push_str("</tbody></table></figure>\n");
+    html
+}
+
+/// A value as the text of a cell.
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Number(number) => exact(number.as_f64().unwrap_or_default()),
+        Value::String(text) => escaped(text),
+        Value::Null => "\u{2013}".to_owned(),
+        other => escaped(&other.to_string()),
+    }
+}
+
+/// The slowest groups of the run, each with its slowest sample.
+pub(super) fn slowest(figures: &RunFigures) -> String {
+    let header = [
+        "step",
+        "seconds",
+        "dispatch",
+        "prompt",
+        "row",
+        "tokens",
+        "slowest sample on",
+        "permit, s",
+        "engine, s",
+        "reward, s",
+    ];
+    let keys = ["dispatch", "prompt_uid", "row", "tokens", "server", "permit_s", "engine_s", "reward_s"];
+    let rows = figures.slowest.iter().map(|slow| {
+        let mut row = vec![slow.step.to_string(), exact(slow.seconds)];
+        row.extend(keys.iter().map(|key| cell(&slow.group[*key])));
+        row
+    });
+    table("slowest", "Slowest accepted groups", &header, rows)
+}
+
+/// What each server did.
+pub(super) fn servers(figures: &RunFigures) -> String {
+    let mut servers: Vec<(&String, &[f64; 4])> = figures.servers.iter().collect();
+    servers.sort_by(|(_, one), (_, other)| other[3].total_cmp(&one[3]).then(one[1].total_cmp(&other[1])));
+    servers.truncate(SERVERS_MAX);
+    servers.sort_unstable_by_key(|(name, _)| *name);
+    let rows = servers.into_iter().map(|(name, load)| {
+        let numbers = load.iter().map(|number| exact(*number));
+        std::iter::once(escaped(name)).chain(numbers).collect()
+    });
+    let header = ["server", "samples finished", "their tokens", "samples cut off", "failed requests"];
+    table("servers", "Servers", &header, rows)
+}
+
+/// The newest steps, the newest one first.
+pub(super) fn newest(figures: &RunFigures) -> String {
+    let header = [
+        "step",
+        "end",
+        "seconds",
+        "accepted",
+        "wanted",
+        "accept rate",
+        "reward",
+        "length",
+        "tokens/s",
+        "policy version",
+    ];
+    let places = [
+        "/step",
+        "/end",
+        "/time/step_s",
+        "/fates/accepted",
+        "/groups/target",
+        "/groups/accept_rate",
+        "/rewards/mean",
+        "/lengths/mean",
+        "/samples/tokens_per_s",
+        "/policy_version",
+    ];
+    let rows =
+        figures.newest.iter().rev().map(|line| {
+            places.iter().map(|place| cell(line.pointer(place).unwrap_or(&Value::Null))).collect()
+        });
+    table("newest", "Newest steps", &header, rows)
+}

@@ -1,0 +1,200 @@
+//! The times of a step: when each request ran on its server, and how long nothing ran because groups were held
+//! back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rolldock_dispatch::DispatchId;
+use tokio::time::Instant;
+
+use crate::rollout::Hold;
+
+/// Maximum number of requests of a step whose times are kept. Further ones are only counted.
+const REQUESTS_MAX: usize = 16_384;
+
+/// How a request to a server ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestEnd {
+    /// The server answered.
+    Answered,
+    /// The server failed, or it was lost.
+    Failed,
+    /// The run cut it off.
+    CutOff,
+}
+
+/// A request on a server. Times are since the start of the run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RequestTimes {
+    /// The server.
+    pub server: Arc<str>,
+    /// The dispatch that it belongs to.
+    pub dispatch: DispatchId,
+    /// Samples that it asked for.
+    pub samples: u32,
+    /// When it was sent.
+    pub began: Duration,
+    /// When it ended.
+    pub ended: Duration,
+    /// How it ended.
+    pub end: RequestEnd,
+}
+
+/// For how long no group ran because new ones were held back, by what held them back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HeldTimes {
+    /// The trainer's next version was awaited.
+    pub trainer: Duration,
+    /// The queue was full.
+    pub queue: Duration,
+    /// The reward was out.
+    pub reward: Duration,
+}
+
+/// The times of a step.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StepTimeline {
+    /// When the step began, since the start of the run.
+    pub began: Duration,
+    /// When it ended, since the start of the run.
+    pub ended: Duration,
+    /// See [`HeldTimes`].
+    pub held: HeldTimes,
+    /// The requests that ended in the step, in the order of their ends.
+    pub requests: Vec<RequestTimes>,
+    /// Requests that ended in the step and are not in `requests`, because there were too many.
+    pub left_out: u64,
+}
+
+#[derive(Debug)]
+struct Inner {
+    step: StepTimeline,
+    /// What holds back new groups, and the moment up to which this is counted.
+    hold: Option<(Hold, Instant)>,
+}
+
+impl Inner {
+    /// Counts the time since the last call for what holds back new groups.
+    fn count_hold(&mut self, now: Instant) {
+        let Some((hold, since)) = &mut self.hold else { return };
+        let held = &mut self.step.held;
+        let time = match hold {
+            Hold::Trainer => &mut held.trainer,
+            Hold::Queue => &mut held.queue,
+            Hold::Reward => &mut held.reward,
+        };
+        *time += now - *since;
+        *since = now;
+    }
+}
+
+/// Gathers the times of the step in progress.
+#[derive(Debug)]
+pub(crate) struct Timeline {
+    /// The start of the run.
+    epoch: Instant,
+    inner: Mutex<Inner>,
+}
+
+impl Timeline {
+    pub(crate) fn new(epoch: Instant) -> Self {
+        Self { epoch, inner: Mutex::new(Inner { step: StepTimeline::default(), hold: None }) }
+    }
+
+    /// The start of the run.
+    pub(crate) fn epoch(&self) -> Instant {
+        self.epoch
+    }
+
+    /// A step begins now. What was gathered before belongs to no step.
+    pub(crate) fn begin_step(&self) {
+        self.take();
+    }
+
+    /// Notes what holds back new groups while no group runs.
+    pub(crate) fn hold(&self, hold: Option<Hold>) {
+        let mut inner = self.inner.lock();
+        if inner.hold.map(|(hold, _)| hold) == hold {
+            return;
+        }
+        let now = Instant::now();
+        inner.count_hold(now);
+        inner.hold = hold.map(|hold| (hold, now));
+    }
+
+    /// A request that was sent at `began` has ended now.
+    pub(crate) fn ended(
+        &self,
+        server: &Arc<str>,
+        dispatch: DispatchId,
+        samples: u32,
+        began: Instant,
+        end: RequestEnd,
+    ) {
+        let (began, ended) = (began - self.epoch, self.epoch.elapsed());
+        let step = &mut self.inner.lock().step;
+        if step.requests.len() == REQUESTS_MAX {
+            step.left_out += 1;
+            return;
+        }
+        step.requests.push(RequestTimes { server: Arc::clone(server), dispatch, samples, began, ended, end });
+    }
+
+    /// The times of the step, which ends now. The next one begins.
+    pub(crate) fn take(&self) -> StepTimeline {
+        let now = Instant::now();
+        let mut inner = self.inner.lock();
+        inner.count_hold(now);
+        let next = StepTimeline { began: now - self.epoch, ..StepTimeline::default() };
+        let ended = std::mem::replace(&mut inner.step, next);
+        StepTimeline { ended: now - self.epoch, ..ended }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_and_holds_count_for_the_step_in_which_they_end() {
+        let timeline = Timeline::new(Instant::now());
+        let server: Arc<str> = "a".into();
+        tokio::time::advance(SECOND).await;
+        timeline.begin_step();
+        let sent = Instant::now();
+        timeline.hold(Some(Hold::Queue));
+        tokio::time::advance(2 * SECOND).await;
+        timeline.hold(Some(Hold::Trainer));
+        tokio::time::advance(3 * SECOND).await;
+        timeline.ended(&server, DispatchId(7), 4, sent, RequestEnd::Answered);
+        let first = timeline.take();
+        assert_eq!((first.began, first.ended), (SECOND, 6 * SECOND));
+        let held = HeldTimes { trainer: 3 * SECOND, queue: 2 * SECOND, reward: Duration::ZERO };
+        assert_eq!(first.held, held);
+        let [request] = first.requests.as_slice() else { panic!("{first:?}") };
+        assert_eq!((request.dispatch, request.samples), (DispatchId(7), 4));
+        assert_eq!((request.began, request.ended), (SECOND, 6 * SECOND));
+
+        tokio::time::advance(SECOND).await;
+        timeline.hold(None);
+        tokio::time::advance(SECOND).await;
+        let second = timeline.take();
+        assert_eq!((second.began, second.ended), (6 * SECOND, 8 * SECOND));
+        assert_eq!(second.held, HeldTimes { trainer: SECOND, ..HeldTimes::default() });
+        assert_eq!(second.requests, []);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_memory_of_a_step_is_bounded() {
+        let timeline = Timeline::new(Instant::now());
+        let server: Arc<str> = "a".into();
+        for id in 0..REQUESTS_MAX as u64 + 3 {
+            timeline.ended(&server, DispatchId(id), 1, Instant::now(), RequestEnd::CutOff);
+        }
+        let step = timeline.take();
+        assert_eq!((step.requests.len(), step.left_out), (REQUESTS_MAX, 3));
+    }
+}
