@@ -56,6 +56,8 @@ impl Step {
             gen_batch_size = 32
             max_gen_batches = 8
             max_response_length = 256
+            [policy]
+            mode = "off"
             [run]
             steps = 1
             {reward}
