@@ -50,6 +50,8 @@ pub(crate) struct BoardConfig {
     pub(crate) max_gen_batches: usize,
     pub(crate) staleness: Staleness,
     pub(crate) ledger_entries_max: usize,
+    /// Whether a share of the groups that are cut off is audited.
+    pub(crate) audits: bool,
 }
 
 /// A prompt on its way to a worker.
@@ -182,7 +184,7 @@ impl Board {
     pub(crate) fn new(config: BoardConfig) -> Self {
         let config_version = config.staleness.first_version;
         Self {
-            dispatches: Dispatches::new(config.ledger_entries_max),
+            dispatches: Dispatches::new(config.ledger_entries_max, config.audits),
             config,
             step: 0,
             flow_until: None,

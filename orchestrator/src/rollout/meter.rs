@@ -9,11 +9,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rolldock_dispatch::{CarriedSample, FinishReason, Spent};
 
-use crate::rollout::survival::Survival;
 use crate::rollout::{Group, Sample};
 
-/// The share of the bias window that stays from step to step. It makes an effective window of twenty steps.
-const WINDOW_KEPT: f64 = 0.95;
+/// The share of the evidence for the decode rate that stays from step to step. It makes an effective window of
+/// twenty steps.
+const RATE_KEPT: f64 = 0.95;
 
 /// What one server did in a step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,6 +46,9 @@ pub struct StepCosts {
     pub tokens_cancelled: u64,
     /// Tokens of groups that were cut off and will go on from these tokens.
     pub tokens_carried: u64,
+    /// Tokens of groups that were cut off in an earlier step and have run on to their ends since, for the bias
+    /// meter; those before the cut included.
+    pub tokens_audit: u64,
     /// Attempts after the first one.
     pub attempts_extra: u64,
     /// Requests sent again because they cannot have been admitted.
@@ -58,38 +61,56 @@ pub struct StepCosts {
     pub servers: BTreeMap<Arc<str>, ServerLoad>,
 }
 
-/// The two mean lengths whose quotient is the bias.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LengthBias {
-    /// Mean response length of accepted groups over the window, tokens.
-    pub accepted: f64,
-    /// Estimated mean over all groups that were sent out and not filtered, cut-off ones included.
-    pub dispatched: f64,
-}
-
-impl LengthBias {
-    /// The bias: 1 is unbiased; below 1, short answers were preferred.
-    pub fn ratio(&self) -> f64 {
-        self.accepted / self.dispatched
+impl StepCosts {
+    fn add(&mut self, other: &Self) {
+        let Self {
+            samples,
+            tokens,
+            tokens_accepted,
+            tokens_filtered,
+            samples_cancelled,
+            tokens_cancelled,
+            tokens_carried,
+            tokens_audit,
+            attempts_extra,
+            replays,
+            truncated,
+            spent,
+            servers,
+        } = other;
+        self.samples += samples;
+        self.tokens += tokens;
+        self.tokens_accepted += tokens_accepted;
+        self.tokens_filtered += tokens_filtered;
+        self.samples_cancelled += samples_cancelled;
+        self.tokens_cancelled += tokens_cancelled;
+        self.tokens_carried += tokens_carried;
+        self.tokens_audit += tokens_audit;
+        self.attempts_extra += attempts_extra;
+        self.replays += replays;
+        self.truncated += truncated;
+        self.spent.permit += spent.permit;
+        self.spent.engine += spent.engine;
+        self.spent.reward += spent.reward;
+        for (name, load) in servers {
+            let ServerLoad { samples, tokens, cancelled, failures } = load;
+            let sum = self.servers.entry(Arc::clone(name)).or_default();
+            sum.samples += samples;
+            sum.tokens += tokens;
+            sum.cancelled += cancelled;
+            sum.failures += failures;
+        }
     }
-}
-
-#[derive(Debug)]
-struct Window {
-    lengths: Survival,
-    accepted_tokens: f64,
-    accepted_samples: f64,
 }
 
 #[derive(Debug)]
 struct Inner {
     step: StepCosts,
-    window: Window,
     engine_seconds: f64,
     engine_tokens: f64,
 }
 
-/// Costs of the step, and lengths over the bias window.
+/// Costs of the step.
 #[derive(Debug)]
 pub(crate) struct Meter {
     max_response_length: u32,
@@ -98,23 +119,15 @@ pub(crate) struct Meter {
 
 impl Meter {
     pub(crate) fn new(max_response_length: u32) -> Self {
-        let window = Window {
-            lengths: Survival::new(max_response_length),
-            accepted_tokens: 0.0,
-            accepted_samples: 0.0,
-        };
-        let inner = Inner { step: StepCosts::default(), window, engine_seconds: 0.0, engine_tokens: 0.0 };
+        let inner = Inner { step: StepCosts::default(), engine_seconds: 0.0, engine_tokens: 0.0 };
         Self { max_response_length, inner: Mutex::new(inner) }
     }
 
     pub(crate) fn begin_step(&self) {
         let mut inner = self.inner.lock();
         inner.step = StepCosts::default();
-        inner.window.lengths.age(WINDOW_KEPT);
-        inner.window.accepted_tokens *= WINDOW_KEPT;
-        inner.window.accepted_samples *= WINDOW_KEPT;
-        inner.engine_seconds *= WINDOW_KEPT;
-        inner.engine_tokens *= WINDOW_KEPT;
+        inner.engine_seconds *= RATE_KEPT;
+        inner.engine_tokens *= RATE_KEPT;
     }
 
     pub(crate) fn sample_finished(&self, sample: &Sample, last_request: Duration) {
@@ -140,9 +153,6 @@ impl Meter {
         let rate = if inner.engine_seconds > 0.0 { inner.engine_tokens / inner.engine_seconds } else { 0.0 };
         // The age has the time in the engine's own queue in it, so the estimate is bounded.
         let tokens_each = (age.as_secs_f64() * rate).min(f64::from(self.max_response_length));
-        for _ in 0..samples {
-            inner.window.lengths.censored(tokens_each);
-        }
         let step = &mut inner.step;
         step.samples_cancelled += u64::from(samples);
         step.tokens_cancelled += (tokens_each * f64::from(samples)) as u64;
@@ -156,22 +166,6 @@ impl Meter {
             inner.step.attempts_extra += 1;
         } else {
             inner.step.replays += 1;
-        }
-    }
-
-    pub(crate) fn group_valid(&self, group: &Group) {
-        let mut inner = self.inner.lock();
-        for sample in &group.samples {
-            inner.window.lengths.finished(sample.response_ids.len() as f64);
-        }
-    }
-
-    /// Counts the finished samples of a group that was cut off. Without them the estimate would count only
-    /// its long samples.
-    pub(crate) fn group_cut(&self, samples: &[Sample]) {
-        let mut inner = self.inner.lock();
-        for sample in samples {
-            inner.window.lengths.finished(sample.response_ids.len() as f64);
         }
     }
 
@@ -192,30 +186,30 @@ impl Meter {
 
     /// Notes that a filtered group is accepted after all.
     pub(crate) fn group_kept(&self, group: &Group) {
-        self.group_valid(group);
         let mut inner = self.inner.lock();
         inner.step.tokens_filtered = inner.step.tokens_filtered.saturating_sub(group.tokens());
     }
 
     pub(crate) fn group_accepted(&self, group: &Group) {
-        let tokens = group.tokens();
-        let mut inner = self.inner.lock();
-        inner.step.tokens_accepted += tokens;
-        inner.window.accepted_tokens += tokens as f64;
-        inner.window.accepted_samples += group.samples.len() as f64;
+        self.inner.lock().step.tokens_accepted += group.tokens();
+    }
+
+    /// Adds what a group has counted on a meter of its own.
+    pub(crate) fn join(&self, group: &Self) {
+        let (group, mut inner) = (group.inner.lock(), self.inner.lock());
+        inner.step.add(&group.step);
+        inner.engine_seconds += group.engine_seconds;
+        inner.engine_tokens += group.engine_tokens;
+    }
+
+    /// Counts the tokens of a group that was cut off and has run on, from that group's own meter. It counts for
+    /// nothing else.
+    pub(crate) fn audited(&self, group: &Self) {
+        let StepCosts { tokens, tokens_cancelled, .. } = group.step_costs();
+        self.inner.lock().step.tokens_audit += tokens + tokens_cancelled;
     }
 
     pub(crate) fn step_costs(&self) -> StepCosts {
         self.inner.lock().step.clone()
-    }
-
-    pub(crate) fn length_bias(&self) -> Option<LengthBias> {
-        let inner = self.inner.lock();
-        let dispatched = inner.window.lengths.mean()?;
-        if inner.window.accepted_samples <= 0.0 {
-            return None;
-        }
-        let accepted = inner.window.accepted_tokens / inner.window.accepted_samples;
-        Some(LengthBias { accepted, dispatched })
     }
 }

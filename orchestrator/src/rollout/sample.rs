@@ -41,6 +41,7 @@ mod ask;
 mod grade;
 
 /// What all requests of a step share.
+#[derive(Clone)]
 pub(crate) struct StepContext {
     pub(crate) config: Arc<RolloutConfig>,
     pub(crate) engine: Arc<dyn Engine>,

@@ -82,6 +82,7 @@ fn config(early_stop: EarlyStop, on_stop: OnStop, launch: Launch) -> BoardConfig
         max_gen_batches: 4,
         staleness: Staleness::default(),
         ledger_entries_max: 16,
+        audits: false,
     }
 }
 
