@@ -16,6 +16,7 @@ mod queue;
 mod reward;
 mod rollout;
 mod serve;
+mod truth;
 mod workload;
 
 use std::path::PathBuf;
@@ -52,6 +53,8 @@ enum Command {
     Memory(MemoryOptions),
     /// The cost of a score, and whether our scorers agree with verl's and math-verify
     Reward(RewardOptions),
+    /// What a run says of itself, against the truth of a simulation
+    Truth(Options),
     /// Answers requests immediately, for another sub-command
     #[command(hide = true)]
     Echo,
@@ -121,6 +124,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Reward(RewardOptions { options, reward }) => {
             (reward::measure(options.quick, &reward)?, options)
         }
+        Command::Truth(options) => (truth::measure(options.quick)?, options),
         Command::Echo => {
             fleet::echo()?;
             return Ok(ExitCode::SUCCESS);
