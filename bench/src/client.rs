@@ -201,6 +201,7 @@ fn manager(urls: &[String], engine: HttpEngine, scope: &Scope) -> anyhow::Result
         staleness: Staleness::default(),
         carry: CarryLimits::default(),
         bias_guard: None,
+        bias_audit: 0.0,
         cache_salt: false,
         timeouts: RolloutTimeouts {
             sample: hours,

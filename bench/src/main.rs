@@ -53,7 +53,7 @@ enum Command {
     Memory(MemoryOptions),
     /// The cost of a score, and whether our scorers agree with verl's and math-verify
     Reward(RewardOptions),
-    /// What a run says of itself against what the simulation knows: every token in one bucket
+    /// What a run says of itself against what the simulation knows: its bias, and every token in one bucket
     Truth(Options),
     /// Answers requests immediately, for another sub-command
     #[command(hide = true)]

@@ -201,6 +201,7 @@ pub(crate) fn config(shape: FleetShape, mode: Mode) -> anyhow::Result<RolloutCon
         staleness: Staleness::default(),
         carry: CarryLimits::default(),
         bias_guard: None,
+        bias_audit: 0.0,
         cache_salt: false,
         timeouts: RolloutTimeouts {
             sample: Duration::from_secs(36_000),

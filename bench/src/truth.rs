@@ -1,10 +1,16 @@
-//! `truth`: what a run says of itself, compared with what the simulation knows. Everything is in virtual time.
+//! `truth`: what a run says of itself, compared with what is true in simulation. Everything is in virtual time.
+//!
+//! The simulated model is a pure function of the seed, so the truth is computed from its draws and from the
+//! engines' counters, by code that shares nothing with what measures the run.
+
+mod bias;
+mod tokens;
 
 use crate::figures::Figure;
 
-mod tokens;
-
-/// Measures every part.
+/// All comparisons.
 pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
-    tokens::measure(quick)
+    let mut figures = bias::measure(quick)?;
+    figures.extend(tokens::measure(quick)?);
+    Ok(figures)
 }

@@ -187,6 +187,13 @@ impl Counted {
         Rejection { gate: Arc::clone(&self.name), reason, value, yields: self.yields }
     }
 
+    /// The gate with counters that start at zero.
+    fn afresh(&self) -> Self {
+        let zero = || AtomicU64::new(0);
+        let name = Arc::clone(&self.name);
+        Self { name, yields: self.yields, passed: zero(), rejected: zero(), kept: zero() }
+    }
+
     fn counts(&self) -> GateCounts {
         // `kept` is read before `rejected`, so it cannot exceed `rejected`.
         let kept = self.kept.load(Ordering::Acquire);
@@ -197,7 +204,7 @@ impl Counted {
 
 struct Named {
     counted: Counted,
-    gate: Box<dyn Gate>,
+    gate: Arc<dyn Gate>,
 }
 
 /// The gates of a run, with their counters.
@@ -239,6 +246,34 @@ impl Gates {
         }
     }
 
+    /// The same gates with counters of their own, which start at zero.
+    pub fn with_own_counts(&self) -> Self {
+        let gates = self.gates.iter();
+        let outside = self.outside.iter();
+        Self {
+            gates: gates
+                .map(|Named { counted, gate }| Named { counted: counted.afresh(), gate: Arc::clone(gate) })
+                .collect(),
+            outside: outside
+                .map(|Outside { counted, runner }| Outside {
+                    counted: counted.afresh(),
+                    runner: Arc::clone(runner),
+                })
+                .collect(),
+            samples_min: self.samples_min,
+        }
+    }
+
+    /// Adds the counts of gates that [`Self::with_own_counts`] has made of these.
+    pub fn add_counts(&self, own: &Self) {
+        for (gate, own) in self.all().zip(own.all()) {
+            let GateCounts { passed, rejected, kept, .. } = own.counts();
+            gate.passed.fetch_add(passed, Ordering::Relaxed);
+            gate.rejected.fetch_add(rejected, Ordering::Relaxed);
+            gate.kept.fetch_add(kept, Ordering::Release);
+        }
+    }
+
     /// The number of valid samples that the `min_samples` gates demand of a group, whose other samples may
     /// have failed; `None` without such a gate.
     pub fn samples_min(&self) -> Option<usize> {
@@ -248,7 +283,7 @@ impl Gates {
     /// Appends a gate; `yields` says whether it yields as in [`KeepIfShort`].
     pub fn push(&mut self, name: &str, gate: Box<dyn Gate>, yields: bool) -> Result<(), RewardError> {
         let counted = self.counted(name, yields)?;
-        self.gates.push(Named { counted, gate });
+        self.gates.push(Named { counted, gate: gate.into() });
         Ok(())
     }
 

@@ -195,7 +195,7 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
         Verdict::Warned("samples have another limit from here on, those that are resumed included"),
     ),
     (&["rollout.sampling.*"], Verdict::Warned(SAMPLED)),
-    (&["rollout.carry.*"], Verdict::Allowed),
+    (&["rollout.carry.*", "rollout.bias_audit"], Verdict::Allowed),
     (&["rollout.bias_guard.*"], Verdict::Warned(COLLECTED)),
     (&["timeouts.*"], Verdict::Allowed),
     (&["validation.before_training", "validation.every_steps", "validation.priority"], Verdict::Allowed),

@@ -314,6 +314,11 @@ fn what_can_never_work_is_refused_by_key() {
         (&["rollout.carry.grace=0"], "rollout.carry.grace"),
         (&["rollout.on_stop=carry", "rollout.carry.grace=9.5"], "rollout.carry.grace"),
         (&["rollout.bias_guard.share=1.0"], "rollout.bias_guard.share"),
+        (&["rollout.bias_audit=1.5"], "rollout.bias_audit"),
+        (
+            &["rollout.bias_guard.share=0.1", "rollout.early_stop=first", "rollout.on_stop=discard"],
+            "rollout.bias_audit",
+        ),
         (&["policy.steps_per_version=0"], "policy.steps_per_version"),
         (&["rollout.workers=99999999"], "rollout.workers"),
         (&["rollout.sampling.temperature=-1"], "rollout.sampling.temperature"),

@@ -7,7 +7,7 @@ use rolldock_dispatch::StepEnd;
 use super::new_table;
 use super::numbers::{grouped, share};
 use super::tokens::token_words;
-use crate::rollout::StepMetrics;
+use crate::rollout::{Bias, BiasReading, StepMetrics};
 
 /// Maximum number of servers that are listed one by one. A larger fleet is summarised.
 const SERVERS_LISTED_MAX: usize = 16;
@@ -36,9 +36,10 @@ pub fn step_table(metrics: &StepMetrics) -> String {
         ("tokens", token_words(&metrics.tokens)),
         ("samples", samples(metrics)),
         ("time a sample", time_of_a_sample(metrics)),
+        ("length bias", length_bias(&metrics.bias)),
     ];
     let sometimes = [
-        ("length bias", length_bias(metrics)),
+        ("difficulty", difficulty(&metrics.bias)),
         ("bias guard", bias_guard(metrics)),
         ("policy", policy(metrics)),
     ];
@@ -106,14 +107,28 @@ fn time_of_a_sample(metrics: &StepMetrics) -> String {
     )
 }
 
-fn length_bias(metrics: &StepMetrics) -> Option<String> {
-    let bias = metrics.length_bias?;
-    Some(format!(
-        "{:.2} (accepted {:.0} / dispatched {:.0} tokens)",
-        bias.ratio(),
-        bias.accepted,
-        bias.dispatched
-    ))
+fn ratio(bias: &Bias) -> String {
+    format!("{:.2} ± {:.2}", bias.ratio(), bias.standard_error)
+}
+
+fn length_bias(reading: &BiasReading) -> String {
+    let Some(bias) = &reading.length else {
+        return reading.unknown.map_or_else(|| "-".to_owned(), |unknown| unknown.to_string());
+    };
+    let (accepted, dispatched) = (bias.accepted, bias.dispatched);
+    format!("{} (accepted {accepted:.0} / dispatched {dispatched:.0} tokens)", ratio(bias))
+}
+
+/// The bias in difficulty: easy prompts pass the filter at another rate than hard ones, and have more right
+/// samples.
+fn difficulty(reading: &BiasReading) -> Option<String> {
+    let figure = |name: &str, bias: &Option<Bias>| {
+        let bias = bias.as_ref()?;
+        Some(format!("{name} {} ({:.2} / {:.2})", ratio(bias), bias.accepted, bias.dispatched))
+    };
+    let figures = [figure("accuracy", &reading.accuracy), figure("accept rate", &reading.accept_rate)];
+    let known: Vec<String> = figures.into_iter().flatten().collect();
+    (!known.is_empty()).then(|| known.join(", "))
 }
 
 fn bias_guard(metrics: &StepMetrics) -> Option<String> {

@@ -55,6 +55,8 @@ pub(crate) struct BoardConfig {
     pub(crate) staleness: Staleness,
     pub(crate) ledger_entries_max: usize,
     pub(crate) gates: Arc<Gates>,
+    /// Whether a share of the groups that are cut off is audited.
+    pub(crate) audits: bool,
 }
 
 /// How a group ended, as its worker saw it.
@@ -154,7 +156,7 @@ impl Board {
     pub(crate) fn new(config: BoardConfig) -> Self {
         let config_version = config.staleness.first_version;
         Self {
-            dispatches: Dispatches::new(config.ledger_entries_max),
+            dispatches: Dispatches::new(config.ledger_entries_max, config.audits),
             config,
             step: 0,
             flow_until: None,

@@ -7,6 +7,7 @@ use rolldock_loadbalancer::Priority;
 use rolldock_reward::{Estimator, Gates, Shaping};
 
 use crate::engine::SamplingParams;
+use crate::rollout::board::BoardConfig;
 use crate::rollout::{BiasGuard, EarlyStop, Launch, OnStop, RequestShape, Staleness};
 
 /// Deadlines of everything that a step waits for.
@@ -65,10 +66,36 @@ pub struct RolloutConfig {
     pub staleness: Staleness,
     pub carry: CarryLimits,
     pub bias_guard: Option<BiasGuard>,
+    /// See `recipe::Rollout`: the share, from 0 to 1.
+    pub bias_audit: f64,
     /// Whether prefix caches are kept apart by version.
     pub cache_salt: bool,
     pub timeouts: RolloutTimeouts,
     pub ledger_entries_max: usize,
     /// The priority of requests of a group that has not begun.
     pub priority_new: Priority,
+}
+
+impl RolloutConfig {
+    /// The part that the board needs.
+    pub(crate) fn board(&self) -> BoardConfig {
+        BoardConfig {
+            early_stop: self.early_stop,
+            on_stop: self.on_stop,
+            launch: self.launch,
+            gen_batch_size: self.gen_batch_size,
+            max_gen_batches: self.max_gen_batches,
+            staleness: self.staleness,
+            ledger_entries_max: self.ledger_entries_max,
+            gates: Arc::clone(&self.gates),
+            audits: self.audit_share() > 0.0,
+        }
+    }
+
+    /// The share of cut-off groups that run on. Only groups that `first` discards are never decided, so no
+    /// others do.
+    pub(crate) fn audit_share(&self) -> f64 {
+        let leaves_undecided = !self.early_stop.keeps_dispatch_order() && self.on_stop == OnStop::Discard;
+        if leaves_undecided { self.bias_audit } else { 0.0 }
+    }
 }

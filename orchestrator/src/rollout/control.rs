@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rolldock_dispatch::{TokenTotals, Totals};
 
+use crate::rollout::BiasReading;
 use crate::rollout::board::{Board, Counts};
 use crate::rollout::meter::{Meter, StepCosts};
 use crate::rollout::outage::RewardWatch;
@@ -51,6 +52,11 @@ impl RolloutView {
     /// Costs of the step so far.
     pub fn costs(&self) -> StepCosts {
         self.meter.step_costs()
+    }
+
+    /// The bias of accepted groups, up to the last step whose groups are all decided.
+    pub fn bias(&self) -> BiasReading {
+        self.board.lock().dispatches().bias.reading()
     }
 
     /// The waits that are open.

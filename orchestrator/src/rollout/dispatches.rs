@@ -1,4 +1,5 @@
-//! The dispatches of this process: which are in flight, and how the others ended, with their tokens.
+//! The dispatches of this process: which are in flight, how the others ended, with their tokens, and the bias of
+//! the accepted ones.
 //!
 //! A dispatch is entered before its first byte leaves and ends with exactly one [`Fate`]. The totals are kept
 //! for the whole run and for the step; conservation is checked at every change in debug builds, and at the
@@ -18,6 +19,7 @@ use rolldock_dispatch::invariants::{Violation, conservation};
 use rolldock_dispatch::{Bucket, DispatchId, Fate, Position, PromptUid, StepEnd, TokenTotals, Totals, Waste};
 
 use crate::data::Prompt;
+use crate::rollout::bias::BiasMeter;
 use crate::rollout::tokens::TokenBook;
 use rolldock_ledger::{
     DispatchRecord, KeptGroup, LedgerWriter, MetersRecord, Record, Sequence, StepEndRecord, StepRecord,
@@ -51,6 +53,8 @@ pub struct Dispatches {
     entries_max: usize,
     tokens: Arc<TokenBook>,
     journal: Option<LedgerWriter>,
+    /// Follows each number to its last decision.
+    pub(crate) bias: BiasMeter,
 }
 
 /// A prompt that is sent out.
@@ -70,8 +74,9 @@ pub(crate) struct SentOut<'a> {
 }
 
 impl Dispatches {
-    /// No dispatches yet; keeps the last `entries_max` ended dispatches.
-    pub fn new(entries_max: usize) -> Self {
+    /// No dispatches yet; keeps the last `entries_max` ended dispatches. `audits` says whether a share of the
+    /// groups that are cut off is audited.
+    pub fn new(entries_max: usize, audits: bool) -> Self {
         Self {
             next_id: 0,
             run: Totals::default(),
@@ -81,6 +86,7 @@ impl Dispatches {
             entries_max,
             tokens: Arc::default(),
             journal: None,
+            bias: BiasMeter::new(audits),
         }
     }
 
@@ -152,6 +158,9 @@ impl Dispatches {
             totals.in_flight += 1;
         }
         self.open.insert(id, Entry { id, number, parent, prompt_uid: prompt.uid, step, fate: None });
+        if parent.is_none() {
+            self.bias.sent(step, number);
+        }
         self.write(|| {
             Record::Dispatch(DispatchRecord {
                 id,

@@ -1,12 +1,13 @@
 //! What the run does when early stopping is seen to prefer short answers.
 //!
-//! The meter compares the mean length of accepted responses with that of all dispatched responses. When the
-//! first falls below the second by more than a set share, the run changes to a rule that does not depend on
-//! length, and reports the change.
+//! The [meter](crate::rollout::bias) compares the mean length of accepted responses with that of all dispatched
+//! responses. When the first is below the second by more than a set share, and this is no accident (the
+//! interval of two standard errors lies below the share too), the run changes to a rule that does not depend
+//! on length, and reports the change. It does nothing while the bias is not known.
 
 use serde::{Deserialize, Serialize};
 
-use crate::rollout::{EarlyStop, LengthBias};
+use crate::rollout::{Bias, EarlyStop};
 
 /// When the guard acts, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
@@ -44,12 +45,12 @@ impl BiasGuard {
         &self,
         state: &mut GuardState,
         configured: EarlyStop,
-        bias: Option<LengthBias>,
+        length_bias: Option<Bias>,
     ) -> Option<EarlyStop> {
         if state.has_switched {
             return None;
         }
-        let is_biased = bias.is_some_and(|bias| bias.ratio() < 1.0 - self.share);
+        let is_biased = length_bias.is_some_and(|bias| bias.interval().1 < 1.0 - self.share);
         match (is_biased, self.action) {
             (true, GuardAction::Fifo) if configured != EarlyStop::Fifo => {
                 state.has_switched = true;
@@ -72,8 +73,10 @@ impl BiasGuard {
 mod tests {
     use super::*;
 
-    const BIASED: Option<LengthBias> = Some(LengthBias { accepted: 85.0, dispatched: 100.0 });
-    const FAIR: Option<LengthBias> = Some(LengthBias { accepted: 95.0, dispatched: 100.0 });
+    const BIASED: Option<Bias> = Some(Bias { accepted: 85.0, dispatched: 100.0, standard_error: 0.02 });
+    const FAIR: Option<Bias> = Some(Bias { accepted: 95.0, dispatched: 100.0, standard_error: 0.0 });
+    /// Below the share, but within two standard errors of it.
+    const UNSURE: Option<Bias> = Some(Bias { accepted: 85.0, dispatched: 100.0, standard_error: 0.03 });
 
     #[test]
     fn a_biased_run_goes_on_in_dispatch_order_for_good() {
@@ -81,6 +84,7 @@ mod tests {
         let mut state = GuardState::default();
         assert_eq!(guard.after_step(&mut state, EarlyStop::First, FAIR), None);
         assert_eq!(guard.after_step(&mut state, EarlyStop::First, None), None);
+        assert_eq!(guard.after_step(&mut state, EarlyStop::First, UNSURE), None);
         assert_eq!(guard.after_step(&mut state, EarlyStop::First, BIASED), Some(EarlyStop::Fifo));
         assert_eq!(guard.after_step(&mut state, EarlyStop::First, BIASED), None);
     }

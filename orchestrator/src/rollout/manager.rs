@@ -14,9 +14,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::engine::Engine;
-use crate::rollout::board::{Board, BoardConfig, Counts, Restored};
+use crate::rollout::board::{Board, Counts, Restored};
 use crate::rollout::control::{RolloutControl, RolloutView};
 use crate::rollout::grading::{Grades, Grading};
+use crate::rollout::guard::GuardState;
 use crate::rollout::holding::Holding;
 use crate::rollout::meter::Meter;
 use crate::rollout::outage::RewardWatch;
@@ -24,6 +25,7 @@ use crate::rollout::sample::StepContext;
 use crate::rollout::step_ends::{Handed, StepEnds, StepMetrics};
 use crate::rollout::timeline::Timeline;
 use crate::rollout::waits::Waits;
+use crate::rollout::worker::audited::Audits;
 use crate::rollout::worker::{AgentLoopWorker, Signals, StepState};
 use crate::rollout::{Group, OnStop, PromptFeed, RolloutConfig, RolloutError, invariants};
 use crate::scope::Scope;
@@ -63,6 +65,8 @@ pub struct AgentLoopManager {
     waits: Arc<Waits>,
     board: Arc<Mutex<Board>>,
     signals: Arc<Signals>,
+    audits: Arc<Audits>,
+    guard: Arc<Mutex<GuardState>>,
     policy_version: Arc<AtomicU64>,
     scope: Scope,
     step: u64,
@@ -72,27 +76,19 @@ pub struct AgentLoopManager {
 impl AgentLoopManager {
     /// A manager whose tasks live in `scope`; ending the scope interrupts a running step.
     pub fn new(config: RolloutConfig, parts: RolloutParts, scope: Scope) -> Self {
-        let board_config = BoardConfig {
-            early_stop: config.early_stop,
-            on_stop: config.on_stop,
-            launch: config.launch,
-            gen_batch_size: config.gen_batch_size,
-            max_gen_batches: config.max_gen_batches,
-            staleness: config.staleness,
-            ledger_entries_max: config.ledger_entries_max,
-            gates: Arc::clone(&config.gates),
-        };
         let grades = Grades::new(parts.grading, config.timeouts.reward, scope.clone());
         Self {
             meter: Arc::new(Meter::new(config.max_response_length)),
             timeline: Arc::new(Timeline::new(Instant::now())),
-            board: Arc::new(Mutex::new(Board::new(board_config))),
+            board: Arc::new(Mutex::new(Board::new(config.board()))),
             engine: parts.engine,
             balancer: parts.balancer,
             rewards: RewardWatch::new(&grades, &config.gates),
             grades: Arc::new(grades),
             waits: Arc::default(),
             signals: Arc::default(),
+            audits: Arc::new(Audits::new(&config, scope.clone())),
+            guard: Arc::default(),
             policy_version: Arc::new(AtomicU64::new(config.staleness.first_version)),
             scope,
             step: 0,
@@ -220,7 +216,8 @@ impl AgentLoopManager {
             stop: stop.clone(),
             handed,
             failures: AtomicUsize::new(0),
-            step_ends: StepEnds::new(),
+            step_ends: StepEnds::new(Arc::clone(&self.guard)),
+            audits: Arc::clone(&self.audits),
         });
         let open_step = OpenStep { board: Arc::clone(&self.board), stop };
         {
@@ -249,7 +246,8 @@ impl AgentLoopManager {
         drawn?;
         let end = self.step_end(record.counts, interrupted);
         self.board.lock().dispatches().end_step(record.step, end);
-        let metrics = state.step_ends.metrics(record, end, &context);
+        let bias = self.board.lock().bias_after(record.step);
+        let metrics = state.step_ends.metrics(record, end, bias, &context);
         if let Some(early_stop) = metrics.guarded {
             self.board.lock().set_early_stop(early_stop);
         }

@@ -9,11 +9,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rolldock_dispatch::{FinishReason, Spent};
 
-use crate::rollout::survival::Survival;
-use crate::rollout::{Group, Sample};
+use crate::rollout::Sample;
 
-/// The share of the bias window that stays from step to step. It makes an effective window of twenty steps.
-const WINDOW_KEPT: f64 = 0.95;
+/// The share of the evidence for the decode rate that stays from step to step. It makes an effective window of
+/// twenty steps.
+const RATE_KEPT: f64 = 0.95;
 
 /// What one server did in a step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -49,71 +49,71 @@ pub struct StepCosts {
     pub servers: BTreeMap<Arc<str>, ServerLoad>,
 }
 
-/// The two mean lengths whose quotient is the bias.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LengthBias {
-    /// Mean response length of accepted groups over the window, tokens.
-    pub accepted: f64,
-    /// Estimated mean over all groups that were sent out and not filtered, cut-off ones included.
-    pub dispatched: f64,
-}
-
-impl LengthBias {
-    /// The bias: 1 is unbiased; below 1, short answers were preferred.
-    pub fn ratio(&self) -> f64 {
-        self.accepted / self.dispatched
+impl StepCosts {
+    fn add(&mut self, other: &Self) {
+        let Self { samples, tokens, samples_cancelled, attempts_extra, replays, truncated, spent, servers } =
+            other;
+        self.samples += samples;
+        self.tokens += tokens;
+        self.samples_cancelled += samples_cancelled;
+        self.attempts_extra += attempts_extra;
+        self.replays += replays;
+        self.truncated += truncated;
+        self.spent.permit += spent.permit;
+        self.spent.engine += spent.engine;
+        self.spent.reward += spent.reward;
+        for (name, load) in servers {
+            let ServerLoad { samples, tokens, cancelled, failures } = load;
+            let sum = self.servers.entry(Arc::clone(name)).or_default();
+            sum.samples += samples;
+            sum.tokens += tokens;
+            sum.cancelled += cancelled;
+            sum.failures += failures;
+        }
     }
 }
 
-#[derive(Debug)]
-struct Window {
-    lengths: Survival,
-    accepted_tokens: f64,
-    accepted_samples: f64,
+/// The evidence for the decode rate of a request.
+#[derive(Debug, Default)]
+struct Rate {
+    seconds: f64,
+    tokens: f64,
 }
 
-#[derive(Debug)]
-struct Inner {
-    step: StepCosts,
-    window: Window,
-    engine_seconds: f64,
-    engine_tokens: f64,
-}
-
-/// Costs of the step, and lengths over the bias window.
+/// Costs of the step.
 #[derive(Debug)]
 pub(crate) struct Meter {
     max_response_length: u32,
-    inner: Mutex<Inner>,
+    /// Shared with the meters that count apart.
+    rate: Arc<Mutex<Rate>>,
+    step: Mutex<StepCosts>,
 }
 
 impl Meter {
     pub(crate) fn new(max_response_length: u32) -> Self {
-        let window = Window {
-            lengths: Survival::new(max_response_length),
-            accepted_tokens: 0.0,
-            accepted_samples: 0.0,
-        };
-        let inner = Inner { step: StepCosts::default(), window, engine_seconds: 0.0, engine_tokens: 0.0 };
-        Self { max_response_length, inner: Mutex::new(inner) }
+        Self { max_response_length, rate: Arc::default(), step: Mutex::default() }
+    }
+
+    /// A meter for one group, whose costs may [join](Self::join) those of the step later.
+    pub(crate) fn apart(&self) -> Self {
+        Self { rate: Arc::clone(&self.rate), ..Self::new(self.max_response_length) }
     }
 
     pub(crate) fn begin_step(&self) {
-        let mut inner = self.inner.lock();
-        inner.step = StepCosts::default();
-        inner.window.lengths.age(WINDOW_KEPT);
-        inner.window.accepted_tokens *= WINDOW_KEPT;
-        inner.window.accepted_samples *= WINDOW_KEPT;
-        inner.engine_seconds *= WINDOW_KEPT;
-        inner.engine_tokens *= WINDOW_KEPT;
+        *self.step.lock() = StepCosts::default();
+        let mut rate = self.rate.lock();
+        rate.seconds *= RATE_KEPT;
+        rate.tokens *= RATE_KEPT;
     }
 
     pub(crate) fn sample_finished(&self, sample: &Sample, last_request: Duration) {
         let tokens = sample.response_ids.len() as u64;
-        let mut inner = self.inner.lock();
-        inner.engine_seconds += last_request.as_secs_f64();
-        inner.engine_tokens += tokens as f64;
-        let step = &mut inner.step;
+        {
+            let mut rate = self.rate.lock();
+            rate.seconds += last_request.as_secs_f64();
+            rate.tokens += tokens as f64;
+        }
+        let mut step = self.step.lock();
         step.samples += 1;
         step.tokens += tokens;
         step.truncated += u64::from(sample.finish_reason == FinishReason::Length);
@@ -125,80 +125,39 @@ impl Meter {
         server.tokens += tokens;
     }
 
-    /// An estimate of the tokens that an engine generates for each sample in `age`, at the measured rate.
-    fn tokens_each(&self, age: Duration) -> f64 {
-        let inner = self.inner.lock();
-        let rate = if inner.engine_seconds > 0.0 { inner.engine_tokens / inner.engine_seconds } else { 0.0 };
-        // The age has the time in the engine's own queue in it, so the estimate is bounded.
-        (age.as_secs_f64() * rate).min(f64::from(self.max_response_length))
-    }
-
-    /// An estimate of the tokens that an engine generates for `samples` samples in `age`.
+    /// An estimate of the tokens that an engine generates for `samples` samples in `age`, at the measured rate.
     pub(crate) fn tokens_by(&self, age: Duration, samples: u32) -> u64 {
-        (self.tokens_each(age) * f64::from(samples)) as u64
+        let Rate { seconds, tokens } = *self.rate.lock();
+        let rate = if seconds > 0.0 { tokens / seconds } else { 0.0 };
+        // The age has the time in the engine's own queue in it, so the estimate is bounded.
+        let tokens_each = (age.as_secs_f64() * rate).min(f64::from(self.max_response_length));
+        (tokens_each * f64::from(samples)) as u64
     }
 
-    /// `samples` requests of `age` were cut off on `server`.
-    pub(crate) fn cancelled(&self, server: &Arc<str>, samples: u32, age: Duration) {
-        let tokens_each = self.tokens_each(age);
-        let mut inner = self.inner.lock();
-        for _ in 0..samples {
-            inner.window.lengths.censored(tokens_each);
-        }
-        let step = &mut inner.step;
+    /// `samples` requests were cut off on `server`.
+    pub(crate) fn cancelled(&self, server: &Arc<str>, samples: u32) {
+        let mut step = self.step.lock();
         step.samples_cancelled += u64::from(samples);
         step.servers.entry(Arc::clone(server)).or_default().cancelled += u64::from(samples);
     }
 
     pub(crate) fn request_failed(&self, server: &Arc<str>, new_attempt: bool) {
-        let mut inner = self.inner.lock();
-        inner.step.servers.entry(Arc::clone(server)).or_default().failures += 1;
+        let mut step = self.step.lock();
+        step.servers.entry(Arc::clone(server)).or_default().failures += 1;
         if new_attempt {
-            inner.step.attempts_extra += 1;
+            step.attempts_extra += 1;
         } else {
-            inner.step.replays += 1;
+            step.replays += 1;
         }
     }
 
-    pub(crate) fn group_valid(&self, group: &Group) {
-        let mut inner = self.inner.lock();
-        for sample in &group.samples {
-            inner.window.lengths.finished(sample.response_ids.len() as f64);
-        }
-    }
-
-    /// Counts the finished samples of a group that was cut off. Without them the estimate would count only
-    /// its long samples.
-    pub(crate) fn group_cut(&self, samples: &[Sample]) {
-        let mut inner = self.inner.lock();
-        for sample in samples {
-            inner.window.lengths.finished(sample.response_ids.len() as f64);
-        }
-    }
-
-    /// Notes that a filtered group is accepted after all.
-    pub(crate) fn group_kept(&self, group: &Group) {
-        self.group_valid(group);
-    }
-
-    pub(crate) fn group_accepted(&self, group: &Group) {
-        let tokens = group.tokens();
-        let mut inner = self.inner.lock();
-        inner.window.accepted_tokens += tokens as f64;
-        inner.window.accepted_samples += group.samples.len() as f64;
+    /// Adds what a group has counted on a meter of its own.
+    pub(crate) fn join(&self, group: &Self) {
+        let costs = group.step_costs();
+        self.step.lock().add(&costs);
     }
 
     pub(crate) fn step_costs(&self) -> StepCosts {
-        self.inner.lock().step.clone()
-    }
-
-    pub(crate) fn length_bias(&self) -> Option<LengthBias> {
-        let inner = self.inner.lock();
-        let dispatched = inner.window.lengths.mean()?;
-        if inner.window.accepted_samples <= 0.0 {
-            return None;
-        }
-        let accepted = inner.window.accepted_tokens / inner.window.accepted_samples;
-        Some(LengthBias { accepted, dispatched })
+        self.step.lock().clone()
     }
 }

@@ -23,6 +23,7 @@
 //! `tokio::time`, so that tests can pause it.
 
 mod accept_rate;
+pub mod bias;
 mod board;
 mod carry;
 mod config;
@@ -45,13 +46,13 @@ mod reasons;
 mod sample;
 mod staleness;
 mod step_ends;
-mod survival;
 mod timeline;
 mod tokens;
 mod waits;
 mod watchdog;
 mod worker;
 
+pub use bias::{Bias, BiasReading};
 pub use board::{Counts, Hold, Restored};
 pub use carry::CarriedGroup;
 pub use config::{CarryLimits, RolloutConfig, RolloutTimeouts};
@@ -64,7 +65,7 @@ pub use group::{Group, Sample};
 pub use guard::{BiasGuard, GuardAction};
 pub use look::{GroupLook, StepLook, WaitLook};
 pub use manager::{AgentLoopManager, RolloutOutput, RolloutParts};
-pub use meter::{LengthBias, ServerLoad, StepCosts};
+pub use meter::{ServerLoad, StepCosts};
 pub use modes::{EarlyStop, Launch, OnStop, RequestShape};
 pub use sample::sample_seed;
 pub use staleness::{OnStale, Staleness};

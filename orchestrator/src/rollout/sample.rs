@@ -46,6 +46,7 @@ mod grade;
 use asked::Asked;
 
 /// What all requests of a step share.
+#[derive(Clone)]
 pub(crate) struct StepContext {
     pub(crate) config: Arc<RolloutConfig>,
     pub(crate) engine: Arc<dyn Engine>,

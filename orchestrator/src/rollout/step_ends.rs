@@ -11,10 +11,10 @@ use tokio::time::Instant;
 
 use crate::rollout::board::{Counts, EndedStep};
 use crate::rollout::guard::GuardState;
-use crate::rollout::meter::{LengthBias, StepCosts};
+use crate::rollout::meter::StepCosts;
 use crate::rollout::sample::StepContext;
 use crate::rollout::timeline::StepTimeline;
-use crate::rollout::{EarlyStop, Group};
+use crate::rollout::{BiasReading, EarlyStop, Group};
 
 /// What a step did.
 #[derive(Debug, Clone)]
@@ -36,8 +36,8 @@ pub struct StepMetrics {
     pub tokens_run: TokenTotals,
     /// Samples, their tokens and their time.
     pub costs: StepCosts,
-    /// The length bias; `None` before the first accepted group.
-    pub length_bias: Option<LengthBias>,
+    /// The bias of accepted groups, up to the last step whose groups are all decided.
+    pub bias: BiasReading,
     /// The servers' version when the step ended.
     pub policy_version: u64,
     /// The number of accepted groups for each number of versions that their oldest token is behind at the
@@ -58,26 +58,31 @@ pub enum Handed {
     StepEnd(Box<StepMetrics>),
 }
 
-/// The clock of the steps, and the state of their bias guard.
+/// The clock of the steps, and the state of the run's bias guard.
 #[derive(Debug)]
 pub(crate) struct StepEnds {
     began: Mutex<Instant>,
-    guard: Mutex<GuardState>,
+    guard: Arc<Mutex<GuardState>>,
 }
 
 impl StepEnds {
-    pub(crate) fn new() -> Self {
-        Self { began: Mutex::new(Instant::now()), guard: Mutex::default() }
+    pub(crate) fn new(guard: Arc<Mutex<GuardState>>) -> Self {
+        Self { began: Mutex::new(Instant::now()), guard }
     }
 
-    /// Returns the metrics of a step that has ended. The next step begins now.
-    pub(crate) fn metrics(&self, record: EndedStep, end: StepEnd, context: &StepContext) -> StepMetrics {
+    /// Returns the metrics of a step that has ended with this reading of the bias. The next step begins now.
+    pub(crate) fn metrics(
+        &self,
+        record: EndedStep,
+        end: StepEnd,
+        bias: BiasReading,
+        context: &StepContext,
+    ) -> StepMetrics {
         let EndedStep { step, counts, totals, tokens, tokens_run, ages } = record;
-        let length_bias = context.meter.length_bias();
         let configured = context.config.early_stop;
         let guard = context.config.bias_guard.as_ref();
         let guarded =
-            guard.and_then(|guard| guard.after_step(&mut self.guard.lock(), configured, length_bias));
+            guard.and_then(|guard| guard.after_step(&mut self.guard.lock(), configured, bias.length));
         let now = Instant::now();
         let began = std::mem::replace(&mut *self.began.lock(), now);
         StepMetrics {
@@ -89,7 +94,7 @@ impl StepEnds {
             tokens,
             tokens_run,
             costs: context.meter.step_costs(),
-            length_bias,
+            bias,
             policy_version: context.policy_version.load(Ordering::Relaxed),
             ages,
             guarded,

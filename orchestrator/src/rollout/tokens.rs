@@ -11,7 +11,7 @@
 //!
 //! The lock of the book is taken after that of the board, if both are held.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use parking_lot::Mutex;
 use rolldock_dispatch::invariants::{Violation, token_conservation};
@@ -45,11 +45,18 @@ struct Inner {
     run: TokenTotals,
     step: TokenTotals,
     open: BTreeMap<DispatchId, Open>,
+    /// Groups that run on after their cut, to be measured.
+    audits: BTreeSet<DispatchId>,
     /// Tokens of probes that are counted.
     probes: u64,
 }
 
 impl Inner {
+    /// Why the tokens of a dispatch that is cut off are of no use.
+    fn cut_as(&self, id: DispatchId) -> Waste {
+        if self.audits.contains(&id) { Waste::Audit } else { Waste::Cut }
+    }
+
     fn both(&mut self) -> [&mut TokenTotals; 2] {
         [&mut self.run, &mut self.step]
     }
@@ -107,8 +114,11 @@ impl TokenBook {
         inner.generate(counted);
         match inner.open.get_mut(&id) {
             Some(open) => open.live += counted.tokens,
-            // Its task was aborted, and ended later than the dispatch.
-            None => inner.settle(Bucket::Wasted(Waste::Cut), counted.tokens),
+            // Its task was aborted, and ended later than the dispatch; or its group is audited.
+            None => {
+                let waste = inner.cut_as(id);
+                inner.settle(Bucket::Wasted(waste), counted.tokens);
+            }
         }
     }
 
@@ -151,11 +161,25 @@ impl TokenBook {
         inner.settle(Bucket::Wasted(Waste::FailedAttempt), failed);
     }
 
+    /// Notes that a group runs on after its cut, to be measured. All its tokens count as audit from then on.
+    pub(crate) fn audit_began(&self, id: DispatchId) {
+        self.inner.lock().audits.insert(id);
+    }
+
+    /// Notes that a group that ran on after its cut has ended.
+    pub(crate) fn audit_ended(&self, id: DispatchId) {
+        self.inner.lock().audits.remove(&id);
+    }
+
     /// Ends a dispatch. Its first `kept` tokens go into `bucket`; the others are cut off.
     pub(crate) fn ended(&self, id: DispatchId, bucket: Bucket, kept: u64) {
         let mut inner = self.inner.lock();
         let Some(Open { live, ungraded }) = inner.open.remove(&id) else { return };
         let is_cut = bucket == Bucket::Wasted(Waste::Cut);
+        if is_cut && inner.audits.contains(&id) {
+            inner.settle(Bucket::Wasted(Waste::Audit), live);
+            return;
+        }
         let kept = if is_cut { 0 } else { kept.min(live) };
         let ungraded = ungraded.min(live - kept);
         inner.settle(bucket, kept);
@@ -240,6 +264,21 @@ mod tests {
         assert_eq!((step.generated, step.estimated, step.in_flight), (109, 4, 0));
         book.generated(ID, Counted::known(7));
         assert_eq!(book.step().wasted.cut, 22, "a request that is dropped too late");
+        assert_eq!(book.check(0), Ok(()));
+    }
+
+    #[test]
+    fn all_tokens_of_an_audited_group_are_audit() {
+        let book = TokenBook::default();
+        book.dispatched(ID, None);
+        book.generated(ID, Counted::known(30));
+        book.audit_began(ID);
+        book.ended(ID, Bucket::Wasted(Waste::Cut), u64::MAX);
+        book.generated(ID, counted(12, 12));
+        assert_eq!((book.run().wasted.audit, book.run().wasted.cut, book.run().estimated), (42, 0, 12));
+        book.audit_ended(ID);
+        book.generated(ID, Counted::known(5));
+        assert_eq!((book.run().wasted.audit, book.run().wasted.cut), (42, 5));
         assert_eq!(book.check(0), Ok(()));
     }
 

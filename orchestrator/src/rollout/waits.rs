@@ -4,7 +4,7 @@
 //! Every wait that may take long is entered here while it lasts; it leaves when its `InWait` is dropped.
 //! The display reads the counts without a lock; the watchdog reads the oldest wait of each kind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -132,6 +132,8 @@ pub struct Waits {
     groups: Mutex<BTreeMap<DispatchId, Instant>>,
     counts: [AtomicUsize; Phase::ALL.len()],
     progress: AtomicU64,
+    /// Dispatches that were cut off and run on. The run waits for none of them.
+    audited: Mutex<BTreeSet<DispatchId>>,
 }
 
 impl Waits {
@@ -141,6 +143,16 @@ impl Waits {
         self.counts[phase as usize].fetch_add(1, Ordering::Relaxed);
         self.open.lock().insert(id, Wait { phase, since: Instant::now(), subject });
         InWait { waits: Arc::clone(self), id, phase }
+    }
+
+    /// Notes that a dispatch was cut off and runs on: the run does not wait for it from now on.
+    pub(crate) fn audit_began(&self, id: DispatchId) {
+        self.audited.lock().insert(id);
+    }
+
+    /// Notes that a dispatch has ended that ran on after its cut.
+    pub(crate) fn audit_ended(&self, id: DispatchId) {
+        self.audited.lock().remove(&id);
     }
 
     /// Notes that the run has come nearer to its end.
@@ -159,11 +171,12 @@ impl Waits {
     }
 
     /// The wait that began first, of each phase. Waits that say which group they are for go before those that
-    /// do not.
+    /// do not. Waits of groups that run on after their cut are left out.
     pub fn oldest(&self) -> Vec<Waiting> {
-        let open = self.open.lock();
+        let (audited, open) = (self.audited.lock(), self.open.lock());
+        let is_awaited = |wait: &Wait| wait.subject.dispatch.is_none_or(|id| !audited.contains(&id));
         let first = |phase: Phase| {
-            let mut of_kind = open.values().filter(|wait| wait.phase == phase);
+            let mut of_kind = open.values().filter(|wait| wait.phase == phase && is_awaited(wait));
             let any = of_kind.clone().next();
             of_kind.find(|wait| wait.subject.dispatch.is_some()).or(any).map(Wait::look)
         };

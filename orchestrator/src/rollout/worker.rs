@@ -23,6 +23,8 @@ use crate::rollout::step_ends::{Handed, StepEnds};
 use crate::rollout::waits::{Phase, Subject};
 use crate::rollout::{Group, OnStale, RequestShape, Sample};
 
+pub(crate) mod audited;
+
 /// The most failures of a step that are logged one by one. They tend to be alike, so later ones are logged
 /// when their number has doubled. All of them are counted.
 const FAILURES_LOGGED_MAX: usize = 8;
@@ -66,6 +68,7 @@ pub(crate) struct StepState {
     /// Groups that failed in this step.
     pub(crate) failures: AtomicUsize,
     pub(crate) step_ends: StepEnds,
+    pub(crate) audits: Arc<audited::Audits>,
 }
 
 impl StepState {
@@ -75,15 +78,14 @@ impl StepState {
             let handed = match decided {
                 Decided::Group(group) => {
                     if let Some(rejection) = &group.set_aside {
-                        context.meter.group_kept(&group);
                         context.config.gates.kept_if_short(rejection);
                     }
-                    context.meter.group_accepted(&group);
                     Handed::Group(group)
                 }
                 Decided::StepEnd(record) => {
                     context.count_probes();
-                    let metrics = self.step_ends.metrics(record, StepEnd::Reached, context);
+                    let bias = board.bias_after(record.step);
+                    let metrics = self.step_ends.metrics(record, StepEnd::Reached, bias, context);
                     context.meter.begin_step();
                     if let Some(early_stop) = metrics.guarded {
                         board.set_early_stop(early_stop);
@@ -175,6 +177,9 @@ impl AgentLoopWorker {
 
     /// Runs a group to its end. If the group panics, the group fails and the worker goes on.
     async fn run_group(&self, dispatch: Dispatch) -> (Dispatch, GroupEnd) {
+        if self.state.audits.takes(&dispatch) {
+            return Box::pin(self.run_audited(dispatch)).await;
+        }
         let graded = Mutex::new(Vec::new());
         let end = self.end_of_group(&dispatch, &graded).await;
         if !matches!(end, GroupEnd::Cancelled) {
@@ -185,7 +190,6 @@ impl AgentLoopWorker {
             let carried = CarriedGroup { graded, samples: Vec::new() };
             return (dispatch, GroupEnd::Carried(Box::new(carried)));
         }
-        self.context.meter.group_cut(&graded);
         (dispatch, GroupEnd::Cancelled)
     }
 
@@ -379,7 +383,6 @@ async fn judge(context: &StepContext, dispatch: &Dispatch, mut group: Group) -> 
     if group.set_aside.is_some() {
         return GroupEnd::SetAside(Box::new(group));
     }
-    context.meter.group_valid(&group);
     GroupEnd::Valid(Box::new(group))
 }
 

@@ -89,6 +89,7 @@ pub(super) fn rollout_config(recipe: &Recipe, run_id: &str, gates: Arc<Gates>) -
             grace: seconds(rollout.carry.grace),
         },
         bias_guard: rollout.bias_guard,
+        bias_audit: rollout.bias_audit,
         cache_salt: recipe.policy.update.cache_salt,
         timeouts: RolloutTimeouts {
             sample: seconds(timeouts.sample),
@@ -185,6 +186,7 @@ pub(super) fn validation_rollout_config(
         // A validation measures whatever version the servers have.
         staleness: Staleness { is_announced: false, ..config.staleness },
         bias_guard: None,
+        bias_audit: 0.0,
         // The means of a validation are taken over the scorer's own values.
         shaping: Shaping::default(),
         priority_new: match validation.priority {

@@ -19,8 +19,14 @@ const AGES_MAX: u64 = 16;
 
 /// The figures of the bias meter, by the names of their gauges. A figure that is not known is absent.
 fn bias(metrics: &StepMetrics) -> Vec<(&'static str, f64)> {
-    let lengths = metrics.length_bias.map(|bias| ("rolldock_length_bias", bias.ratio()));
-    lengths.into_iter().collect()
+    let reading = &metrics.bias;
+    let figures = [
+        (reading.length, "rolldock_length_bias", "rolldock_length_bias_error"),
+        (reading.accuracy, "rolldock_accuracy_bias", "rolldock_accuracy_bias_error"),
+        (reading.accept_rate, "rolldock_accept_rate_bias", "rolldock_accept_rate_bias_error"),
+    ];
+    let known = figures.into_iter().filter_map(|(bias, ratio, error)| Some((bias?, ratio, error)));
+    known.flat_map(|(bias, ratio, error)| [(ratio, bias.ratio()), (error, bias.standard_error)]).collect()
 }
 
 /// Buckets whose tokens move on to another one. They are gauges, and the other buckets are counters.

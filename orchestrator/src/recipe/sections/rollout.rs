@@ -48,6 +48,10 @@ pub struct Rollout {
     /// A guard against a preference of early stopping for short answers; off if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bias_guard: Option<BiasGuard>,
+    /// The share, from 0 to 1, of the groups that `first` cuts off and discards which run on, so that the bias can
+    /// be measured. They are never accepted, and no step waits for them.
+    #[serde(default)]
+    pub bias_audit: f64,
     /// How tokens are drawn.
     #[serde(default)]
     pub sampling: SamplingParams,

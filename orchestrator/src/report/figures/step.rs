@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::accepted::{Lengths, Rewards, SlowGroup};
 use super::{AcceptedGroups, FORMAT, rounded};
-use crate::rollout::{LengthBias, ServerLoad, StepCosts, StepMetrics};
+use crate::rollout::{BiasReading, ServerLoad, StepCosts, StepMetrics};
 
 /// What a step's metrics do not know.
 #[derive(Debug, Default)]
@@ -107,8 +107,13 @@ struct Samples {
 #[derive(Debug, Serialize)]
 struct Bias {
     length: f64,
+    length_error: f64,
     accepted_tokens: f64,
     dispatched_tokens: f64,
+    accuracy: Option<f64>,
+    accuracy_error: Option<f64>,
+    accept_rate: Option<f64>,
+    accept_rate_error: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -137,7 +142,7 @@ pub fn step_figures(metrics: &StepMetrics, accepted: &AcceptedGroups, written: &
         tokens: Some(metrics.tokens.buckets().into()),
         rewards: accepted.rewards(),
         lengths: accepted.lengths(),
-        bias: metrics.length_bias.map(bias),
+        bias: bias(&metrics.bias),
         staleness: Some(metrics.ages.clone()),
         servers: Some(
             costs.servers.iter().map(|(name, load)| (Arc::clone(name), Load::from(load))).collect(),
@@ -254,10 +259,17 @@ fn samples(metrics: &StepMetrics) -> Samples {
     }
 }
 
-fn bias(bias: LengthBias) -> Bias {
-    Bias {
-        length: rounded(bias.ratio()),
-        accepted_tokens: rounded(bias.accepted),
-        dispatched_tokens: rounded(bias.dispatched),
-    }
+fn bias(reading: &BiasReading) -> Option<Bias> {
+    let BiasReading { length, accuracy, accept_rate, .. } = reading;
+    let length = length.as_ref()?;
+    Some(Bias {
+        length: rounded(length.ratio()),
+        length_error: rounded(length.standard_error),
+        accepted_tokens: rounded(length.accepted),
+        dispatched_tokens: rounded(length.dispatched),
+        accuracy: accuracy.map(|bias| rounded(bias.ratio())),
+        accuracy_error: accuracy.map(|bias| rounded(bias.standard_error)),
+        accept_rate: accept_rate.map(|bias| rounded(bias.ratio())),
+        accept_rate_error: accept_rate.map(|bias| rounded(bias.standard_error)),
+    })
 }

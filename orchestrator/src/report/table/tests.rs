@@ -4,7 +4,8 @@ use std::sync::Arc;
 use rolldock_dispatch::{TokenTotals, Totals};
 
 use super::*;
-use crate::rollout::{Counts, EarlyStop, LengthBias, ServerLoad, StepCosts};
+use crate::rollout::bias::Unknown;
+use crate::rollout::{Bias, BiasReading, Counts, EarlyStop, ServerLoad, StepCosts};
 
 #[test]
 fn digits_are_grouped_by_three() {
@@ -32,6 +33,8 @@ fn large_step() -> StepMetrics {
         servers: servers.into(),
         ..StepCosts::default()
     };
+    let bias = Bias { accepted: 4096.0, dispatched: 4096.5, standard_error: 0.0123 };
+    let unknown = BiasReading::default();
     StepMetrics {
         step: 1000,
         end: StepEnd::OutOfBatches,
@@ -55,7 +58,7 @@ fn large_step() -> StepMetrics {
         },
         tokens_run: TokenTotals::default(),
         costs,
-        length_bias: Some(LengthBias { accepted: 4096.0, dispatched: 4096.5 }),
+        bias: BiasReading { length: Some(bias), accuracy: Some(bias), accept_rate: Some(bias), ..unknown },
         policy_version: 1000,
         ages: (0..12).map(|age| (age, 100)).collect::<BTreeMap<u64, u64>>(),
         guarded: Some(EarlyStop::Off),
@@ -73,5 +76,19 @@ fn a_table_fits_eighty_columns_and_splits_no_word() {
         ["(rollout.max_gen_batches)", "10.200.100.100:8000:", "gateway/models/qwen3-8b-base:", "40,000,000"]
     {
         assert!(table.contains(words), "{words} in\n{table}");
+    }
+}
+
+#[test]
+fn a_bias_has_its_standard_error_or_the_reason_why_it_is_not_known() {
+    let mut step = large_step();
+    let table = step_table(&step);
+    assert!(table.contains("1.00 ± 0.01 (accepted 4096 / dispatched 4096 tokens)"), "{table}");
+    for unknown in [Unknown::NotYet, Unknown::Unaudited, Unknown::Undecided { number: 1 << 20, step: 900 }] {
+        step.bias = BiasReading { unknown: Some(unknown), ..BiasReading::default() };
+        let table = step_table(&step);
+        assert!(table.contains("length bias   not known"), "{table}");
+        assert!(!table.contains("difficulty"), "{table}");
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
     }
 }

@@ -4,6 +4,7 @@ use rolldock_dispatch::invariants::Violation;
 use rolldock_dispatch::{Bucket, CarriedSample, Fate, StepEnd, Waste};
 
 use super::{Board, Decided, Dispatch, EndedStep, Requeued, Slot};
+use crate::rollout::bias::{Decision, GroupFigures};
 use crate::rollout::dispatches::SentOut;
 use crate::rollout::early_stop::{AtTarget, DecisionOrder};
 use crate::rollout::staleness::RETURNS_MAX;
@@ -132,6 +133,7 @@ impl Board {
             match rule.on_stale {
                 OnStale::Drop => {
                     self.dispatches.end(group.dispatch, Fate::Stale, Bucket::Wasted(Waste::Stale));
+                    self.missed(&group);
                     return;
                 }
                 OnStale::Requeue => return self.send_back(group),
@@ -146,18 +148,25 @@ impl Board {
     fn send_back(&mut self, group: Group) {
         // The next dispatch repeats the seeds with newer weights. Fresh seeds would favour short answers.
         let first_attempt = earliest_attempt(&group);
-        let Group { dispatch, number, prompt, returns, .. } = group;
-        if returns >= RETURNS_MAX {
-            self.dispatches.end(dispatch, Fate::Stale, Bucket::Wasted(Waste::Stale));
+        if group.returns >= RETURNS_MAX {
+            self.dispatches.end(group.dispatch, Fate::Stale, Bucket::Wasted(Waste::Stale));
+            self.missed(&group);
             return;
         }
+        let Group { dispatch, number, prompt, returns, .. } = group;
         self.dispatches.end_anew(dispatch, Fate::Stale, first_attempt, Waste::Stale);
         self.queue(number, Requeued::anew(dispatch, prompt, first_attempt, returns + 1));
+    }
+
+    /// Notes that a complete, valid group is not accepted.
+    fn missed(&mut self, group: &Group) {
+        self.dispatches.bias.decided(group.number, Decision::Missed(group.into()));
     }
 
     fn accept(&mut self, mut group: Group) {
         let bucket = if group.is_stale { Bucket::Stale } else { Bucket::Accepted };
         self.dispatches.end(group.dispatch, Fate::Accepted, bucket);
+        self.dispatches.bias.decided(group.number, Decision::Accepted(GroupFigures::from(&group)));
         group.step = self.step;
         *self.ages.entry(group.staleness).or_default() += 1;
         self.accepted_count += 1;
@@ -225,6 +234,8 @@ impl Board {
                 Some(Slot::Valid(group)) if self.config.on_stop == OnStop::Discard => {
                     self.undecided.remove(&number);
                     self.dispatches.end(group.dispatch, Fate::Cancelled, Bucket::Wasted(Waste::Cut));
+                    let decision = self.cut_as(Some(GroupFigures::from(&*group)));
+                    self.dispatches.bias.decided(number, decision);
                 }
                 Some(Slot::Valid(group)) => {
                     let held = (Bucket::Held, u64::MAX);

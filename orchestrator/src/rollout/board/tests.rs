@@ -85,6 +85,7 @@ fn config(early_stop: EarlyStop, on_stop: OnStop, launch: Launch) -> BoardConfig
         staleness: Staleness::default(),
         ledger_entries_max: 16,
         gates: Arc::default(),
+        audits: false,
     }
 }
 

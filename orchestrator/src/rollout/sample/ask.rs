@@ -44,7 +44,7 @@ impl Drop for InFlight<'_> {
             return;
         }
         self.context.engine.cancelled(&self.server, &self.request_id);
-        self.context.meter.cancelled(&self.server, self.samples, self.since.elapsed());
+        self.context.meter.cancelled(&self.server, self.samples);
     }
 }
 

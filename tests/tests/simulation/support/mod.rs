@@ -223,6 +223,7 @@ fn plain_config(seed: u64) -> RolloutConfig {
         staleness: Staleness::default(),
         carry: CarryLimits::default(),
         bias_guard: None,
+        bias_audit: 0.0,
         cache_salt: false,
         timeouts: RolloutTimeouts { sample: FAR, permit: FAR, reward: FAR, drain: Duration::from_secs(5) },
         ledger_entries_max: 64,

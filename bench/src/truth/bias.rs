@@ -1,0 +1,220 @@
+//! The bias meter against the true bias, in 40 configurations of early stops, launches, lengths and failures.
+//!
+//! Every run is a real rollout in virtual time, on an engine that takes 10 ms for a token and has room for all
+//! requests. Lengths and right answers are draws of the simulated model. So the groups that a step sent out are
+//! known with their results, those that were cut off or failed included.
+
+mod cases;
+mod run;
+
+use std::ops::Range;
+
+use cases::{Case, cases, told};
+use run::{Outcome, Reading, run};
+
+use crate::figures::{Bar, Figure};
+
+/// Runs of each configuration, and steps of a run.
+const SEEDS: u64 = 25;
+const SEEDS_QUICK: u64 = 2;
+const STEPS: u64 = 60;
+const STEPS_QUICK: u64 = 40;
+
+/// Steps within which a bias of 0.96 must be told from 1.
+const TOLD_STEPS: u64 = 100;
+
+/// A known ratio may differ from the truth by rounding.
+const ROUNDING: f64 = 1e-9;
+
+/// How many intervals cover the truth.
+#[derive(Debug, Clone, Copy, Default)]
+struct Coverage {
+    /// Figures without an estimate, and those of them that are the truth.
+    exact: u64,
+    exact_true: u64,
+    /// Figures with a standard error, and those whose interval of two standard errors has the truth in it.
+    estimated: u64,
+    covered: u64,
+    /// Runs that gave no figure.
+    unknown: u64,
+}
+
+impl Coverage {
+    fn add(&mut self, outcome: &Outcome) {
+        let Some(readings) = &outcome.readings else {
+            self.unknown += 1;
+            return;
+        };
+        for Reading { ratio, standard_error, truth } in readings {
+            let off = (ratio - truth).abs();
+            if *standard_error > 0.0 {
+                self.estimated += 1;
+                self.covered += u64::from(off <= 2.0 * standard_error);
+            } else {
+                self.exact += 1;
+                self.exact_true += u64::from(off <= ROUNDING);
+            }
+        }
+    }
+
+    fn join(&mut self, other: &Self) {
+        let Self { exact, exact_true, estimated, covered, unknown } = other;
+        self.exact += exact;
+        self.exact_true += exact_true;
+        self.estimated += estimated;
+        self.covered += covered;
+        self.unknown += unknown;
+    }
+
+    /// The share of all figures that are the truth or have it in their interval.
+    fn share(&self) -> f64 {
+        (self.exact_true + self.covered) as f64 / (self.exact + self.estimated).max(1) as f64
+    }
+
+    fn share_of_estimates(&self) -> f64 {
+        self.covered as f64 / self.estimated.max(1) as f64
+    }
+}
+
+/// The runs of one configuration.
+#[derive(Debug, Default)]
+struct Compared {
+    coverage: Coverage,
+    /// Means over the runs: the length bias as measured and in truth, and the standard error.
+    ratio: f64,
+    truth: f64,
+    standard_error: f64,
+    /// The greatest distance of a measured length bias from 1.
+    off_one: f64,
+    /// How often the bias guard has acted.
+    guarded: u64,
+}
+
+/// Runs a case with these seeds. Runs of one seed have the same prompts, so each case has seeds of its own.
+fn compare(case: &Case, seeds: Range<u64>, steps: u64) -> anyhow::Result<Compared> {
+    let runs = seeds.end - seeds.start;
+    let mut compared = Compared::default();
+    for seed in seeds {
+        let outcome = run(case, seed, steps)?;
+        compared.coverage.add(&outcome);
+        compared.guarded += outcome.guarded;
+        let Some([length, ..]) = &outcome.readings else { continue };
+        compared.ratio += length.ratio;
+        compared.truth += length.truth;
+        compared.standard_error += length.standard_error;
+        compared.off_one = compared.off_one.max((length.ratio - 1.0).abs());
+    }
+    let known = (runs - compared.coverage.unknown).max(1) as f64;
+    for mean in [&mut compared.ratio, &mut compared.truth, &mut compared.standard_error] {
+        *mean /= known;
+    }
+    Ok(compared)
+}
+
+/// In how many of the runs a bias was told from 1 within their steps, and the mean true bias.
+fn count_told(seeds: u64) -> anyhow::Result<(u64, f64)> {
+    let (mut told_apart, mut truth) = (0, 0.0);
+    for seed in 0..seeds {
+        let outcome = run(&told(), seed, TOLD_STEPS)?;
+        told_apart += u64::from(outcome.told_at.is_some());
+        truth += outcome.readings.map_or(f64::NAN, |[length, ..]| length.truth) / seeds as f64;
+    }
+    Ok((told_apart, truth))
+}
+
+/// The number of steps that an audit of all cut-off groups changes, and the number of tokens that the engine has
+/// finished and the run has counted nowhere.
+fn what_an_audit_changes(steps: u64) -> anyhow::Result<(usize, u64)> {
+    let without = run(&Case { audit: 0.0, ..told() }, 0, steps)?;
+    let with = run(&Case { audit: 1.0, ..told() }, 0, steps)?;
+    let changed = without.steps.iter().zip(&with.steps).filter(|(one, other)| one != other).count();
+    let gates_differ = without.gates != with.gates || without.steps.len() != with.steps.len();
+    let audit = |outcome: &Outcome| outcome.tokens.wasted.audit;
+    anyhow::ensure!(audit(&with) > 0 && audit(&without) == 0, "the audit has no tokens");
+    Ok((changed + usize::from(gates_differ), with.tokens_engine.abs_diff(with.tokens.generated)))
+}
+
+pub(super) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
+    let (seeds, steps) = if quick { (SEEDS_QUICK, STEPS_QUICK) } else { (SEEDS, STEPS) };
+    let (mut figures, mut all, mut guarded, mut off_one) = (Vec::new(), Coverage::default(), 0, 0.0_f64);
+    for (first, case) in (0..).step_by(SEEDS as usize).zip(cases()) {
+        let compared = compare(&case, first..first + seeds, steps)?;
+        let Compared { coverage, ratio, truth, standard_error, .. } = compared;
+        let name = case.name();
+        figures
+            .push(Figure::new(format!("{name}: length bias, measured and true"), ratio, "x").against(truth));
+        figures.push(Figure::new(format!("{name}: standard error"), standard_error, "x"));
+        figures.push(Figure::new(format!("{name}: true, or in the interval"), coverage.share(), "x"));
+        if case.is_unbiased() {
+            guarded += compared.guarded;
+        }
+        if case.is_fifo() {
+            off_one = off_one.max(compared.off_one);
+        }
+        all.join(&coverage);
+    }
+    let exact = all.exact_true as f64 / all.exact.max(1) as f64;
+    let (told_apart, truth) = count_told(if quick { 1 } else { SEEDS })?;
+    let told_apart = told_apart as f64 / if quick { 1.0 } else { SEEDS as f64 };
+    let fully = Bar::AtLeast(1.0);
+    let (changed, uncounted) = what_an_audit_changes(steps)?;
+    figures.extend([
+        Figure::new("estimates whose interval has the truth in it", all.share_of_estimates(), "x")
+            .bar(Bar::Within(0.93, 0.98)),
+        Figure::new("all figures: true, or in the interval", all.share(), "x").bar(Bar::Within(0.93, 0.98)),
+        Figure::new("figures without an estimate that are the truth", exact, "x").bar(fully),
+        Figure::new("runs without a figure", all.unknown as f64, "runs").bar(Bar::AtMost(0.0)),
+        Figure::new("fifo: greatest distance from 1.00", off_one, "x").bar(Bar::AtMost(0.005)),
+        Figure::new("acts of the guard in unbiased modes", guarded as f64, "acts").bar(Bar::AtMost(0.0)),
+        Figure::new("first, 64 groups, audit of 10 %: true length bias", truth, "x")
+            .bar(Bar::Within(0.95, 0.97)),
+        Figure::new("the same: runs that tell it from 1.00 within 100 steps", told_apart, "x").bar(fully),
+        Figure::new("steps that an audit of 100 % changes", changed as f64, "steps").bar(Bar::AtMost(0.0)),
+        Figure::new("tokens of finished requests that are counted nowhere then", uncounted as f64, "tokens")
+            .bar(Bar::AtMost(0.0)),
+    ]);
+    Ok(figures)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The meter in every configuration, with fewer runs than `rolldock-bench truth`.
+    #[test]
+    fn the_meter_tells_the_truth_in_every_configuration() {
+        let mut all = Coverage::default();
+        for (first, case) in (0..).step_by(SEEDS as usize).zip(cases()) {
+            let compared = compare(&case, first..first + SEEDS_QUICK, STEPS_QUICK).unwrap();
+            let (name, coverage) = (case.name(), compared.coverage);
+            assert_eq!(coverage.unknown, 0, "{name}: {compared:?}");
+            assert_eq!(coverage.exact, coverage.exact_true, "{name}: {compared:?}");
+            if case.is_unbiased() {
+                assert_eq!(compared.guarded, 0, "{name}: {compared:?}");
+                assert!((compared.ratio - 1.0).abs() < 1e-12, "{name}: {compared:?}");
+                assert!((compared.truth - 1.0).abs() < 0.02, "{name}: {compared:?}");
+            } else {
+                assert!(compared.truth < 0.99, "{name}: {compared:?}");
+            }
+            if case.is_fifo() {
+                assert!(compared.off_one <= 0.005, "{name}: {compared:?}");
+            }
+            all.join(&coverage);
+        }
+        assert!(all.estimated > 100, "{all:?}");
+        assert!((0.9..=0.99).contains(&all.share_of_estimates()), "{} of {all:?}", all.share_of_estimates());
+    }
+
+    #[test]
+    fn an_audit_counts_for_the_meter_and_for_nothing_else() {
+        assert_eq!(what_an_audit_changes(10).unwrap(), (0, 0));
+    }
+
+    #[test]
+    fn a_bias_of_0_96_is_told_from_none_within_100_steps() {
+        let outcome = run(&told(), 0, TOLD_STEPS).unwrap();
+        let [length, ..] = outcome.readings.unwrap();
+        assert!((0.94..0.98).contains(&length.truth), "{length:?}");
+        assert!(outcome.told_at.is_some(), "{length:?}");
+    }
+}

@@ -1,0 +1,110 @@
+//! The configurations.
+
+use rolldock::rollout::{EarlyStop, Launch, OnStop};
+
+/// How a run collects its groups, and what the simulated model is like.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Case {
+    pub(super) early_stop: EarlyStop,
+    pub(super) on_stop: OnStop,
+    pub(super) launch: Launch,
+    /// Groups of a step.
+    pub(super) target: usize,
+    /// Prompts of a generation batch for each group of a step.
+    pub(super) oversampling: f64,
+    /// The standard deviation of the logarithm of a response's length.
+    pub(super) sigma: f64,
+    /// How many times as long wrong responses are as right ones.
+    pub(super) wrong_factor: f64,
+    /// The share of groups that fail.
+    pub(super) failing: f64,
+    /// The share of cut-off groups that is audited.
+    pub(super) audit: f64,
+}
+
+const CASE: Case = Case {
+    early_stop: EarlyStop::First,
+    on_stop: OnStop::Discard,
+    launch: Launch::Batch,
+    target: 16,
+    oversampling: 2.0,
+    sigma: 0.4,
+    wrong_factor: 1.0,
+    failing: 0.0,
+    audit: 0.3,
+};
+
+const LIGHT_TAIL: f64 = 0.4;
+const HEAVY_TAIL: f64 = 0.9;
+const FAILING: f64 = 0.03;
+
+/// The case in which a bias of 0.96 must be told from none.
+pub(super) fn told() -> Case {
+    Case { target: 64, oversampling: 1.75, audit: 0.1, ..CASE }
+}
+
+/// All cases: 24 of `first` with `discard`, whose bias is estimated, and 16 of modes that accept every valid
+/// group or decide in dispatch order.
+pub(super) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for oversampling in [1.5, 2.0, 4.0] {
+        for sigma in [LIGHT_TAIL, HEAVY_TAIL] {
+            for wrong_factor in [1.0, 2.0] {
+                for failing in [0.0, FAILING] {
+                    cases.push(Case { oversampling, sigma, wrong_factor, failing, ..CASE });
+                }
+            }
+        }
+    }
+    let unbiased = [
+        (EarlyStop::Fifo, OnStop::Requeue, Launch::Batch, 2.0, LIGHT_TAIL),
+        (EarlyStop::Fifo, OnStop::Requeue, Launch::OnDemand, 2.0, HEAVY_TAIL),
+        (EarlyStop::Fifo, OnStop::Discard, Launch::Batch, 2.0, HEAVY_TAIL),
+        (EarlyStop::Fifo, OnStop::Discard, Launch::Batch, 4.0, LIGHT_TAIL),
+        (EarlyStop::Off, OnStop::Requeue, Launch::Batch, 1.5, HEAVY_TAIL),
+        (EarlyStop::Off, OnStop::Discard, Launch::Batch, 4.0, LIGHT_TAIL),
+        (EarlyStop::First, OnStop::Requeue, Launch::OnDemand, 2.0, LIGHT_TAIL),
+        (EarlyStop::First, OnStop::Carry, Launch::OnDemand, 2.0, HEAVY_TAIL),
+    ];
+    for (early_stop, on_stop, launch, oversampling, sigma) in unbiased {
+        for failing in [0.0, FAILING] {
+            cases.push(Case {
+                early_stop,
+                on_stop,
+                launch,
+                oversampling,
+                sigma,
+                wrong_factor: 2.0,
+                failing,
+                ..CASE
+            });
+        }
+    }
+    cases
+}
+
+impl Case {
+    /// Whether the mode prefers no group.
+    pub(super) fn is_unbiased(&self) -> bool {
+        !self.cuts_for_good()
+    }
+
+    /// Whether groups that are cut off are never decided.
+    pub(super) fn cuts_for_good(&self) -> bool {
+        self.early_stop == EarlyStop::First && self.on_stop == OnStop::Discard
+    }
+
+    pub(super) fn is_fifo(&self) -> bool {
+        self.early_stop == EarlyStop::Fifo
+    }
+
+    pub(super) fn name(&self) -> String {
+        let Self { early_stop, on_stop, launch, oversampling, failing, .. } = self;
+        let launch =
+            if *launch == Launch::OnDemand { "on demand".to_owned() } else { format!("{oversampling}x") };
+        let tail = if self.sigma > LIGHT_TAIL { "heavy tail" } else { "light tail" };
+        let wrong = if self.wrong_factor > 1.0 { ", wrong answers long" } else { "" };
+        let failing = if *failing > 0.0 { ", 3 % fail" } else { "" };
+        format!("{early_stop}, {on_stop}, {launch}, {tail}{wrong}{failing}")
+    }
+}

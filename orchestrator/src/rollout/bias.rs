@@ -1,0 +1,289 @@
+//! Whether the groups that a run accepts differ from those that it sent out: in length, in accuracy, and in the
+//! share that passes the filter. An early stop can prefer groups that end early, which are short and easy.
+//!
+//! # What is compared
+//! The meter follows each dispatch number from its first dispatch to its last decision. The numbers that a step
+//! sends out first are the step's *cohort*. Each figure divides a mean over the groups that were accepted (for
+//! the accept rate: that ended before a cut) by the mean over all groups of the same cohorts that are valid (for
+//! the accept rate: all groups), in whatever way they ended. Filtered groups count for the accept rate alone,
+//! because responses of valid and of filtered groups differ in length.
+//!
+//! # What is known, and what is estimated
+//! A cohort counts when all of its numbers are decided, and cohorts count in their order. So nothing is guessed
+//! about work that is under way: a prompt that is requeued, carried or held is decided sooner or later, and until
+//! then the figures only come with a lag. Three kinds of numbers have no result of their own:
+//!
+//! - Numbers that a mode in dispatch order passes over at its cut. Their place decided that, and not their
+//!   length, so they are left out.
+//! - Numbers that [`EarlyStop::First`](crate::rollout::EarlyStop::First) cuts off and discards. A random share
+//!   of them is [audited](Decision::Audited), and their mean stands for all that were cut off. If none is
+//!   audited, nothing is known of them, and there is no figure.
+//! - Numbers that failed. They count as a random sample of all, which adds to the standard error.
+//!
+//! # Invariants
+//! - If no number was cut off or failed, the standard error is 0. If the accepted groups are then all the valid
+//!   ones, the ratio is exactly 1.
+//! - The meter has neither clock nor randomness: its state is the fold of [`BiasMeter::sent`],
+//!   [`BiasMeter::audit_began`], [`BiasMeter::decided`] and [`BiasMeter::close`].
+//!
+//! # Bounded
+//! The meter has the sums of the last [`WINDOW`] cohorts, and one decision for each number of at most
+//! `LAG_MAX` later cohorts.
+
+mod figures;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::rollout::Group;
+use figures::CohortSums;
+
+/// The number of cohorts that the figures cover, which is a number of steps.
+pub const WINDOW: usize = 100;
+/// The most cohorts that are not complete. Beyond that, the meter no longer waits for the first of them.
+const LAG_MAX: usize = 100;
+
+/// What the meter knows of a complete group.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct GroupFigures {
+    /// Number of samples.
+    pub samples: u32,
+    /// Response tokens of all samples.
+    pub tokens: u64,
+    /// The sum of the samples' accuracies: the number of right samples.
+    pub right: f64,
+}
+
+impl From<&Group> for GroupFigures {
+    fn from(group: &Group) -> Self {
+        Self {
+            samples: group.samples.len() as u32,
+            tokens: group.tokens(),
+            right: group.samples.iter().map(|sample| f64::from(sample.acc)).sum(),
+        }
+    }
+}
+
+/// The last decision about a dispatch number.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub enum Decision {
+    /// The group was accepted.
+    Accepted(GroupFigures),
+    /// The group is complete and valid, and was not accepted because of the time at which it ended.
+    Missed(GroupFigures),
+    /// The group is complete, and a gate rejected it.
+    Filtered,
+    /// The step had enough groups before this one in dispatch order.
+    PassedOver,
+    /// There will be no complete group, for another reason than a cut.
+    Failed,
+    /// The group was cut off, and nothing more will be known of it.
+    Cut,
+    /// The group was cut off and has run on to its end; `None` if a gate then rejected it.
+    Audited(Option<GroupFigures>),
+}
+
+/// The numbers that a step sent out first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Cohort {
+    step: u64,
+    /// The first of its numbers; the others follow it.
+    first: u64,
+    decisions: Vec<Option<Decision>>,
+    undecided: usize,
+}
+
+/// One figure of the meter.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Bias {
+    /// The mean over what was accepted.
+    pub accepted: f64,
+    /// The mean over what was sent out.
+    pub dispatched: f64,
+    /// The standard error of the [ratio](Self::ratio); 0 if nothing had to be estimated.
+    pub standard_error: f64,
+}
+
+impl Bias {
+    /// The bias: 1 is unbiased. Below 1, the accepted groups have less of the quantity than those sent out.
+    pub fn ratio(&self) -> f64 {
+        self.accepted / self.dispatched
+    }
+
+    /// The interval of two standard errors around the ratio.
+    pub fn interval(&self) -> (f64, f64) {
+        let (ratio, reach) = (self.ratio(), 2.0 * self.standard_error);
+        (ratio - reach, ratio + reach)
+    }
+}
+
+/// Why there is no figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unknown {
+    /// Too few groups are decided.
+    NotYet,
+    /// Groups were cut off, and none of them is audited.
+    Unaudited,
+    /// A number has been undecided for so long that its cohort was given up.
+    Undecided {
+        /// The number.
+        number: u64,
+        /// The step that sent it out first.
+        step: u64,
+    },
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotYet => write!(f, "not known yet"),
+            Self::Unaudited => write!(f, "not known without rollout.bias_audit: groups are cut off for good"),
+            Self::Undecided { number, step } => {
+                write!(f, "not known: dispatch number {number} of step {step} is still undecided")
+            }
+        }
+    }
+}
+
+/// All figures of the meter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct BiasReading {
+    /// Mean response length, tokens.
+    pub length: Option<Bias>,
+    /// Mean accuracy of the samples of valid groups.
+    pub accuracy: Option<Bias>,
+    /// The share of groups that pass the filter.
+    pub accept_rate: Option<Bias>,
+    /// The first and the last step whose cohorts the figures cover; `None` before the first one.
+    pub steps: Option<(u64, u64)>,
+    /// Why there are no figures; `None` if there are.
+    pub unknown: Option<Unknown>,
+}
+
+/// The meter; see the [module](self).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct BiasMeter {
+    /// Whether a share of the groups that are cut off is audited.
+    audits: bool,
+    open: VecDeque<Cohort>,
+    /// Numbers that were cut off and run on.
+    under_audit: BTreeSet<u64>,
+    window: VecDeque<CohortSums>,
+    /// The undecided number of the last cohort that was given up, and its step.
+    given_up: Option<(u64, u64)>,
+}
+
+impl BiasMeter {
+    /// A meter without a cohort. `audits` says whether a share of the groups that are cut off is audited.
+    pub fn new(audits: bool) -> Self {
+        Self {
+            audits,
+            open: VecDeque::new(),
+            under_audit: BTreeSet::new(),
+            window: VecDeque::new(),
+            given_up: None,
+        }
+    }
+
+    /// Notes that `step` has sent out `number` for the first time. Numbers come in their order.
+    pub fn sent(&mut self, step: u64, number: u64) {
+        let follows = |cohort: &&mut Cohort| {
+            cohort.step == step && cohort.first + cohort.decisions.len() as u64 == number
+        };
+        match self.open.back_mut().filter(follows) {
+            Some(cohort) => {
+                cohort.decisions.push(None);
+                cohort.undecided += 1;
+            }
+            None => self.open.push_back(Cohort { step, first: number, decisions: vec![None], undecided: 1 }),
+        }
+    }
+
+    /// Notes that `number` was cut off and runs on: its cut is not its last decision.
+    pub fn audit_began(&mut self, number: u64) {
+        if self.undecided(number).is_some_and(|(_, place)| place.is_none()) {
+            self.under_audit.insert(number);
+        }
+    }
+
+    /// Notes the last decision about `number`. Only the first such call counts. A number that the meter does
+    /// not follow is left out.
+    pub fn decided(&mut self, number: u64, decision: Decision) {
+        if decision == Decision::Cut && self.under_audit.contains(&number) {
+            return;
+        }
+        self.under_audit.remove(&number);
+        if let Some((undecided, place)) = self.undecided(number)
+            && place.is_none()
+        {
+            *place = Some(decision);
+            *undecided -= 1;
+        }
+    }
+
+    /// Notes the end of an audit; `None` if the group failed or was cut off again.
+    pub fn audit_ended(&mut self, number: u64, decision: Option<Decision>) {
+        self.under_audit.remove(&number);
+        self.decided(number, decision.unwrap_or(Decision::Cut));
+    }
+
+    /// Goes on in another process, in which no audit of an earlier one runs on.
+    pub fn resumed(&mut self) {
+        for number in std::mem::take(&mut self.under_audit) {
+            self.decided(number, Decision::Cut);
+        }
+    }
+
+    /// The place of a number in its cohort, and the cohort's count of undecided numbers.
+    fn undecided(&mut self, number: u64) -> Option<(&mut usize, &mut Option<Decision>)> {
+        let after = self.open.partition_point(|cohort| cohort.first <= number);
+        let cohort = self.open.get_mut(after.checked_sub(1)?)?;
+        let place = cohort.decisions.get_mut(usize::try_from(number - cohort.first).ok()?)?;
+        Some((&mut cohort.undecided, place))
+    }
+
+    /// Counts the cohorts that are complete, up to that of `step`, which sends out no more numbers.
+    pub fn close(&mut self, step: u64) {
+        while let Some(cohort) = self.open.pop_front_if(|first| first.undecided == 0 && first.step <= step) {
+            self.window.push_back(CohortSums::new(cohort.step, &cohort.decisions));
+            if self.window.len() > WINDOW {
+                self.window.pop_front();
+            }
+            self.given_up = None;
+        }
+        while self.open.len() > LAG_MAX {
+            let Some(cohort) = self.open.pop_front() else { break };
+            let place = cohort.decisions.iter().position(Option::is_none).unwrap_or(0);
+            self.given_up = Some((cohort.first + place as u64, cohort.step));
+            // Cohorts on both sides of a gap would not be a sample of all cohorts.
+            self.window.clear();
+        }
+    }
+
+    /// The figures of the cohorts that are complete.
+    pub fn reading(&self) -> BiasReading {
+        let (Some(first), Some(last)) = (self.window.front(), self.window.back()) else {
+            let undecided = self.given_up.map(|(number, step)| Unknown::Undecided { number, step });
+            return BiasReading { unknown: undecided.or(Some(Unknown::NotYet)), ..BiasReading::default() };
+        };
+        let steps = Some((first.step, last.step));
+        let sums = CohortSums::total(&self.window);
+        if let Some(unknown) = sums.unknown(self.audits) {
+            return BiasReading { steps, unknown: Some(unknown), ..BiasReading::default() };
+        }
+        let length = sums.bias(&sums.length);
+        BiasReading {
+            length,
+            accuracy: sums.bias(&sums.accuracy),
+            accept_rate: sums.bias(&sums.accept_rate),
+            steps,
+            unknown: length.is_none().then_some(Unknown::NotYet),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! The sums of cohorts, and the ratios with their standard errors.
+//!
+//! Every figure is a quotient of two totals: tokens by samples, right samples by samples, valid groups by
+//! groups. With the totals `A` and `B` over the complete groups, and `a` and `b` over the `n` audited ones of
+//! the `C` that were cut off, the mean over all groups is `m = (A + C/n a) / (B + C/n b)`. This is the combined
+//! ratio estimator of survey sampling, with the cut-off groups as a stratum of which `n` were drawn without
+//! replacement. With the residual `e = x - m y` of a group with the values `x` and `y`, its variance is
+//! `(C (C - n)/n s2 + f q) / (B + C/n b)^2`: `s2` is the sample variance of `e` over audited groups, `q` its mean
+//! square over complete groups, and `f` the number of groups that failed.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Bias, Decision, GroupFigures, Unknown};
+
+/// The fewest groups from which a standard error is estimated, and the fewest of them that are valid.
+const GROUPS_MIN: u64 = 30;
+const VALID_MIN: u64 = 20;
+
+/// Sums over groups of two quantities and of their products. A group of which both are 0 need not be added.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+struct Sums {
+    x: f64,
+    y: f64,
+    xx: f64,
+    xy: f64,
+    yy: f64,
+}
+
+impl Sums {
+    fn add(&mut self, x: f64, y: f64) {
+        self.join(&Self { x, y, xx: x * x, xy: x * y, yy: y * y });
+    }
+
+    fn join(&mut self, other: &Self) {
+        let Self { x, y, xx, xy, yy } = other;
+        self.x += x;
+        self.y += y;
+        self.xx += xx;
+        self.xy += xy;
+        self.yy += yy;
+    }
+
+    /// The sum of the residuals `x - mean y`, and the sum of their squares.
+    fn residuals(&self, mean: f64) -> (f64, f64) {
+        let squares = self.xx - 2.0 * mean * self.xy + mean * mean * self.yy;
+        // Rounding may leave a negative sum of squares.
+        (self.x - mean * self.y, squares.max(0.0))
+    }
+}
+
+/// The sums of one figure.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Figure {
+    /// Over what was accepted.
+    accepted: Sums,
+    /// Over all complete groups that were not cut off.
+    complete: Sums,
+    /// Over audited groups.
+    audited: Sums,
+}
+
+impl Figure {
+    fn join(&mut self, other: &Self) {
+        self.accepted.join(&other.accepted);
+        self.complete.join(&other.complete);
+        self.audited.join(&other.audited);
+    }
+}
+
+/// The sums of one cohort, or of several.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct CohortSums {
+    pub(super) step: u64,
+    /// Complete groups that were not cut off.
+    complete: u64,
+    failed: u64,
+    /// Groups that were cut off for good.
+    cut: u64,
+    /// Those of them that have run on to their end, and the valid ones of these.
+    audited: u64,
+    audited_valid: u64,
+    pub(super) length: Figure,
+    pub(super) accuracy: Figure,
+    pub(super) accept_rate: Figure,
+}
+
+impl CohortSums {
+    /// The sums of a cohort. In dispatch order, only the numbers before the first that was passed over belong to
+    /// it: of those after it, only the ones that ended early have a decision.
+    pub(super) fn new(step: u64, decisions: &[Option<Decision>]) -> Self {
+        let mut sums = Self { step, ..Self::default() };
+        let passed_over = decisions.iter().position(|decision| *decision == Some(Decision::PassedOver));
+        let end = passed_over.unwrap_or(decisions.len());
+        for (place, decision) in decisions.iter().enumerate() {
+            let Some(decision) = decision else { continue };
+            match decision {
+                Decision::Accepted(group) => {
+                    sums.add_valid(group, |figure, x, y| {
+                        figure.accepted.add(x, y);
+                        figure.complete.add(x, y);
+                    });
+                    sums.complete += 1;
+                }
+                Decision::Missed(group) => {
+                    sums.add_valid(group, |figure, x, y| figure.complete.add(x, y));
+                    sums.complete += 1;
+                }
+                Decision::Filtered if place < end => {
+                    sums.accept_rate.accepted.add(0.0, 1.0);
+                    sums.accept_rate.complete.add(0.0, 1.0);
+                    sums.complete += 1;
+                }
+                Decision::Failed if place < end => sums.failed += 1,
+                Decision::Filtered | Decision::Failed | Decision::PassedOver => {}
+                Decision::Cut => sums.cut += 1,
+                Decision::Audited(ended) => sums.add_audited(ended.as_ref()),
+            }
+        }
+        sums
+    }
+
+    fn add_valid(&mut self, group: &GroupFigures, mut add: impl FnMut(&mut Figure, f64, f64)) {
+        let samples = f64::from(group.samples);
+        add(&mut self.length, group.tokens as f64, samples);
+        add(&mut self.accuracy, group.right, samples);
+        add(&mut self.accept_rate, 1.0, 1.0);
+    }
+
+    fn add_audited(&mut self, valid: Option<&GroupFigures>) {
+        self.cut += 1;
+        self.audited += 1;
+        match valid {
+            Some(group) => {
+                self.add_valid(group, |figure, x, y| figure.audited.add(x, y));
+                self.audited_valid += 1;
+            }
+            None => self.accept_rate.audited.add(0.0, 1.0),
+        }
+    }
+
+    /// The sums of all these cohorts.
+    pub(super) fn total(cohorts: &VecDeque<Self>) -> Self {
+        let mut total = Self::default();
+        for cohort in cohorts {
+            let Self { step, complete, failed, cut, audited, audited_valid, .. } = cohort;
+            total.step = *step;
+            total.complete += complete;
+            total.failed += failed;
+            total.cut += cut;
+            total.audited += audited;
+            total.audited_valid += audited_valid;
+            total.length.join(&cohort.length);
+            total.accuracy.join(&cohort.accuracy);
+            total.accept_rate.join(&cohort.accept_rate);
+        }
+        total
+    }
+
+    /// Why these groups give no figures; `None` if they do.
+    pub(super) fn unknown(&self, audits: bool) -> Option<Unknown> {
+        if self.cut > 0 && self.audited == 0 && !audits {
+            return Some(Unknown::Unaudited);
+        }
+        let is_sampled = self.cut > self.audited;
+        let too_few_audited = self.audited < GROUPS_MIN || self.audited_valid < VALID_MIN;
+        let too_few_complete = self.failed > 0 && self.complete < GROUPS_MIN;
+        (is_sampled && too_few_audited || too_few_complete).then_some(Unknown::NotYet)
+    }
+
+    /// The figure with its standard error; `None` if nothing was accepted, or if the mean is 0.
+    pub(super) fn bias(&self, figure: &Figure) -> Option<Bias> {
+        let Figure { accepted, complete, audited } = figure;
+        // Each audited group stands for this number of groups that were cut off.
+        let stands_for = if self.audited > 0 { self.cut as f64 / self.audited as f64 } else { 0.0 };
+        let (x, y) = (complete.x + stands_for * audited.x, complete.y + stands_for * audited.y);
+        if accepted.y <= 0.0 || x <= 0.0 || y <= 0.0 {
+            return None;
+        }
+        let dispatched = x / y;
+        let variance =
+            self.variance_of_cut(audited, dispatched) + self.variance_of_failed(complete, dispatched);
+        let mean = accepted.x / accepted.y;
+        let standard_error = mean / dispatched * (variance.sqrt() / y) / dispatched;
+        Some(Bias { accepted: mean, dispatched, standard_error })
+    }
+
+    fn variance_of_cut(&self, audited: &Sums, mean: f64) -> f64 {
+        let (cut, drawn) = (self.cut as f64, self.audited as f64);
+        if self.audited < 2 || self.cut <= self.audited {
+            return 0.0;
+        }
+        let (sum, squares) = audited.residuals(mean);
+        let spread = (squares - sum * sum / drawn).max(0.0) / (drawn - 1.0);
+        cut * (cut - drawn) / drawn * spread
+    }
+
+    fn variance_of_failed(&self, complete: &Sums, mean: f64) -> f64 {
+        if self.complete == 0 {
+            return 0.0;
+        }
+        let (_, squares) = complete.residuals(mean);
+        self.failed as f64 * squares / self.complete as f64
+    }
+}

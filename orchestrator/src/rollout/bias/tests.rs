@@ -1,0 +1,162 @@
+use super::*;
+
+fn group(tokens: u64, right: f64) -> GroupFigures {
+    GroupFigures { samples: 2, tokens, right }
+}
+
+/// A meter after one cohort for each list of decisions, with the steps and the numbers counted from 1 and 0.
+fn after(audits: bool, cohorts: &[Vec<Decision>]) -> BiasMeter {
+    let mut meter = BiasMeter::new(audits);
+    let mut number = 0;
+    for (step, decisions) in (1..).zip(cohorts) {
+        let first = number;
+        for _ in decisions {
+            meter.sent(step, number);
+            number += 1;
+        }
+        for (number, decision) in (first..).zip(decisions) {
+            meter.decided(number, *decision);
+        }
+        meter.close(step);
+    }
+    meter
+}
+
+#[test]
+fn groups_that_are_all_decided_are_known_exactly() {
+    let cohort = vec![
+        Decision::Accepted(group(100, 1.0)),
+        Decision::Filtered,
+        Decision::Accepted(group(300, 1.5)),
+        Decision::Accepted(group(201, 0.5)),
+    ];
+    let reading = after(false, &[cohort.clone(), cohort]).reading();
+    assert_eq!((reading.steps, reading.unknown), (Some((1, 2)), None));
+    for bias in [reading.length, reading.accuracy, reading.accept_rate] {
+        let bias = bias.unwrap();
+        assert_eq!((bias.ratio(), bias.standard_error), (1.0, 0.0), "{bias:?}");
+    }
+    assert_eq!(reading.length.unwrap().accepted, 601.0 / 6.0);
+    assert_eq!(reading.accept_rate.unwrap().dispatched, 0.75);
+}
+
+#[test]
+fn a_cohort_counts_when_its_last_number_is_decided() {
+    let mut meter = BiasMeter::new(false);
+    for number in 0..3 {
+        meter.sent(1, number);
+    }
+    meter.sent(2, 3);
+    meter.decided(2, Decision::Accepted(group(10, 1.0)));
+    meter.decided(0, Decision::Accepted(group(20, 1.0)));
+    meter.decided(3, Decision::Accepted(group(1000, 1.0)));
+    meter.close(2);
+    assert_eq!(meter.reading().unknown, Some(Unknown::NotYet), "number 1 may be longer than any other");
+    meter.decided(1, Decision::Accepted(group(900, 1.0)));
+    meter.decided(1, Decision::Failed);
+    meter.close(1);
+    assert_eq!(meter.reading().length.unwrap().dispatched, 930.0 / 6.0, "step 2 may send out more");
+    meter.close(2);
+    assert_eq!(meter.reading().steps, Some((1, 2)));
+}
+
+#[test]
+fn what_is_passed_over_in_dispatch_order_is_no_evidence() {
+    let prefix = vec![Decision::Accepted(group(100, 1.0)), Decision::Filtered];
+    let behind = [Decision::PassedOver, Decision::Filtered, Decision::Failed, Decision::PassedOver];
+    let alone = after(false, std::slice::from_ref(&prefix)).reading();
+    let reading = after(false, &[[prefix, behind.to_vec()].concat()]).reading();
+    assert_eq!(reading, alone, "of the groups behind it, only those that ended early have a decision");
+}
+
+#[test]
+fn audited_groups_stand_for_all_that_were_cut_off() {
+    let short = || (0..40).map(|place| Decision::Accepted(group(90 + place % 21, 1.0)));
+    let long = |place: u64| group(280 + place % 41, 1.0);
+    let sampled =
+        (0..60).map(|place| if place < 30 { Decision::Cut } else { Decision::Audited(Some(long(place))) });
+    let cohort: Vec<Decision> = short().chain(sampled).collect();
+    let bias = after(true, std::slice::from_ref(&cohort)).reading().length.unwrap();
+    assert!((bias.accepted - 50.0).abs() < 1.0 && (bias.dispatched - 110.0).abs() < 2.0, "{bias:?}");
+    assert!(bias.standard_error > 0.0 && bias.standard_error < 0.01, "{bias:?}");
+
+    let all = (0..60).map(|place| Decision::Audited(Some(long(place))));
+    let complete = after(true, &[short().chain(all).collect()]).reading().length.unwrap();
+    assert_eq!(complete.standard_error, 0.0, "nothing is left to be estimated");
+    assert!((complete.ratio() - bias.ratio()).abs() < 2.0 * bias.standard_error);
+
+    // Cut-off groups that a gate would have rejected do not count as responses.
+    let filtered = (0..60).map(|place| match place {
+        0..30 => Decision::Audited(None),
+        place => Decision::Audited(Some(long(place))),
+    });
+    let half = after(true, &[short().chain(filtered).collect()]).reading();
+    assert!((half.length.unwrap().dispatched - (40.0 * 50.0 + 30.0 * 150.0) / 70.0).abs() < 2.0);
+    assert_eq!(half.accept_rate.unwrap().dispatched, 0.7);
+}
+
+#[test]
+fn what_is_not_known_has_no_number() {
+    let cut = vec![Decision::Accepted(group(100, 1.0)), Decision::Cut];
+    let unknown = |audits: bool, cohort: Vec<Decision>| {
+        let reading = after(audits, &[cohort]).reading();
+        assert!(reading.length.is_none() && reading.accuracy.is_none() && reading.accept_rate.is_none());
+        reading.unknown
+    };
+    assert_eq!(unknown(false, cut.clone()), Some(Unknown::Unaudited));
+    assert_eq!(unknown(true, cut.clone()), Some(Unknown::NotYet));
+    let few = [cut, vec![Decision::Audited(Some(group(100, 1.0))); 5]].concat();
+    assert_eq!(unknown(true, few), Some(Unknown::NotYet));
+    assert_eq!(unknown(false, vec![Decision::Filtered]), Some(Unknown::NotYet));
+    let failed = vec![Decision::Accepted(group(100, 1.0)), Decision::Failed];
+    assert_eq!(unknown(false, failed), Some(Unknown::NotYet), "one group tells nothing of the other");
+}
+
+#[test]
+fn failed_groups_widen_the_interval() {
+    let groups = (0..100).map(|place| Decision::Accepted(group(50 + place, 1.0)));
+    let sound = after(false, &[groups.clone().collect()]).reading().length.unwrap();
+    let failing = groups.chain(std::iter::repeat_n(Decision::Failed, 4)).collect();
+    let failing = after(false, &[failing]).reading().length.unwrap();
+    assert_eq!((sound.standard_error, failing.ratio()), (0.0, 1.0));
+    assert!(failing.standard_error > 0.001 && failing.standard_error < 0.01, "{failing:?}");
+}
+
+#[test]
+fn an_audit_is_the_last_decision_of_a_group_that_was_cut_off() {
+    let mut meter = BiasMeter::new(true);
+    (0..3).for_each(|number| meter.sent(1, number));
+    for number in 0..3 {
+        meter.audit_began(number);
+        meter.decided(number, Decision::Cut);
+    }
+    meter.close(1);
+    assert_eq!(meter.reading().steps, None, "three audits are under way");
+    meter.audit_ended(0, Some(Decision::Audited(None)));
+    meter.audit_ended(1, None);
+    // Another process goes on, without the third audit.
+    let mut meter: BiasMeter = serde_json::from_str(&serde_json::to_string(&meter).unwrap()).unwrap();
+    meter.resumed();
+    meter.close(1);
+    assert_eq!(meter.reading().steps, Some((1, 1)));
+}
+
+#[test]
+fn a_number_that_is_never_decided_ends_the_figures_and_not_the_memory() {
+    let mut meter = BiasMeter::new(false);
+    let all = 3 * LAG_MAX as u64;
+    for step in 1..=all {
+        meter.sent(step, step);
+        if step != 5 {
+            meter.decided(step, Decision::Accepted(group(step, 1.0)));
+        }
+        meter.close(step);
+        assert!(meter.open.len() <= LAG_MAX && meter.window.len() <= WINDOW);
+        if step == 5 + LAG_MAX as u64 {
+            assert_eq!(meter.given_up, Some((5, 5)));
+        }
+    }
+    assert_eq!(meter.reading().steps, Some((all - WINDOW as u64 + 1, all)), "it goes on behind the gap");
+    meter.decided(5, Decision::Accepted(group(1, 1.0)));
+    meter.decided(10 * all, Decision::Filtered);
+}
