@@ -86,7 +86,7 @@ pub(crate) enum Decided {
     /// A group was accepted.
     Group(Box<Group>),
     /// A step reached its target, and the next one continues with the groups in flight.
-    StepEnd(EndedStep),
+    StepEnd(Box<EndedStep>),
 }
 
 /// A step that has ended.

@@ -85,7 +85,7 @@ impl StepState {
                 Decided::StepEnd(record) => {
                     context.count_probes();
                     let bias = board.bias_after(record.step);
-                    let metrics = self.step_ends.metrics(record, StepEnd::Reached, bias, context);
+                    let metrics = self.step_ends.metrics(*record, StepEnd::Reached, bias, context);
                     context.meter.begin_step();
                     if let Some(early_stop) = metrics.guarded {
                         board.set_early_stop(early_stop);
@@ -366,10 +366,10 @@ async fn judge(context: &StepContext, dispatch: &Dispatch, mut group: Group) -> 
         }
     }
     group.set_aside = verdict.err();
-    if let Some(rejection) = &group.set_aside {
-        if !rejection.yields {
-            return GroupEnd::Filtered(counted_as(rejection));
-        }
+    if let Some(rejection) = &group.set_aside
+        && !rejection.yields
+    {
+        return GroupEnd::Filtered(counted_as(rejection));
     }
     let rewards = context.config.shaping.normalised(&rewards);
     for (sample, reward) in group.samples.iter_mut().zip(&rewards) {

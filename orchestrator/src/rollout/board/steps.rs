@@ -179,7 +179,7 @@ impl Board {
             Some(last) if self.step < last => {
                 self.release_set_aside(0);
                 let record = self.record();
-                self.decided.push_back(Decided::StepEnd(record));
+                self.decided.push_back(Decided::StepEnd(Box::new(record)));
                 self.dispatches.end_step(self.step, StepEnd::Reached);
                 self.enter(self.step_after(self.step));
                 self.send_back_stale();
