@@ -14,6 +14,7 @@ use rolldock_queue::{
     RowHandle, Share, Take, TaskSpec, TransferQueue,
 };
 use serde_json::{Value, json};
+use tokio_util::task::TaskTracker;
 
 fn open(dir: Option<&Path>) -> TransferQueue {
     let config = QueueConfig {
@@ -283,7 +284,7 @@ async fn values_never_go_back_and_are_never_mixed() {
         let partition = declared(&queue, &["t"]).await;
         let handles = partition.put(Put::group("g", rows(4, 0)), None).await.unwrap();
         let done = Arc::new(AtomicBool::new(false));
-        let reading = tokio::spawn({
+        let reading = TaskTracker::new().spawn({
             let (partition, handles, done) = (partition.clone(), handles.clone(), Arc::clone(&done));
             async move {
                 let (mut last, mut looks) = (0, 0);
