@@ -42,7 +42,7 @@ impl LedgerState {
         self.open.values()
     }
 
-    /// Accepted dispatches that are not [settled](Record::Settled), oldest first.
+    /// Accepted dispatches that are not [settled](crate::Record::Settled), oldest first.
     pub fn accepted(&self) -> impl Iterator<Item = &DispatchRecord> {
         self.accepted.values().map(|accepted| &accepted.dispatch)
     }
