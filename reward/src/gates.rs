@@ -246,7 +246,7 @@ impl Gates {
         }
     }
 
-    /// The same gates with counters of their own, which start at zero.
+    /// Returns a copy of the gates that counts separately, from zero.
     pub fn with_own_counts(&self) -> Self {
         let gates = self.gates.iter();
         let outside = self.outside.iter();
