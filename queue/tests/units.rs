@@ -352,8 +352,14 @@ async fn rows_in_memory_that_died_while_the_controller_was_away_are_lost_and_not
     let first = client.units().await.unwrap()[0].card.unit.clone();
     client.drain_unit(&first).await.unwrap();
     announce(&controller, &living, "living").await;
-    // The rows of the first unit have moved to the unit that stays alive.
-    until(async || living.queue.partition(BLOBS).unwrap().stats().rows == 4).await;
+    // The controller knows that the rows of the first unit have moved to the unit that stays alive: their
+    // copies are there before it does.
+    until(async || {
+        let units = client.units().await.unwrap();
+        units.iter().all(|unit| unit.card.unit != first || unit.chunks == 0)
+    })
+    .await;
+    assert_eq!(living.queue.partition(BLOBS).unwrap().stats().rows, 4);
     client.forget_unit(&first).await.unwrap();
     dying.die().await;
     let dying = Server::unit(&controller, None).await;
