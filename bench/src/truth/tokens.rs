@@ -21,8 +21,9 @@ use crate::rollout::{FleetShape, Mode, config};
 
 mod engines;
 mod lives;
+mod over_lives;
 
-use lives::run;
+use lives::{VALIDATED_AFTER, run};
 
 const FLEET: FleetShape = FleetShape { servers: 3, mixed: false };
 /// The number of groups of a step.
@@ -144,6 +145,8 @@ pub(crate) struct Outcome {
     /// The sums of what the steps of both lives counted, each for itself.
     pub(crate) by_steps: TokenTotals,
     pub(crate) by_engines: u64,
+    /// The steps of both lives that the bias meter covers, which agree with the groups that were handed on.
+    pub(crate) bias_steps: u64,
 }
 
 impl Outcome {
@@ -189,12 +192,15 @@ mod tests {
     /// at the end of a run.
     fn check(early_stop: EarlyStop) {
         let (mut run_buckets, mut step_buckets) = ([0; 18], [0; 18]);
+        let (mut cases, mut with_bias) = (0, 0);
         for case in Case::all().into_iter().filter(|case| case.early_stop == early_stop) {
             let outcome = run(case).unwrap();
             println!("{}: {:?}", case.name(), outcome.tokens);
             if let Err(violation) = outcome.check() {
                 panic!("{}: {violation}: {outcome:?}", case.name());
             }
+            cases += 1;
+            with_bias += usize::from(outcome.bias_steps > VALIDATED_AFTER);
             let (of_run, of_steps) = (outcome.tokens.to_counts(), outcome.by_steps.to_counts());
             run_buckets = std::array::from_fn(|place| run_buckets[place] + of_run[place]);
             step_buckets = std::array::from_fn(|place| step_buckets[place] + of_steps[place]);
@@ -205,6 +211,8 @@ mod tests {
         for (bucket, tokens) in TokenTotals::from_counts(step_buckets).buckets() {
             assert!(tokens > 0 || absent.contains(&bucket), "no case puts a token into {bucket}");
         }
+        // Without an audit there are no figures of `first` with `discard`.
+        assert!(2 * with_bias > cases, "the bias is known in {with_bias} of {cases} cases");
         let of_runs = TokenTotals::from_counts(run_buckets);
         assert_eq!((of_runs.in_flight, of_runs.earlier), (0, 0), "every life has ended");
     }

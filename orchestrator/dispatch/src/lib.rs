@@ -3,7 +3,7 @@
 //! A *dispatch* sends out a prompt group once. It has an id ([`DispatchId`]), belongs to one data-set row
 //! ([`PromptUid`]), ends with exactly one [`Fate`], and may leave tokens ([`CarriedSample`]) from which the
 //! next dispatch of the prompt continues. [`Totals`] counts dispatches by fate, [`TokenTotals`] response tokens by
-//! what became of them.
+//! what became of them. [`bias`] says how the groups that were accepted differ from those that were sent out.
 //!
 //! # Invariants
 //! The functions in [`invariants`] check the invariants, for `debug_assert!`, property tests and the fault
@@ -13,6 +13,7 @@
 //! This crate decides nothing: the rollout's board decides fates. It writes nothing: the ledger stores these
 //! types.
 
+pub mod bias;
 mod fate;
 pub mod invariants;
 mod prompt;

@@ -1,5 +1,7 @@
 //! Records as bytes: the kind, then the fields. Integers are LEB128, and a text has its length before it.
 
+mod bias;
+
 use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, TokenTotals, interned_reason};
 
 use super::{
@@ -41,6 +43,10 @@ impl Encoder {
         }
         self.number(end as u64);
         self.0.extend_from_slice(&text.as_bytes()[..end]);
+    }
+
+    fn float(&mut self, number: f64) {
+        self.0.extend_from_slice(&number.to_le_bytes());
     }
 
     fn place(&mut self, place: &TokensPlace) {
@@ -87,6 +93,16 @@ impl<'a> Decoder<'a> {
 
     pub(super) fn number_u32(&mut self) -> Result<u32, Expected> {
         u32::try_from(self.number()?).map_err(|_| "an integer of 32 bits")
+    }
+
+    fn eight(&mut self) -> Result<[u8; 8], Expected> {
+        let mut eight = [0; 8];
+        eight.copy_from_slice(self.bytes(8)?);
+        Ok(eight)
+    }
+
+    fn float(&mut self) -> Result<f64, Expected> {
+        self.eight().map(f64::from_le_bytes)
     }
 
     pub(super) fn text(&mut self) -> Result<&'a str, Expected> {
@@ -159,6 +175,15 @@ pub(super) fn encode(record: &Record, into: &mut Encoder) {
         }
         Record::Tokens(tokens) => encode_tokens(tokens, into),
         Record::Meters(meters) => encode_meters(meters, into),
+        Record::Bias { number, event } => {
+            into.byte(12);
+            into.number(*number);
+            bias::encode(event, into);
+        }
+        Record::Rule { early_stop } => {
+            into.byte(13);
+            into.text(early_stop);
+        }
     }
 }
 
@@ -285,6 +310,8 @@ pub(super) fn decode(from: &mut Decoder<'_>) -> Result<Record, Expected> {
         }
         10 => decode_tokens(from).map(Record::Tokens),
         11 => decode_meters(from).map(Record::Meters),
+        12 => Ok(Record::Bias { number: from.number()?, event: bias::decode(from)? }),
+        13 => Ok(Record::Rule { early_stop: from.text()?.into() }),
         _ => Err("a known kind of record"),
     }
 }
@@ -311,9 +338,7 @@ fn decode_gate(from: &mut Decoder<'_>) -> Result<GateRecord, Expected> {
 fn decode_meters(from: &mut Decoder<'_>) -> Result<MetersRecord, Expected> {
     let mut accept_rate = [0; 2];
     for bits in &mut accept_rate {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(from.bytes(8)?);
-        *bits = u64::from_le_bytes(bytes);
+        *bits = u64::from_le_bytes(from.eight()?);
     }
     let (overlong_dropped, overlong_truncated, gates) = (from.number()?, from.number()?, from.number()?);
     if gates > GATES_MAX {
@@ -328,11 +353,7 @@ fn decode_dispatch(from: &mut Decoder<'_>) -> Result<DispatchRecord, Expected> {
         id: from.id()?,
         number: from.number()?,
         parent: from.number()?.checked_sub(1).map(DispatchId),
-        prompt_uid: {
-            let mut uid = [0_u8; 8];
-            uid.copy_from_slice(from.bytes(8)?);
-            PromptUid(u64::from_le_bytes(uid))
-        },
+        prompt_uid: PromptUid(u64::from_le_bytes(from.eight()?)),
         row: from.number()?,
         visit: from.number_u32()?,
         step: from.number()?,

@@ -25,7 +25,7 @@ pub struct DispatchHistory {
 }
 
 /// The requested dispatches of a ledger, and its state.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct History {
     /// The requested dispatches, oldest first.
     pub dispatches: Vec<DispatchHistory>,

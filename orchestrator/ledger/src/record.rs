@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rolldock_dispatch::bias::BiasEvent;
 use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, TokenTotals};
 use serde::{Deserialize, Serialize};
 
@@ -137,7 +138,7 @@ pub struct MetersRecord {
 }
 
 /// One record.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Record {
     /// The first record of the ledger.
     Run(RunRecord),
@@ -181,6 +182,19 @@ pub enum Record {
     Tokens(TokenTotals),
     /// See [`MetersRecord`]; written when it has changed.
     Meters(MetersRecord),
+    /// What the bias meter learns of a dispatch number. A decision comes before the end of its dispatch. That a
+    /// number is sent out and that a step ends have records of their own.
+    Bias {
+        /// The number.
+        number: u64,
+        /// What has happened to it.
+        event: BiasEvent,
+    },
+    /// The early-stop mode that the bias guard has set, by its name in recipes.
+    Rule {
+        /// The name.
+        early_stop: Arc<str>,
+    },
 }
 
 impl Record {

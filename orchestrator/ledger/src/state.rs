@@ -6,6 +6,7 @@ mod reconcile;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rolldock_dispatch::bias::BiasMeter;
 use rolldock_dispatch::invariants::{conservation, token_conservation};
 use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, TokenTotals, Totals};
 
@@ -65,7 +66,7 @@ struct Accepted {
 }
 
 /// The state after all records that were applied.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct LedgerState {
     run: Option<RunRecord>,
     lives: u32,
@@ -94,6 +95,9 @@ pub struct LedgerState {
     /// The last dispatch that was accepted, until its tokens are counted.
     last_accepted: Option<DispatchId>,
     meters: Option<MetersRecord>,
+    bias: BiasMeter,
+    /// The early-stop mode that the bias guard has set.
+    rule: Option<Arc<str>>,
 }
 
 impl LedgerState {
@@ -143,6 +147,14 @@ impl LedgerState {
             }
             Record::Meters(meters) => {
                 self.meters = Some(meters.clone());
+                Ok(())
+            }
+            Record::Bias { number, event } => {
+                self.bias.learn(*number, *event);
+                Ok(())
+            }
+            Record::Rule { early_stop } => {
+                self.rule = Some(Arc::clone(early_stop));
                 Ok(())
             }
         }
@@ -208,6 +220,9 @@ impl LedgerState {
             }
         }
         self.queued.remove(&number);
+        if parent.is_none() {
+            self.bias.sent(dispatch.step, number);
+        }
         for totals in [&mut self.totals, &mut step.totals] {
             totals.dispatched += 1;
             totals.in_flight += 1;
@@ -331,6 +346,7 @@ impl LedgerState {
             return Err(contradiction(format!("step={} ends and has not begun", ended.step)));
         };
         step.end = Some(ended.end);
+        self.bias.close(ended.step);
         Ok(())
     }
 

@@ -7,7 +7,8 @@ use rolldock_dispatch::StepEnd;
 use super::new_table;
 use super::numbers::{grouped, share};
 use super::tokens::token_words;
-use crate::rollout::{Bias, BiasReading, StepMetrics};
+use crate::dispatch::bias::{Bias, BiasReading};
+use crate::rollout::StepMetrics;
 
 /// Maximum number of servers that are listed one by one. A larger fleet is summarised.
 const SERVERS_LISTED_MAX: usize = 16;

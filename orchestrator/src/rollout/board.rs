@@ -356,9 +356,10 @@ impl Board {
         self.config.early_stop
     }
 
-    /// Changes the rule by which groups are accepted from now on.
+    /// Changes the rule by which groups are accepted from now on, as the bias guard asks.
     pub(crate) fn set_early_stop(&mut self, early_stop: EarlyStop) {
         self.config.early_stop = early_stop;
+        self.dispatches.note_rule(early_stop);
     }
 }
 

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rolldock_dispatch::bias::BiasReading;
 use rolldock_dispatch::{TokenTotals, Totals};
 
-use crate::rollout::BiasReading;
 use crate::rollout::board::{Board, Counts};
 use crate::rollout::meter::{Meter, StepCosts};
 use crate::rollout::outage::RewardWatch;
@@ -56,7 +56,7 @@ impl RolloutView {
 
     /// The bias of accepted groups, up to the last step whose groups are all decided.
     pub fn bias(&self) -> BiasReading {
-        self.board.lock().dispatches().bias.reading()
+        self.board.lock().dispatches().bias()
     }
 
     /// The waits that are open.

@@ -15,11 +15,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use rolldock_dispatch::bias::{BiasEvent, BiasMeter, BiasReading, Decision};
 use rolldock_dispatch::invariants::{Violation, conservation};
 use rolldock_dispatch::{Bucket, DispatchId, Fate, Position, PromptUid, StepEnd, TokenTotals, Totals, Waste};
 
 use crate::data::Prompt;
-use crate::rollout::bias::BiasMeter;
+use crate::rollout::EarlyStop;
 use crate::rollout::tokens::TokenBook;
 use rolldock_ledger::{
     DispatchRecord, KeptGroup, LedgerWriter, MetersRecord, Record, Sequence, StepEndRecord, StepRecord,
@@ -54,7 +55,9 @@ pub struct Dispatches {
     tokens: Arc<TokenBook>,
     journal: Option<LedgerWriter>,
     /// Follows each number to its last decision.
-    pub(crate) bias: BiasMeter,
+    bias: BiasMeter,
+    /// Whether a share of the groups that are cut off is audited.
+    audits: bool,
 }
 
 /// A prompt that is sent out.
@@ -86,7 +89,8 @@ impl Dispatches {
             entries_max,
             tokens: Arc::default(),
             journal: None,
-            bias: BiasMeter::new(audits),
+            bias: BiasMeter::default(),
+            audits,
         }
     }
 
@@ -96,10 +100,11 @@ impl Dispatches {
     }
 
     /// Continues from the state that an earlier process left.
-    pub(crate) fn restore(&mut self, next_id: u64, run: Totals, tokens: TokenTotals) {
+    pub(crate) fn restore(&mut self, next_id: u64, run: Totals, tokens: TokenTotals, bias: BiasMeter) {
         self.next_id = next_id;
         self.run = run;
         self.tokens.restore(tokens);
+        self.bias = bias;
     }
 
     /// Where tokens are counted.
@@ -136,8 +141,31 @@ impl Dispatches {
         self.write(|| Record::Step(StepRecord { step, target, policy_version }));
     }
 
-    /// Notes that a step has ended.
-    pub(crate) fn end_step(&self, step: u64, end: StepEnd) {
+    /// Notes that the bias guard has changed the rule at which steps stop.
+    pub(crate) fn note_rule(&self, early_stop: EarlyStop) {
+        self.write(|| Record::Rule { early_stop: early_stop.to_string().into() });
+    }
+
+    /// Notes what the bias meter learns of a dispatch number. A decision is noted before the dispatch ends, so
+    /// that no end in the ledger lacks it.
+    pub(crate) fn note_bias(&mut self, number: u64, event: BiasEvent) {
+        self.bias.learn(number, event);
+        self.write(|| Record::Bias { number, event });
+    }
+
+    /// Notes the last decision about a dispatch number: see [`Self::note_bias`].
+    pub(crate) fn decided(&mut self, number: u64, decision: Decision) {
+        self.note_bias(number, BiasEvent::Decided(decision));
+    }
+
+    /// The bias up to the last step whose groups are all decided.
+    pub fn bias(&self) -> BiasReading {
+        self.bias.reading(self.audits)
+    }
+
+    /// Notes that a step has ended, and sends out no more new prompts.
+    pub(crate) fn end_step(&mut self, step: u64, end: StepEnd) {
+        self.bias.close(step);
         self.write(|| Record::Tokens(self.tokens.run()));
         self.write(|| Record::StepEnd(StepEndRecord { step, end }));
     }

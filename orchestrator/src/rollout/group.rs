@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rolldock_dispatch::bias::GroupFigures;
 use rolldock_dispatch::{DispatchId, FinishReason, Spent, VersionSpan};
 use rolldock_reward::{Parts, Rejection};
 
@@ -93,5 +94,15 @@ impl Group {
     /// Oldest policy version in the group.
     pub fn policy_version_min(&self) -> u64 {
         self.samples.iter().map(|sample| sample.policy_version_min).min().unwrap_or(0)
+    }
+}
+
+impl From<&Group> for GroupFigures {
+    fn from(group: &Group) -> Self {
+        Self {
+            samples: group.samples.len() as u32,
+            tokens: group.tokens(),
+            right: group.samples.iter().map(|sample| f64::from(sample.acc)).sum(),
+        }
     }
 }

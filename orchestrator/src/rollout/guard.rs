@@ -1,13 +1,14 @@
 //! What the run does when early stopping is seen to prefer short answers.
 //!
-//! The [meter](crate::rollout::bias) compares the mean length of accepted responses with that of all dispatched
+//! The [meter](rolldock_dispatch::bias) compares the mean length of accepted responses with that of all dispatched
 //! responses. When the first is below the second by more than a set share, and this is no accident (the
 //! interval of two standard errors lies below the share too), the run changes to a rule that does not depend
 //! on length, and reports the change. It does nothing while the bias is not known.
 
+use rolldock_dispatch::bias::Bias;
 use serde::{Deserialize, Serialize};
 
-use crate::rollout::{Bias, EarlyStop};
+use crate::rollout::EarlyStop;
 
 /// When the guard acts, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
@@ -36,6 +37,22 @@ pub enum GuardAction {
 pub(crate) struct GuardState {
     in_long_round: bool,
     has_switched: bool,
+}
+
+impl GuardState {
+    /// The state after the guard has set this rule in an earlier process.
+    pub(crate) fn after_rule(guard: &BiasGuard, configured: EarlyStop, rule: EarlyStop) -> Self {
+        let has_changed = rule != configured;
+        Self {
+            in_long_round: has_changed && guard.action == GuardAction::LongRound && rule == EarlyStop::Off,
+            has_switched: has_changed && guard.action == GuardAction::Fifo && rule == EarlyStop::Fifo,
+        }
+    }
+
+    /// Whether the guard has replaced the rule of the recipe.
+    pub(crate) fn has_changed_the_rule(&self) -> bool {
+        self.in_long_round || self.has_switched
+    }
 }
 
 impl BiasGuard {
@@ -71,6 +88,8 @@ impl BiasGuard {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
     use super::*;
 
     const BIASED: Option<Bias> = Some(Bias { accepted: 85.0, dispatched: 100.0, standard_error: 0.02 });
@@ -97,5 +116,22 @@ mod tests {
         assert_eq!(guard.after_step(&mut state, EarlyStop::First, BIASED), Some(EarlyStop::Off));
         assert_eq!(guard.after_step(&mut state, EarlyStop::First, FAIR), Some(EarlyStop::First));
         assert_eq!(guard.after_step(&mut state, EarlyStop::First, FAIR), None);
+    }
+
+    #[test]
+    fn the_next_process_goes_on_with_the_rule_that_was_set() {
+        let guard = BiasGuard { share: 0.1, action: GuardAction::Fifo };
+        let rule = EarlyStop::named(&EarlyStop::Fifo.to_string()).unwrap();
+        let mut state = GuardState::after_rule(&guard, EarlyStop::First, rule);
+        assert!(state.has_changed_the_rule());
+        assert_eq!(guard.after_step(&mut state, EarlyStop::First, BIASED), None, "it has switched for good");
+
+        let guard = BiasGuard { share: 0.1, action: GuardAction::LongRound };
+        let rule = EarlyStop::named("off").unwrap();
+        let mut state = GuardState::after_rule(&guard, EarlyStop::First, rule);
+        assert_eq!(guard.after_step(&mut state, EarlyStop::First, FAIR), Some(EarlyStop::First));
+        let state = GuardState::after_rule(&guard, EarlyStop::First, EarlyStop::First);
+        assert!(!state.has_changed_the_rule(), "the long round was over");
+        assert_eq!(EarlyStop::named("fairest"), None);
     }
 }

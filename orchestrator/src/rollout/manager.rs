@@ -1,7 +1,9 @@
 //! The public entry: one call collects the groups of one step, or of several steps without a cut.
 
+mod resume;
+
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
@@ -14,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::engine::Engine;
-use crate::rollout::board::{Board, Counts, Restored};
+use crate::rollout::board::{Board, Counts};
 use crate::rollout::control::{RolloutControl, RolloutView};
 use crate::rollout::grading::{Grades, Grading};
 use crate::rollout::guard::GuardState;
@@ -29,7 +31,6 @@ use crate::rollout::worker::audited::Audits;
 use crate::rollout::worker::{AgentLoopWorker, Signals, StepState};
 use crate::rollout::{Group, OnStop, PromptFeed, RolloutConfig, RolloutError, invariants};
 use crate::scope::Scope;
-use rolldock_ledger::LedgerWriter;
 
 /// The groups of a step, and its metrics.
 #[derive(Debug)]
@@ -95,17 +96,6 @@ impl AgentLoopManager {
             priority_new: config.priority_new,
             config: Arc::new(config),
         }
-    }
-
-    /// Writes the fate of every dispatch into `journal`, and continues from where an earlier process left the
-    /// run.
-    pub fn keep_journal(&mut self, journal: LedgerWriter, restored: Option<Restored>) {
-        let mut board = self.board.lock();
-        if let Some(restored) = restored {
-            self.step = board.restore(restored);
-            self.policy_version.store(board.policy_version(), Ordering::Relaxed);
-        }
-        board.keep_journal(journal);
     }
 
     /// The step that the next call collects first.
@@ -245,8 +235,11 @@ impl AgentLoopManager {
         ended?;
         drawn?;
         let end = self.step_end(record.counts, interrupted);
-        self.board.lock().dispatches().end_step(record.step, end);
-        let bias = self.board.lock().bias_after(record.step);
+        let bias = {
+            let mut board = self.board.lock();
+            board.note_step_end(record.step, end);
+            board.dispatches().bias()
+        };
         let metrics = state.step_ends.metrics(record, end, bias, &context);
         if let Some(early_stop) = metrics.guarded {
             self.board.lock().set_early_stop(early_stop);

@@ -23,7 +23,6 @@
 //! `tokio::time`, so that tests can pause it.
 
 mod accept_rate;
-pub mod bias;
 mod board;
 mod carry;
 mod config;
@@ -52,7 +51,6 @@ mod waits;
 mod watchdog;
 mod worker;
 
-pub use bias::{Bias, BiasReading};
 pub use board::{Counts, Hold, Restored};
 pub use carry::CarriedGroup;
 pub use config::{CarryLimits, RolloutConfig, RolloutTimeouts};

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::{Deserialize, Serialize};
 
 /// When a step ends; [`crate::rollout`] says how.
@@ -19,6 +21,14 @@ pub enum EarlyStop {
     Fifo,
     /// The step ends when every group that was sent out has ended.
     Off,
+}
+
+impl EarlyStop {
+    /// The mode with this name; `None` if there is none.
+    pub fn named(name: &str) -> Option<Self> {
+        let name: StrDeserializer<'_, ValueError> = name.into_deserializer();
+        Self::deserialize(name).ok()
+    }
 }
 
 impl fmt::Display for EarlyStop {

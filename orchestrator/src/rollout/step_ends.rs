@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rolldock_dispatch::bias::BiasReading;
 use rolldock_dispatch::{StepEnd, TokenTotals, Totals};
 use tokio::time::Instant;
 
@@ -14,7 +15,7 @@ use crate::rollout::guard::GuardState;
 use crate::rollout::meter::StepCosts;
 use crate::rollout::sample::StepContext;
 use crate::rollout::timeline::StepTimeline;
-use crate::rollout::{BiasReading, EarlyStop, Group};
+use crate::rollout::{EarlyStop, Group};
 
 /// What a step did.
 #[derive(Debug, Clone)]

@@ -84,7 +84,7 @@ impl StepState {
                 }
                 Decided::StepEnd(record) => {
                     context.count_probes();
-                    let bias = board.bias_after(record.step);
+                    let bias = board.dispatches().bias();
                     let metrics = self.step_ends.metrics(*record, StepEnd::Reached, bias, context);
                     context.meter.begin_step();
                     if let Some(early_stop) = metrics.guarded {

@@ -9,11 +9,12 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::{BoxFuture, ready};
 use rolldock::data::Prompt;
+use rolldock::dispatch::bias::{Bias, BiasReading};
 use rolldock::dispatch::{TokenTotals, Totals};
 use rolldock::engine::{Engine, EngineError, FinishReason, GenerateRequest, Generation, SampleOutput};
 use rolldock::rollout::{
-    AgentLoopManager, Bias, BiasGuard, BiasReading, Grade, Grader, Grading, GuardAction, OnStop, PromptFeed,
-    RequestShape, RolloutConfig, RolloutOutput, RolloutParts, StepMetrics, sample_seed,
+    AgentLoopManager, BiasGuard, Grade, Grader, Grading, GuardAction, OnStop, PromptFeed, RequestShape,
+    RolloutConfig, RolloutOutput, RolloutParts, StepMetrics, sample_seed,
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, ServerSpec};

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rolldock::data::TextCodec;
 use rolldock::dispatch::TokenTotals;
+use rolldock::dispatch::bias::BiasReading;
 use rolldock::ledger::{
     FORMAT, LedgerConfig, LedgerWriter, LifeRecord, Opened, QueueRecord, Record, RunRecord, read_carried,
 };
@@ -18,12 +19,13 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::engines::{Engines, PERMITS, Slow};
+use super::over_lives::{Accepted, compare};
 use super::{Case, FLEET, Outcome, TARGET, VALIDATED_PROMPTS};
 use crate::rollout::PROMPT_TOKENS;
 use crate::workload::{LastToken, Numbered};
 
 /// The step after which the first life validates, and the last step of the second life.
-const VALIDATED_AFTER: u64 = 2;
+pub(super) const VALIDATED_AFTER: u64 = 2;
 const STEPS: u64 = 6;
 /// When the first life is interrupted, in virtual time since its validation.
 const INTERRUPTED_AFTER: Duration = Duration::from_millis(400);
@@ -41,6 +43,7 @@ struct Run {
     dir: tempfile::TempDir,
     version: u64,
     by_steps: TokenTotals,
+    accepted: Accepted,
     /// What the gates had counted when the last life ended.
     gates: Vec<GateCounts>,
     scope: Scope,
@@ -170,6 +173,8 @@ impl Run {
             match one {
                 Handed::Group(group) => {
                     let (dispatch, uid) = (group.dispatch, group.prompt.uid);
+                    let lengths = group.samples.iter().map(|sample| sample.response_ids.len() as u64);
+                    self.accepted.insert(group.number, (lengths.sum(), group.samples.len()));
                     self.queue.push(QueueRecord::new(dispatch, group.number, group.step, uid));
                 }
                 Handed::StepEnd(metrics) => self.count(&metrics.tokens),
@@ -205,7 +210,7 @@ impl Run {
     }
 
     /// One life of the run. The first one is interrupted.
-    async fn live(&mut self, life: u32) -> anyhow::Result<TokenTotals> {
+    async fn live(&mut self, life: u32) -> anyhow::Result<(TokenTotals, BiasReading)> {
         let scope = self.scope.child();
         let (mut manager, prompts, writer) = self.begin(life, &scope)?;
         let validated_after = (manager.next_step() - 1).max(VALIDATED_AFTER);
@@ -218,12 +223,12 @@ impl Run {
             "the first life has come to step {} before it was interrupted",
             manager.next_step()
         );
-        let tokens = manager.view().run_tokens();
+        let (tokens, bias) = (manager.view().run_tokens(), manager.view().bias());
         self.gates = manager.gate_counts();
         scope.close(Duration::from_secs(1)).await;
         drop(manager);
         writer.close()?;
-        Ok(tokens)
+        Ok((tokens, bias))
     }
 }
 
@@ -242,13 +247,15 @@ pub(super) fn run(case: Case) -> anyhow::Result<Outcome> {
             dir: tempfile::tempdir()?,
             version: 0,
             by_steps: TokenTotals::default(),
+            accepted: Accepted::new(),
             gates: Vec::new(),
             scope: scope.clone(),
         };
         run.live(1).await?;
-        let tokens = run.live(2).await?;
+        let (tokens, bias) = run.live(2).await?;
+        let bias_steps = compare(&bias, &run.accepted, run.dir.path())?;
         let by_engines = run.engines.generated();
         scope.close(Duration::from_secs(1)).await;
-        Ok(Outcome { tokens, by_steps: run.by_steps, by_engines })
+        Ok(Outcome { tokens, by_steps: run.by_steps, by_engines, bias_steps })
     })
 }

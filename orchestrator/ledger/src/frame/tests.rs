@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use proptest::prelude::*;
+use rolldock_dispatch::bias::{BiasEvent, Decision, GroupFigures};
 use rolldock_dispatch::{DispatchId, Fate, Position, StepEnd, TokenTotals};
 use rolldock_frames::HEAD_BYTES;
 
@@ -81,6 +82,21 @@ fn all_kinds() -> Vec<Record> {
         Fate::Held,
         Fate::Failed("server=a was lost, ünd so weiter".to_owned()),
     ];
+    let group = GroupFigures { samples: u32::MAX, tokens: u64::MAX, right: 0.1 };
+    let decisions = [
+        Decision::Accepted(group),
+        Decision::Missed(group),
+        Decision::Filtered,
+        Decision::PassedOver,
+        Decision::Failed,
+        Decision::Cut,
+        Decision::Audited(None),
+        Decision::Audited(Some(group)),
+    ];
+    let others = [BiasEvent::AuditBegan, BiasEvent::AuditLost, BiasEvent::TakenBack];
+    let events = decisions.map(BiasEvent::Decided).into_iter().chain(others);
+    records.extend(events.map(|event| Record::Bias { number: u64::MAX, event }));
+    records.push(Record::Rule { early_stop: "fifo".into() });
     records.extend(fates.map(|fate| Record::end(id, fate)));
     let ends = [StepEnd::Reached, StepEnd::OutOfBatches, StepEnd::OutOfPrompts, StepEnd::Interrupted];
     records.extend(ends.map(|end| Record::StepEnd(StepEndRecord { step: 5, end })));

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use rolldock_dispatch::bias::BiasMeter;
 use rolldock_dispatch::{DispatchId, Fate, Position, StepEnd, TokenTotals, Totals};
 
 use super::{LedgerState, QueuedPrompt, StepState};
@@ -23,7 +24,7 @@ pub struct OpenStep {
 }
 
 /// Where a run continues.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Resumption {
     /// Records that must be appended and synced before anything else. After that the queue may forget all of
     /// its records.
@@ -56,6 +57,10 @@ pub struct Resumption {
     pub run_tokens: TokenTotals,
     /// What the run has measured; `None` if it has measured nothing yet.
     pub meters: Option<MetersRecord>,
+    /// The bias meter, which follows no number that was lost with the process.
+    pub bias: BiasMeter,
+    /// The early-stop mode that the bias guard has set; `None` if it has set none.
+    pub rule: Option<Arc<str>>,
     /// The number of the process that continues the run.
     pub life: u32,
 }
@@ -79,6 +84,11 @@ impl LedgerState {
         records.extend(not_there.map(|id| Record::end(*id, Fate::Requeued)));
         for record in &records {
             self.apply(record)?;
+        }
+        for (number, event) in self.bias.after_restart(|number| self.queued.contains_key(&number)) {
+            let record = Record::Bias { number, event };
+            self.apply(&record)?;
+            records.push(record);
         }
         let accepted: Vec<DispatchId> = self.accepted.keys().copied().collect();
         for ids in accepted.chunks(SETTLED_MAX) {
@@ -118,6 +128,8 @@ impl LedgerState {
             run_totals: self.totals.clone(),
             run_tokens: self.run_tokens,
             meters: self.meters.clone(),
+            bias: self.bias.clone(),
+            rule: self.rule.clone(),
             life: self.lives + 1,
         }
     }

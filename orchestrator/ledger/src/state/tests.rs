@@ -2,6 +2,8 @@
 
 mod lives;
 
+use rolldock_dispatch::bias::{BiasEvent, Decision, GroupFigures};
+
 use super::*;
 use crate::{QueueRecord, fixture};
 
@@ -22,6 +24,11 @@ fn accepted(id: u64) -> Record {
 
 fn in_queue(id: u64, number: u64) -> QueueRecord {
     QueueRecord::new(DispatchId(id), number, 1, fixture::dispatched(id, number, 1).prompt_uid)
+}
+
+/// The bias meter's record of a number whose decision is lost.
+fn lost(number: u64) -> Record {
+    Record::Bias { number, event: BiasEvent::Decided(Decision::Failed) }
 }
 
 #[test]
@@ -72,6 +79,35 @@ fn tokens_of_a_group_that_never_came_into_the_queue_are_not_accepted() {
     let after = tokens.after_restart(0);
     assert_eq!((after.accepted, after.wasted.lost_answer, after.in_flight), (70, 30, 0));
     state.check().unwrap();
+}
+
+#[test]
+fn the_bias_of_every_life_is_that_of_the_run() {
+    let group = |tokens: u64| Decision::Accepted(GroupFigures { samples: 1, tokens, right: 1.0 });
+    let decided = |number: u64, decision| Record::Bias { number, event: BiasEvent::Decided(decision) };
+    let mut records = vec![fixture::run(), fixture::life(1), fixture::step(1)];
+    records.extend((0..4).map(|id| fixture::dispatch(id, id, 1)));
+    records.extend([decided(0, group(100)), accepted(0), decided(1, group(300)), accepted(1), accepted(2)]);
+    // The rows of number 1 never reached the queue, the decision about number 2 is lost, number 3 is in flight.
+    let queue = [in_queue(0, 0), in_queue(2, 2)];
+    let mut first = fold(&records).unwrap();
+    let resumed = first.reconcile(&queue).unwrap();
+    let events: Vec<&Record> =
+        resumed.records.iter().filter(|record| matches!(record, Record::Bias { .. })).collect();
+    let taken_back = Record::Bias { number: 1, event: BiasEvent::TakenBack };
+    assert_eq!(events, [&taken_back, &lost(2)]);
+
+    records.extend(resumed.records);
+    let mut again = fold(&records).unwrap();
+    let resumed_again = again.reconcile(&queue).unwrap();
+    assert_eq!((resumed_again.records.len(), &resumed_again.bias), (0, &resumed.bias));
+
+    records.extend([fixture::life(2), fixture::step(1)]);
+    records.extend([fixture::continued(4, 1, 1, 1), fixture::continued(5, 3, 3, 1)]);
+    records.extend([decided(1, group(200)), accepted(4), decided(3, Decision::Filtered), accepted(5)]);
+    records.push(Record::StepEnd(StepEndRecord { step: 1, end: StepEnd::Reached }));
+    let reading = fold(&records).unwrap().bias.reading(false);
+    assert_eq!(reading.steps, Some((1, 1)), "all numbers are decided, two of them in the second life");
 }
 
 #[test]
@@ -126,7 +162,8 @@ fn open_and_accepted_are_what_the_queue_says() {
     let resumed = state.reconcile(&[in_queue(0, 0), in_queue(2, 2)]).unwrap();
     let settled = Record::Settled { ids: vec![DispatchId(0), DispatchId(2)] };
     let requeued = |id| Record::end(DispatchId(id), Fate::Requeued);
-    assert_eq!(resumed.records, [accepted(2), requeued(3), requeued(1), settled]);
+    let expected = [accepted(2), requeued(3), requeued(1), lost(0), lost(2), settled];
+    assert_eq!(resumed.records, expected);
     let queued: Vec<(u64, DispatchId)> =
         resumed.queued.iter().map(|queued| (queued.number, queued.parent)).collect();
     assert_eq!(queued, [(1, DispatchId(1)), (3, DispatchId(3))]);
@@ -155,6 +192,7 @@ fn a_step_goes_on_unless_it_ended() {
 fn settled_is_for_good() {
     let mut state = state(&[
         fixture::dispatch(0, 0, 1),
+        lost(0),
         accepted(0),
         Record::Settled { ids: vec![DispatchId(0)] },
         Record::StepEnd(StepEndRecord { step: 1, end: StepEnd::Reached }),

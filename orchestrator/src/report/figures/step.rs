@@ -10,7 +10,8 @@ use serde::Serialize;
 
 use super::accepted::{Lengths, Rewards, SlowGroup};
 use super::{AcceptedGroups, FORMAT, rounded};
-use crate::rollout::{BiasReading, ServerLoad, StepCosts, StepMetrics};
+use crate::dispatch::bias::BiasReading;
+use crate::rollout::{ServerLoad, StepCosts, StepMetrics};
 
 /// What a step's metrics do not know.
 #[derive(Debug, Default)]

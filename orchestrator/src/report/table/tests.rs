@@ -4,8 +4,8 @@ use std::sync::Arc;
 use rolldock_dispatch::{TokenTotals, Totals};
 
 use super::*;
-use crate::rollout::bias::Unknown;
-use crate::rollout::{Bias, BiasReading, Counts, EarlyStop, ServerLoad, StepCosts};
+use crate::dispatch::bias::{Bias, BiasReading, Unknown};
+use crate::rollout::{Counts, EarlyStop, ServerLoad, StepCosts};
 
 #[test]
 fn digits_are_grouped_by_three() {

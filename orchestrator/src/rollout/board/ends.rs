@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use rolldock_dispatch::bias::{BiasEvent, Decision, GroupFigures};
 use rolldock_dispatch::{Bucket, DispatchId, Fate, Waste};
 
 use super::{Board, Dispatch, GroupEnd, Requeued, Slot};
-use crate::rollout::bias::{BiasReading, Decision, GroupFigures};
 use crate::rollout::carry::CarriedGroup;
 use crate::rollout::early_stop::DecisionOrder;
 use crate::rollout::reasons::counted_as;
@@ -24,16 +24,16 @@ impl Board {
         match end {
             GroupEnd::Filtered(reason) => {
                 self.judged(&dispatch, false);
+                self.dispatches.decided(number, Decision::Filtered);
                 self.dispatches.end(id, Fate::Filtered(reason), Bucket::Filtered);
-                self.dispatches.bias.decided(number, Decision::Filtered);
             }
             GroupEnd::SetAside(group) => {
                 self.judged(&dispatch, false);
                 self.set_aside.insert(number, group);
             }
             GroupEnd::Failed(reason) => {
+                self.dispatches.decided(number, Decision::Failed);
                 self.dispatches.end(id, Fate::Failed(reason), Bucket::Wasted(Waste::FailedAttempt));
-                self.dispatches.bias.decided(number, Decision::Failed);
             }
             GroupEnd::Valid(group) => {
                 self.judged(&dispatch, true);
@@ -61,15 +61,15 @@ impl Board {
         while self.set_aside.len() > kept {
             let Some((_, group)) = self.set_aside.pop_last() else { return };
             let reason = group.set_aside.as_ref().map_or("set_aside", counted_as);
+            self.dispatches.decided(group.number, Decision::Filtered);
             self.dispatches.end(group.dispatch, Fate::Filtered(reason), Bucket::Filtered);
-            self.dispatches.bias.decided(group.number, Decision::Filtered);
         }
     }
 
     pub(super) fn cut_off(&mut self, dispatch: Dispatch, carried: Option<Box<CarriedGroup>>) {
         if self.config.on_stop == OnStop::Discard {
+            self.dispatches.decided(dispatch.number, self.cut_as(None));
             self.dispatches.end(dispatch.id, Fate::Cancelled, Bucket::Wasted(Waste::Cut));
-            self.dispatches.bias.decided(dispatch.number, self.cut_as(None));
             return;
         }
         let Dispatch { id, number, first_attempt, returns, was_judged, .. } = dispatch;
@@ -106,27 +106,23 @@ impl Board {
 
     /// Notes that a group runs on after its cut, which the board learns of later.
     pub(crate) fn audit_began(&mut self, number: u64) {
-        self.dispatches.bias.audit_began(number);
+        self.dispatches.note_bias(number, BiasEvent::AuditBegan);
     }
 
     /// Notes how a group ended that ran on after its cut.
     pub(crate) fn audit_ended(&mut self, number: u64, end: &GroupEnd) {
-        let decision = match end {
-            GroupEnd::Valid(group) => Some(Decision::Audited(Some(GroupFigures::from(&**group)))),
-            GroupEnd::Filtered(_) | GroupEnd::SetAside(_) => Some(Decision::Audited(None)),
+        let event = match end {
+            GroupEnd::Valid(group) => {
+                BiasEvent::Decided(Decision::Audited(Some(GroupFigures::from(&**group))))
+            }
+            GroupEnd::Filtered(_) | GroupEnd::SetAside(_) => BiasEvent::Decided(Decision::Audited(None)),
             GroupEnd::Cancelled
             | GroupEnd::Carried(_)
             | GroupEnd::Stale
             | GroupEnd::GivenUp
-            | GroupEnd::Failed(_) => None,
+            | GroupEnd::Failed(_) => BiasEvent::AuditLost,
         };
-        self.dispatches.bias.audit_ended(number, decision);
-    }
-
-    /// The bias up to the end of `step`, which sends out no more new prompts.
-    pub(crate) fn bias_after(&mut self, step: u64) -> BiasReading {
-        self.dispatches.bias.close(step);
-        self.dispatches.bias.reading()
+        self.dispatches.note_bias(number, event);
     }
 
     /// Ends a dispatch whose tokens are too old. If the recipe says so, its prompt replays its own draw with
@@ -134,8 +130,8 @@ impl Board {
     fn retire(&mut self, dispatch: Dispatch) {
         let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
         if self.config.staleness.on_stale != OnStale::Requeue || returns >= RETURNS_MAX {
+            self.dispatches.decided(number, Decision::Failed);
             self.dispatches.end(id, Fate::Stale, Bucket::Wasted(Waste::Stale));
-            self.dispatches.bias.decided(number, Decision::Failed);
         } else {
             self.dispatches.end_anew(id, Fate::Stale, first_attempt, Waste::Stale);
             self.queue(number, Requeued::anew(id, prompt, first_attempt, returns + 1));
@@ -148,8 +144,8 @@ impl Board {
         let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
         if returns >= RETURNS_MAX {
             let fate = Fate::Failed(format!("given up times={}", returns + 1));
+            self.dispatches.decided(number, Decision::Failed);
             self.dispatches.end(id, fate, Bucket::Wasted(Waste::FailedAttempt));
-            self.dispatches.bias.decided(number, Decision::Failed);
             return;
         }
         self.dispatches.end_anew(id, Fate::Requeued, first_attempt, Waste::FailedAttempt);

@@ -31,7 +31,7 @@ impl Board {
         let Restored { resumption, queued } = restored;
         let kept = queued.iter().filter_map(|(_, _, kept)| kept.as_ref()).map(KeptGroup::tokens).sum();
         let tokens = resumption.run_tokens.after_restart(kept);
-        self.dispatches.restore(resumption.next_dispatch.0, resumption.run_totals, tokens);
+        self.dispatches.restore(resumption.next_dispatch.0, resumption.run_totals, tokens, resumption.bias);
         if let Some(measured) = resumption.meters {
             self.restore_meters(measured);
         }

@@ -1,10 +1,10 @@
 //! The beginning and the end of a step, and the groups that it accepts.
 
+use rolldock_dispatch::bias::{Decision, GroupFigures};
 use rolldock_dispatch::invariants::Violation;
 use rolldock_dispatch::{Bucket, CarriedSample, Fate, StepEnd, Waste};
 
 use super::{Board, Decided, Dispatch, EndedStep, Requeued, Slot};
-use crate::rollout::bias::{Decision, GroupFigures};
 use crate::rollout::dispatches::SentOut;
 use crate::rollout::early_stop::{AtTarget, DecisionOrder};
 use crate::rollout::staleness::RETURNS_MAX;
@@ -149,8 +149,8 @@ impl Board {
         // The next dispatch repeats the seeds with newer weights. Fresh seeds would favour short answers.
         let first_attempt = earliest_attempt(&group);
         if group.returns >= RETURNS_MAX {
-            self.dispatches.end(group.dispatch, Fate::Stale, Bucket::Wasted(Waste::Stale));
             self.missed(&group);
+            self.dispatches.end(group.dispatch, Fate::Stale, Bucket::Wasted(Waste::Stale));
             return;
         }
         let Group { dispatch, number, prompt, returns, .. } = group;
@@ -160,13 +160,13 @@ impl Board {
 
     /// Notes that a complete, valid group is not accepted.
     fn missed(&mut self, group: &Group) {
-        self.dispatches.bias.decided(group.number, Decision::Missed(group.into()));
+        self.dispatches.decided(group.number, Decision::Missed(group.into()));
     }
 
     fn accept(&mut self, mut group: Group) {
         let bucket = if group.is_stale { Bucket::Stale } else { Bucket::Accepted };
+        self.dispatches.decided(group.number, Decision::Accepted(GroupFigures::from(&group)));
         self.dispatches.end(group.dispatch, Fate::Accepted, bucket);
-        self.dispatches.bias.decided(group.number, Decision::Accepted(GroupFigures::from(&group)));
         group.step = self.step;
         *self.ages.entry(group.staleness).or_default() += 1;
         self.accepted_count += 1;
@@ -187,6 +187,12 @@ impl Board {
             None if self.config.early_stop.rule().at_target == AtTarget::AwaitAll => {}
             _ => self.stopped = true,
         }
+    }
+
+    /// Notes why a step outside a flow has ended. The bias of its groups is known from here on, if all of them
+    /// are decided.
+    pub(crate) fn note_step_end(&mut self, step: u64, end: StepEnd) {
+        self.dispatches.end_step(step, end);
     }
 
     /// The counts of a step that has ended. Tokens that are generated from now on count for the next one.
@@ -233,9 +239,9 @@ impl Board {
                 Some(Slot::Running(dispatch)) => self.cut_off_dead(dispatch),
                 Some(Slot::Valid(group)) if self.config.on_stop == OnStop::Discard => {
                     self.undecided.remove(&number);
-                    self.dispatches.end(group.dispatch, Fate::Cancelled, Bucket::Wasted(Waste::Cut));
                     let decision = self.cut_as(Some(GroupFigures::from(&*group)));
-                    self.dispatches.bias.decided(number, decision);
+                    self.dispatches.decided(number, decision);
+                    self.dispatches.end(group.dispatch, Fate::Cancelled, Bucket::Wasted(Waste::Cut));
                 }
                 Some(Slot::Valid(group)) => {
                     let held = (Bucket::Held, u64::MAX);

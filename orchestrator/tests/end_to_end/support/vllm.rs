@@ -10,10 +10,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::wait_for;
+use super::wait_within;
 
 /// The longest wait for data of an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// The longest time of a start, which takes about 25 s on an idle machine.
+const STARTED: Duration = Duration::from_secs(480);
 
 /// Returns head and body of a server's answer, or `None` if it does not answer.
 fn ask(url: &str, request: &str) -> Option<String> {
@@ -89,13 +91,10 @@ impl Vllm {
     }
 
     pub(crate) fn wait_until_healthy(&self) {
-        // A start takes about 25 s on an idle machine.
-        for _ in 0..2 {
-            let healthy = || ask(&self.url, "GET /health").is_some_and(|answer| answer.contains(" 200 "));
-            let found = std::panic::catch_unwind(|| wait_for("healthy server", healthy));
-            if found.is_ok() {
-                return;
-            }
+        let healthy = || ask(&self.url, "GET /health").is_some_and(|answer| answer.contains(" 200 "));
+        let found = std::panic::catch_unwind(|| wait_within(STARTED, "healthy server", healthy));
+        if found.is_ok() {
+            return;
         }
         panic!("{} did not start: {}", self.url, std::fs::read_to_string(&self.log).unwrap());
     }

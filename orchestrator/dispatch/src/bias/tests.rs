@@ -4,9 +4,15 @@ fn group(tokens: u64, right: f64) -> GroupFigures {
     GroupFigures { samples: 2, tokens, right }
 }
 
-/// A meter after one cohort for each list of decisions, with the steps and the numbers counted from 1 and 0.
-fn after(audits: bool, cohorts: &[Vec<Decision>]) -> BiasMeter {
-    let mut meter = BiasMeter::new(audits);
+impl BiasMeter {
+    fn decided(&mut self, number: u64, decision: Decision) {
+        self.learn(number, BiasEvent::Decided(decision));
+    }
+}
+
+/// The figures after one cohort for each list of decisions, with the steps and the numbers counted from 1 and 0.
+fn after(audits: bool, cohorts: &[Vec<Decision>]) -> BiasReading {
+    let mut meter = BiasMeter::default();
     let mut number = 0;
     for (step, decisions) in (1..).zip(cohorts) {
         let first = number;
@@ -19,7 +25,7 @@ fn after(audits: bool, cohorts: &[Vec<Decision>]) -> BiasMeter {
         }
         meter.close(step);
     }
-    meter
+    meter.reading(audits)
 }
 
 #[test]
@@ -30,7 +36,7 @@ fn groups_that_are_all_decided_are_known_exactly() {
         Decision::Accepted(group(300, 1.5)),
         Decision::Accepted(group(201, 0.5)),
     ];
-    let reading = after(false, &[cohort.clone(), cohort]).reading();
+    let reading = after(false, &[cohort.clone(), cohort]);
     assert_eq!((reading.steps, reading.unknown), (Some((1, 2)), None));
     for bias in [reading.length, reading.accuracy, reading.accept_rate] {
         let bias = bias.unwrap();
@@ -42,7 +48,7 @@ fn groups_that_are_all_decided_are_known_exactly() {
 
 #[test]
 fn a_cohort_counts_when_its_last_number_is_decided() {
-    let mut meter = BiasMeter::new(false);
+    let mut meter = BiasMeter::default();
     for number in 0..3 {
         meter.sent(1, number);
     }
@@ -51,21 +57,21 @@ fn a_cohort_counts_when_its_last_number_is_decided() {
     meter.decided(0, Decision::Accepted(group(20, 1.0)));
     meter.decided(3, Decision::Accepted(group(1000, 1.0)));
     meter.close(2);
-    assert_eq!(meter.reading().unknown, Some(Unknown::NotYet), "number 1 may be longer than any other");
+    assert_eq!(meter.reading(false).unknown, Some(Unknown::NotYet), "number 1 may be longer than any other");
     meter.decided(1, Decision::Accepted(group(900, 1.0)));
     meter.decided(1, Decision::Failed);
     meter.close(1);
-    assert_eq!(meter.reading().length.unwrap().dispatched, 930.0 / 6.0, "step 2 may send out more");
+    assert_eq!(meter.reading(false).length.unwrap().dispatched, 930.0 / 6.0, "step 2 may send out more");
     meter.close(2);
-    assert_eq!(meter.reading().steps, Some((1, 2)));
+    assert_eq!(meter.reading(false).steps, Some((1, 2)));
 }
 
 #[test]
 fn what_is_passed_over_in_dispatch_order_is_no_evidence() {
     let prefix = vec![Decision::Accepted(group(100, 1.0)), Decision::Filtered];
     let behind = [Decision::PassedOver, Decision::Filtered, Decision::Failed, Decision::PassedOver];
-    let alone = after(false, std::slice::from_ref(&prefix)).reading();
-    let reading = after(false, &[[prefix, behind.to_vec()].concat()]).reading();
+    let alone = after(false, std::slice::from_ref(&prefix));
+    let reading = after(false, &[[prefix, behind.to_vec()].concat()]);
     assert_eq!(reading, alone, "of the groups behind it, only those that ended early have a decision");
 }
 
@@ -76,12 +82,12 @@ fn audited_groups_stand_for_all_that_were_cut_off() {
     let sampled =
         (0..60).map(|place| if place < 30 { Decision::Cut } else { Decision::Audited(Some(long(place))) });
     let cohort: Vec<Decision> = short().chain(sampled).collect();
-    let bias = after(true, std::slice::from_ref(&cohort)).reading().length.unwrap();
+    let bias = after(true, std::slice::from_ref(&cohort)).length.unwrap();
     assert!((bias.accepted - 50.0).abs() < 1.0 && (bias.dispatched - 110.0).abs() < 2.0, "{bias:?}");
     assert!(bias.standard_error > 0.0 && bias.standard_error < 0.01, "{bias:?}");
 
     let all = (0..60).map(|place| Decision::Audited(Some(long(place))));
-    let complete = after(true, &[short().chain(all).collect()]).reading().length.unwrap();
+    let complete = after(true, &[short().chain(all).collect()]).length.unwrap();
     assert_eq!(complete.standard_error, 0.0, "nothing is left to be estimated");
     assert!((complete.ratio() - bias.ratio()).abs() < 2.0 * bias.standard_error);
 
@@ -90,7 +96,7 @@ fn audited_groups_stand_for_all_that_were_cut_off() {
         0..30 => Decision::Audited(None),
         place => Decision::Audited(Some(long(place))),
     });
-    let half = after(true, &[short().chain(filtered).collect()]).reading();
+    let half = after(true, &[short().chain(filtered).collect()]);
     assert!((half.length.unwrap().dispatched - (40.0 * 50.0 + 30.0 * 150.0) / 70.0).abs() < 2.0);
     assert_eq!(half.accept_rate.unwrap().dispatched, 0.7);
 }
@@ -99,7 +105,7 @@ fn audited_groups_stand_for_all_that_were_cut_off() {
 fn what_is_not_known_has_no_number() {
     let cut = vec![Decision::Accepted(group(100, 1.0)), Decision::Cut];
     let unknown = |audits: bool, cohort: Vec<Decision>| {
-        let reading = after(audits, &[cohort]).reading();
+        let reading = after(audits, &[cohort]);
         assert!(reading.length.is_none() && reading.accuracy.is_none() && reading.accept_rate.is_none());
         reading.unknown
     };
@@ -115,35 +121,61 @@ fn what_is_not_known_has_no_number() {
 #[test]
 fn failed_groups_widen_the_interval() {
     let groups = (0..100).map(|place| Decision::Accepted(group(50 + place, 1.0)));
-    let sound = after(false, &[groups.clone().collect()]).reading().length.unwrap();
+    let sound = after(false, &[groups.clone().collect()]).length.unwrap();
     let failing = groups.chain(std::iter::repeat_n(Decision::Failed, 4)).collect();
-    let failing = after(false, &[failing]).reading().length.unwrap();
+    let failing = after(false, &[failing]).length.unwrap();
     assert_eq!((sound.standard_error, failing.ratio()), (0.0, 1.0));
     assert!(failing.standard_error > 0.001 && failing.standard_error < 0.01, "{failing:?}");
 }
 
 #[test]
 fn an_audit_is_the_last_decision_of_a_group_that_was_cut_off() {
-    let mut meter = BiasMeter::new(true);
+    let mut meter = BiasMeter::default();
     (0..3).for_each(|number| meter.sent(1, number));
     for number in 0..3 {
-        meter.audit_began(number);
+        meter.learn(number, BiasEvent::AuditBegan);
         meter.decided(number, Decision::Cut);
     }
     meter.close(1);
-    assert_eq!(meter.reading().steps, None, "three audits are under way");
-    meter.audit_ended(0, Some(Decision::Audited(None)));
-    meter.audit_ended(1, None);
+    assert_eq!(meter.reading(true).steps, None, "three audits are under way");
+    meter.decided(0, Decision::Audited(None));
+    meter.learn(1, BiasEvent::AuditLost);
     // Another process goes on, without the third audit.
-    let mut meter: BiasMeter = serde_json::from_str(&serde_json::to_string(&meter).unwrap()).unwrap();
-    meter.resumed();
+    let happened = meter.after_restart(|_| false);
+    assert_eq!(happened, [(2, BiasEvent::AuditLost)]);
+    meter.learn(2, BiasEvent::AuditLost);
+    assert_eq!(meter.after_restart(|_| false), []);
     meter.close(1);
-    assert_eq!(meter.reading().steps, Some((1, 1)));
+    assert_eq!(meter.reading(true).steps, Some((1, 1)));
+}
+
+#[test]
+fn a_restart_takes_back_what_did_not_reach_the_queue_and_misses_no_number() {
+    let mut meter = BiasMeter::default();
+    (0..4).for_each(|number| meter.sent(1, number));
+    meter.decided(0, Decision::Accepted(group(100, 1.0)));
+    meter.decided(1, Decision::Accepted(group(300, 1.0)));
+    // The rows of number 1 are not in the queue, those of number 2 are, and number 3 was in flight.
+    let happened = meter.after_restart(|number| [1, 3].contains(&number));
+    let lost = BiasEvent::Decided(Decision::Failed);
+    assert_eq!(happened, [(1, BiasEvent::TakenBack), (2, lost)]);
+    happened.into_iter().for_each(|(number, event)| meter.learn(number, event));
+    meter.close(1);
+    assert_eq!(meter.reading(false).steps, None);
+    meter.decided(1, Decision::Accepted(group(200, 1.0)));
+    meter.decided(3, Decision::Filtered);
+    let known = [Decision::Accepted(group(100, 1.0)), Decision::Accepted(group(200, 1.0))];
+    let mut expected = BiasMeter::default();
+    (0..4).for_each(|number| expected.sent(1, number));
+    for (number, decision) in (0..).zip(known.into_iter().chain([Decision::Failed, Decision::Filtered])) {
+        expected.decided(number, decision);
+    }
+    assert_eq!(meter, expected);
 }
 
 #[test]
 fn a_number_that_is_never_decided_ends_the_figures_and_not_the_memory() {
-    let mut meter = BiasMeter::new(false);
+    let mut meter = BiasMeter::default();
     let all = 3 * LAG_MAX as u64;
     for step in 1..=all {
         meter.sent(step, step);
@@ -156,7 +188,7 @@ fn a_number_that_is_never_decided_ends_the_figures_and_not_the_memory() {
             assert_eq!(meter.given_up, Some((5, 5)));
         }
     }
-    assert_eq!(meter.reading().steps, Some((all - WINDOW as u64 + 1, all)), "it goes on behind the gap");
+    assert_eq!(meter.reading(false).steps, Some((all - WINDOW as u64 + 1, all)), "it goes on behind the gap");
     meter.decided(5, Decision::Accepted(group(1, 1.0)));
     meter.decided(10 * all, Decision::Filtered);
 }

@@ -10,8 +10,6 @@
 
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
-
 use super::{Bias, Decision, GroupFigures, Unknown};
 
 /// The fewest groups from which a standard error is estimated, and the fewest of them that are valid.
@@ -19,7 +17,7 @@ const GROUPS_MIN: u64 = 30;
 const VALID_MIN: u64 = 20;
 
 /// Sums over groups of two quantities and of their products. A group of which both are 0 need not be added.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Sums {
     x: f64,
     y: f64,
@@ -51,7 +49,7 @@ impl Sums {
 }
 
 /// The sums of one figure.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Figure {
     /// Over what was accepted.
     accepted: Sums,
@@ -70,7 +68,7 @@ impl Figure {
 }
 
 /// The sums of one cohort, or of several.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct CohortSums {
     pub(super) step: u64,
     /// Complete groups that were not cut off.

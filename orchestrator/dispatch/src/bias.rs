@@ -15,16 +15,17 @@
 //!
 //! - Numbers that a mode in dispatch order passes over at its cut. Their place decided that, and not their
 //!   length, so they are left out.
-//! - Numbers that [`EarlyStop::First`](crate::rollout::EarlyStop::First) cuts off and discards. A random share
-//!   of them is [audited](Decision::Audited), and their mean stands for all that were cut off. If none is
-//!   audited, nothing is known of them, and there is no figure.
+//! - Numbers that a stop at the first valid groups cuts off and discards. A random share of them is
+//!   [audited](Decision::Audited), and their mean stands for all that were cut off. If none is audited, nothing
+//!   is known of them, and there is no figure.
 //! - Numbers that failed. They count as a random sample of all, which adds to the standard error.
 //!
 //! # Invariants
 //! - If no number was cut off or failed, the standard error is 0. If the accepted groups are then all the valid
 //!   ones, the ratio is exactly 1.
 //! - The meter has neither clock nor randomness: its state is the fold of [`BiasMeter::sent`],
-//!   [`BiasMeter::audit_began`], [`BiasMeter::decided`] and [`BiasMeter::close`].
+//!   [`BiasMeter::learn`] and [`BiasMeter::close`]. The ledger has a record of each of these calls, so a run that
+//!   continues has the figures of all its lives.
 //!
 //! # Bounded
 //! The meter has the sums of the last [`WINDOW`] cohorts, and one decision for each number of at most
@@ -35,9 +36,8 @@ mod figures;
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::rollout::Group;
 use figures::CohortSums;
 
 /// The number of cohorts that the figures cover, which is a number of steps.
@@ -46,7 +46,7 @@ pub const WINDOW: usize = 100;
 const LAG_MAX: usize = 100;
 
 /// What the meter knows of a complete group.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupFigures {
     /// Number of samples.
     pub samples: u32,
@@ -56,18 +56,8 @@ pub struct GroupFigures {
     pub right: f64,
 }
 
-impl From<&Group> for GroupFigures {
-    fn from(group: &Group) -> Self {
-        Self {
-            samples: group.samples.len() as u32,
-            tokens: group.tokens(),
-            right: group.samples.iter().map(|sample| f64::from(sample.acc)).sum(),
-        }
-    }
-}
-
 /// The last decision about a dispatch number.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Decision {
     /// The group was accepted.
     Accepted(GroupFigures),
@@ -85,8 +75,22 @@ pub enum Decision {
     Audited(Option<GroupFigures>),
 }
 
+/// What the meter learns of a dispatch number.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum BiasEvent {
+    /// The last decision about it. Only the first one counts.
+    Decided(Decision),
+    /// It was cut off and runs on: its cut is not its last decision.
+    AuditBegan,
+    /// It does not run on any more and has no end: it failed, it was cut off again, or its process has ended.
+    AuditLost,
+    /// The decision does not hold: the rows of the accepted group never reached the queue, and its prompt is
+    /// sent out again.
+    TakenBack,
+}
+
 /// The numbers that a step sent out first.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 struct Cohort {
     step: u64,
     /// The first of its numbers; the others follow it.
@@ -164,10 +168,8 @@ pub struct BiasReading {
 }
 
 /// The meter; see the [module](self).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct BiasMeter {
-    /// Whether a share of the groups that are cut off is audited.
-    audits: bool,
     open: VecDeque<Cohort>,
     /// Numbers that were cut off and run on.
     under_audit: BTreeSet<u64>,
@@ -177,17 +179,6 @@ pub struct BiasMeter {
 }
 
 impl BiasMeter {
-    /// A meter without a cohort. `audits` says whether a share of the groups that are cut off is audited.
-    pub fn new(audits: bool) -> Self {
-        Self {
-            audits,
-            open: VecDeque::new(),
-            under_audit: BTreeSet::new(),
-            window: VecDeque::new(),
-            given_up: None,
-        }
-    }
-
     /// Notes that `step` has sent out `number` for the first time. Numbers come in their order.
     pub fn sent(&mut self, step: u64, number: u64) {
         let follows = |cohort: &&mut Cohort| {
@@ -202,47 +193,47 @@ impl BiasMeter {
         }
     }
 
-    /// Notes that `number` was cut off and runs on: its cut is not its last decision.
-    pub fn audit_began(&mut self, number: u64) {
-        if self.undecided(number).is_some_and(|(_, place)| place.is_none()) {
-            self.under_audit.insert(number);
+    /// Notes what has happened to `number`. A number that the meter does not follow is left out.
+    pub fn learn(&mut self, number: u64, event: BiasEvent) {
+        let runs_on = self.under_audit.contains(&number);
+        let Some((undecided, place)) = place_of(&mut self.open, number) else { return };
+        match (event, *place) {
+            (BiasEvent::AuditBegan, None) => {
+                self.under_audit.insert(number);
+            }
+            (BiasEvent::Decided(Decision::Cut), None) if runs_on => {}
+            (BiasEvent::Decided(decision), None) => {
+                *place = Some(decision);
+                *undecided -= 1;
+                self.under_audit.remove(&number);
+            }
+            (BiasEvent::AuditLost, None) => {
+                *place = Some(Decision::Cut);
+                *undecided -= 1;
+                self.under_audit.remove(&number);
+            }
+            (BiasEvent::TakenBack, Some(_)) => {
+                *place = None;
+                *undecided += 1;
+            }
+            (BiasEvent::TakenBack, None)
+            | (BiasEvent::AuditBegan | BiasEvent::Decided(_) | BiasEvent::AuditLost, Some(_)) => {}
         }
     }
 
-    /// Notes the last decision about `number`. Only the first such call counts. A number that the meter does
-    /// not follow is left out.
-    pub fn decided(&mut self, number: u64, decision: Decision) {
-        if decision == Decision::Cut && self.under_audit.contains(&number) {
-            return;
-        }
-        self.under_audit.remove(&number);
-        if let Some((undecided, place)) = self.undecided(number)
-            && place.is_none()
-        {
-            *place = Some(decision);
-            *undecided -= 1;
-        }
-    }
-
-    /// Notes the end of an audit; `None` if the group failed or was cut off again.
-    pub fn audit_ended(&mut self, number: u64, decision: Option<Decision>) {
-        self.under_audit.remove(&number);
-        self.decided(number, decision.unwrap_or(Decision::Cut));
-    }
-
-    /// Goes on in another process, in which no audit of an earlier one runs on.
-    pub fn resumed(&mut self) {
-        for number in std::mem::take(&mut self.under_audit) {
-            self.decided(number, Decision::Cut);
-        }
-    }
-
-    /// The place of a number in its cohort, and the cohort's count of undecided numbers.
-    fn undecided(&mut self, number: u64) -> Option<(&mut usize, &mut Option<Decision>)> {
-        let after = self.open.partition_point(|cohort| cohort.first <= number);
-        let cohort = self.open.get_mut(after.checked_sub(1)?)?;
-        let place = cohort.decisions.get_mut(usize::try_from(number - cohort.first).ok()?)?;
-        Some((&mut cohort.undecided, place))
+    /// What has happened to the numbers that the meter follows because the process that sent them out has ended.
+    /// `goes_on` says whether the prompt of a number is sent out again.
+    pub fn after_restart(&self, goes_on: impl Fn(u64) -> bool) -> Vec<(u64, BiasEvent)> {
+        let happened = |number: u64, decision: Option<Decision>| match (goes_on(number), decision) {
+            (true, None) | (false, Some(_)) => None,
+            (true, Some(_)) => Some(BiasEvent::TakenBack),
+            (false, None) if self.under_audit.contains(&number) => Some(BiasEvent::AuditLost),
+            // The decision was lost with the end of the log.
+            (false, None) => Some(BiasEvent::Decided(Decision::Failed)),
+        };
+        let numbers =
+            self.open.iter().flat_map(|cohort| (cohort.first..).zip(cohort.decisions.iter().copied()));
+        numbers.filter_map(|(number, decision)| Some((number, happened(number, decision)?))).collect()
     }
 
     /// Counts the cohorts that are complete, up to that of `step`, which sends out no more numbers.
@@ -258,20 +249,22 @@ impl BiasMeter {
             let Some(cohort) = self.open.pop_front() else { break };
             let place = cohort.decisions.iter().position(Option::is_none).unwrap_or(0);
             self.given_up = Some((cohort.first + place as u64, cohort.step));
+            self.under_audit = self.under_audit.split_off(&(cohort.first + cohort.decisions.len() as u64));
             // Cohorts on both sides of a gap would not be a sample of all cohorts.
             self.window.clear();
         }
     }
 
-    /// The figures of the cohorts that are complete.
-    pub fn reading(&self) -> BiasReading {
+    /// The figures of the cohorts that are complete. `audits` says whether a share of the groups that are cut
+    /// off is audited from now on.
+    pub fn reading(&self, audits: bool) -> BiasReading {
         let (Some(first), Some(last)) = (self.window.front(), self.window.back()) else {
             let undecided = self.given_up.map(|(number, step)| Unknown::Undecided { number, step });
             return BiasReading { unknown: undecided.or(Some(Unknown::NotYet)), ..BiasReading::default() };
         };
         let steps = Some((first.step, last.step));
         let sums = CohortSums::total(&self.window);
-        if let Some(unknown) = sums.unknown(self.audits) {
+        if let Some(unknown) = sums.unknown(audits) {
             return BiasReading { steps, unknown: Some(unknown), ..BiasReading::default() };
         }
         let length = sums.bias(&sums.length);
@@ -283,6 +276,14 @@ impl BiasMeter {
             unknown: length.is_none().then_some(Unknown::NotYet),
         }
     }
+}
+
+/// The cohort's count of undecided numbers, and the place of a number in its cohort.
+fn place_of(open: &mut VecDeque<Cohort>, number: u64) -> Option<(&mut usize, &mut Option<Decision>)> {
+    let after = open.partition_point(|cohort| cohort.first <= number);
+    let cohort = open.get_mut(after.checked_sub(1)?)?;
+    let place = cohort.decisions.get_mut(usize::try_from(number - cohort.first).ok()?)?;
+    Some((&mut cohort.undecided, place))
 }
 
 #[cfg(test)]

@@ -1,0 +1,30 @@
+//! A manager that goes on where an earlier process left its run.
+
+use std::sync::atomic::Ordering;
+
+use rolldock_ledger::LedgerWriter;
+
+use super::AgentLoopManager;
+use crate::rollout::guard::GuardState;
+use crate::rollout::{EarlyStop, Restored};
+
+impl AgentLoopManager {
+    /// Writes the fate of every dispatch into `journal`, and continues from where an earlier process left the
+    /// run.
+    pub fn keep_journal(&mut self, journal: LedgerWriter, restored: Option<Restored>) {
+        let mut board = self.board.lock();
+        if let Some(restored) = restored {
+            let rule = restored.resumption.rule.as_deref().and_then(EarlyStop::named);
+            if let (Some(guard), Some(rule)) = (&self.config.bias_guard, rule) {
+                let state = GuardState::after_rule(guard, self.config.early_stop, rule);
+                if state.has_changed_the_rule() {
+                    board.set_early_stop(rule);
+                }
+                *self.guard.lock() = state;
+            }
+            self.step = board.restore(restored);
+            self.policy_version.store(board.policy_version(), Ordering::Relaxed);
+        }
+        board.keep_journal(journal);
+    }
+}
