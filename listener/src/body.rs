@@ -2,17 +2,23 @@
 
 use std::error::Error;
 use std::fmt;
+use std::future::{poll_fn, ready};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
+use axum::body::Body as AnyBody;
+use bytes::{Bytes, BytesMut};
+use futures::stream;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
 use crate::client::Busy;
 use crate::connections::Connections;
+
+/// The length up to which a body is read whole before its request is handled; bytes.
+const SMALL_MAX: u64 = 16 << 10;
 
 /// A body did not arrive in time.
 #[derive(Debug)]
@@ -39,6 +45,30 @@ pub(crate) struct Arriving {
 impl Arriving {
     pub(crate) fn new(incoming: Incoming, connections: Connections) -> Self {
         Self { incoming, connections, alarm: None, is_waiting: false }
+    }
+
+    /// The body as the handler gets it. A small one is read whole first: where a handler answers without a look
+    /// at the body, bytes that arrive after the answer would cost the client its connection.
+    pub(crate) async fn whole_if_small(mut self) -> AnyBody {
+        if self.size_hint().exact().is_none_or(|length| length > SMALL_MAX) {
+            return AnyBody::new(self);
+        }
+        let mut whole = BytesMut::new();
+        loop {
+            match poll_fn(|context| Pin::new(&mut self).poll_frame(context)).await {
+                Some(Ok(frame)) => {
+                    let Ok(data) = frame.into_data() else { continue };
+                    if whole.is_empty() && self.is_end_stream() {
+                        return AnyBody::from(data);
+                    }
+                    whole.extend_from_slice(&data);
+                }
+                Some(Err(error)) => {
+                    return AnyBody::from_stream(stream::once(ready(Err::<Bytes, _>(error))));
+                }
+                None => return AnyBody::from(whole.freeze()),
+            }
+        }
     }
 
     fn poll_alarm(&mut self, context: &mut Context<'_>) -> Poll<Slow> {

@@ -107,7 +107,9 @@ struct Handling {
 impl Handling {
     async fn answer(mut self, request: Request<Incoming>) -> Result<Response<Leaving<Body>>, Infallible> {
         let busy = self.client.begin().await;
-        let mut request = request.map(|body| Body::new(Arriving::new(body, self.connections)));
+        let (head, body) = request.into_parts();
+        let body = Arriving::new(body, self.connections).whole_if_small().await;
+        let mut request = Request::from_parts(head, body);
         request.extensions_mut().insert(self.client);
         let response = self.router.call(request).await?;
         Ok(response.map(|body| Leaving::new(body, busy)))

@@ -141,6 +141,7 @@ impl Served {
         };
         let router = Router::new()
             .route("/echo", post(echo))
+            .route("/ack", post(async || "done"))
             .route("/late", get(late))
             .route("/token", get(async |client: Client| client.authenticated().await));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -227,4 +228,22 @@ async fn the_end_closes_idle_connections_and_finishes_requests() {
     assert_eq!(rest(&mut idle).await, "");
     assert!(rest(&mut asking).await.ends_with("late"));
     assert!(TcpStream::connect(served.address).await.is_err());
+}
+
+#[tokio::test]
+async fn a_small_body_that_comes_late_and_is_not_read_keeps_the_connection() {
+    let served = Served::new(&limits(8, 8), HalfClosed::Dropped).await;
+    let mut client = served.connect("").await;
+    for _ in 0..2 {
+        client.write_all(b"POST /ack HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n").await.unwrap();
+        // The head has been read long before the body comes.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        client.write_all(b"{}").await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"done") {
+            let read = tokio::time::timeout(PATIENCE, client.read_buf(&mut answer)).await.unwrap().unwrap();
+            assert!(read > 0, "closed after {}", String::from_utf8_lossy(&answer));
+        }
+        assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+    }
 }
