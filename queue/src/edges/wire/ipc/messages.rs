@@ -15,6 +15,9 @@ use crate::QueueError;
 const MARKER: [u8; 4] = [0xff; 4];
 /// The most that is allocated for a length before its bytes have arrived; bytes.
 const BELIEVED_BYTES_MAX: usize = 4 << 20;
+/// How many times the bytes that have arrived are allocated for a part at most. Every step copies what has
+/// arrived, because allocators do not grow a large block in its place; pages that no byte has reached cost nothing.
+const GROWTH: usize = 8;
 /// The largest head of a message, which contains the record of a put; bytes.
 const HEAD_BYTES_MAX: usize = 512 << 20;
 
@@ -134,12 +137,12 @@ impl Messages {
     }
 }
 
-/// Makes room for `more` bytes of `length` in all. The capacity doubles until it is the length, so that a
-/// length whose bytes do not come costs nothing, and the whole takes no more than it needs.
+/// Makes room for `more` bytes of `length` in all. The capacity grows in steps until it is the length, so that a
+/// length whose bytes do not come costs little, and the whole takes no more than it needs.
 fn reserve(begun: &mut Vec<u8>, more: usize, length: usize) {
     let needed = begun.len() + more;
     if begun.capacity() < needed {
-        let goal = needed.max(begun.capacity().saturating_mul(2)).min(length);
+        let goal = needed.max(begun.capacity().saturating_mul(GROWTH)).min(length);
         begun.reserve_exact(goal - begun.len());
     }
 }
