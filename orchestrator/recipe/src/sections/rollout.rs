@@ -1,9 +1,8 @@
 //! How a step is collected, the deadlines, and the validation of the policy.
 
+use rolldock_dispatch::modes::{BiasGuard, EarlyStop, Launch, OnStop, RequestShape};
+use rolldock_engine::SamplingParams;
 use serde::{Deserialize, Serialize};
-
-use crate::engine::SamplingParams;
-use crate::rollout::{BiasGuard, EarlyStop, Launch, OnStop, RequestShape};
 
 /// `[rollout]`
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]

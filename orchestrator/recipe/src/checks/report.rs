@@ -1,7 +1,7 @@
 //! Checks of `[report]`.
 
 use super::Checks;
-use crate::recipe::Recipe;
+use crate::Recipe;
 
 pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     let report = &recipe.report;

@@ -9,7 +9,7 @@ use rolldock_reward::{ExternalConfig, OnFailure, RewardError, ScorerConfig, Shap
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::recipe::AdvantageEstimator;
+use crate::AdvantageEstimator;
 
 /// `[reward]`
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -203,7 +203,7 @@ pub struct OverlongShaping {
 }
 
 /// The recipe key of the setting of an external reward that `error` is about.
-pub(in crate::recipe) fn key_of(error: &RewardError) -> String {
+pub(crate) fn key_of(error: &RewardError) -> String {
     match error {
         RewardError::Misconfigured { key: "reward", .. } => "reward".to_owned(),
         RewardError::Misconfigured { key: "deadline_s", .. } => "timeouts.reward".to_owned(),

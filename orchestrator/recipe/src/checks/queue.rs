@@ -1,11 +1,11 @@
 //! Checks of `[queue]` and `[queue.consumer]`.
 
+use rolldock_dispatch::rows::schema;
 use rolldock_queue::{OnFull, TaskSpec};
 
 use super::{BATCH_GROUPS_MAX, Checks, Origin, SECONDS_MAX, counted, within};
-use crate::recipe::sections::added_columns;
-use crate::recipe::{Consumer, Queue, Recipe, VALIDATION};
-use crate::rows::schema;
+use crate::sections::added_columns;
+use crate::{Consumer, Queue, Recipe, VALIDATION};
 
 /// The shortest lease, in seconds. A client renews it over a network.
 const LEASE_S_MIN: f64 = 0.1;

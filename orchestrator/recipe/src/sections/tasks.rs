@@ -138,8 +138,8 @@ impl Serialize for ColumnType {
 }
 
 /// The columns that tasks wait for and the rollout does not have: other processes add them.
-pub(in crate::recipe) fn added_columns(tasks: &Tasks) -> BTreeSet<String> {
-    let schema = crate::rows::schema();
+pub(crate) fn added_columns(tasks: &Tasks) -> BTreeSet<String> {
+    let schema = rolldock_dispatch::rows::schema();
     let is_added = |name: &String| schema.column_with_name(name).is_none() && !name.starts_with("score_");
     tasks.specs().into_iter().flat_map(|task| task.columns).filter(is_added).collect()
 }

@@ -1,11 +1,29 @@
 //! The meaning of each early-stop mode, in one place. A mode is defined by its arm in [`EarlyStop::rule`],
 //! and every decision that depends on a mode asks for a part of that rule.
 
-use crate::rollout::EarlyStop;
+use std::fmt;
+
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error as ValueError, StrDeserializer};
+use serde::{Deserialize, Serialize};
+
+/// When a step ends, and in which order its groups are decided.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EarlyStop {
+    /// The step ends when as many groups as the target have ended and are valid. This is the published
+    /// recipe; it prefers short answers.
+    First,
+    /// The step ends when a prefix of the dispatch order has ended and holds the target.
+    #[default]
+    Fifo,
+    /// The step ends when every group that was sent out has ended.
+    Off,
+}
 
 /// In which order valid groups are decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DecisionOrder {
+pub enum DecisionOrder {
     /// A group is decided when it ends.
     AsGroupsEnd,
     /// A group is decided when every group before it in dispatch order has ended.
@@ -14,7 +32,7 @@ pub(crate) enum DecisionOrder {
 
 /// The end of a step that has reached its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AtTarget {
+pub enum AtTarget {
     /// The step ends at once, and what still runs is cut off.
     Stop,
     /// The step ends when every dispatched group has ended.
@@ -23,16 +41,23 @@ pub(crate) enum AtTarget {
 
 /// What an early-stop mode decides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct StopRule {
-    pub(crate) order: DecisionOrder,
+pub struct StopRule {
+    /// In which order valid groups are decided.
+    pub order: DecisionOrder,
     /// What happens when a step outside a flow reaches its target. In a flow every group is decided in some
     /// step, so nothing has to be awaited.
-    pub(crate) at_target: AtTarget,
+    pub at_target: AtTarget,
 }
 
 impl EarlyStop {
+    /// The mode with this name; `None` if there is none.
+    pub fn named(name: &str) -> Option<Self> {
+        let name: StrDeserializer<'_, ValueError> = name.into_deserializer();
+        Self::deserialize(name).ok()
+    }
+
     /// The mode's rule.
-    pub(crate) fn rule(self) -> StopRule {
+    pub fn rule(self) -> StopRule {
         match self {
             Self::First => StopRule { order: DecisionOrder::AsGroupsEnd, at_target: AtTarget::Stop },
             Self::Fifo => StopRule { order: DecisionOrder::Dispatch, at_target: AtTarget::Stop },
@@ -48,5 +73,24 @@ impl EarlyStop {
     /// Whether a step ends only when everything that it sent out has ended.
     pub fn awaits_all(self) -> bool {
         self.rule().at_target == AtTarget::AwaitAll
+    }
+}
+
+impl fmt::Display for EarlyStop {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(formatter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_mode_has_its_name() {
+        for mode in [EarlyStop::First, EarlyStop::Fifo, EarlyStop::Off] {
+            assert_eq!(EarlyStop::named(&mode.to_string()), Some(mode));
+        }
+        assert_eq!(EarlyStop::named("fairest"), None);
     }
 }

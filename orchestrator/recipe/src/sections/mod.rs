@@ -14,20 +14,20 @@ mod tasks;
 
 use std::path::PathBuf;
 
+use rolldock_dispatch::modes::OnSilence;
 use rolldock_listener::ConnectionLimits;
 use serde::{Deserialize, Serialize};
 
 use super::{LookedFor, OnShort};
-use crate::rollout::OnSilence;
 
 pub use input::{Data, Files, Fleet, MaxLoads, Model, Simulated};
 pub use outcome::{Consumer, Filter, OutsideGate, Queue};
 pub use policy::Policy;
 pub use report::Report;
-pub(in crate::recipe) use reward::key_of;
+pub(crate) use reward::key_of;
 pub use reward::{OverlongShaping, Reward, RewardGuard};
 pub use rollout::{Carry, Rollout, Timeouts, Validation, ValidationPriority};
-pub(in crate::recipe) use tasks::added_columns;
+pub(crate) use tasks::added_columns;
 pub use tasks::{ColumnType, Task, Tasks};
 
 /// The name of the partition with the rows of validations.

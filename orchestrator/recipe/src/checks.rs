@@ -15,12 +15,12 @@ mod report;
 mod reward;
 mod rollout;
 
+use rolldock_dispatch::modes::{Launch, RequestShape};
+use rolldock_engine::SamplingParams;
 use rolldock_listener::ConnectionLimits;
 
 use super::layers::Layers;
 use super::{Complaint, Files, Origin, Recipe};
-use crate::engine::SamplingParams;
-use crate::rollout::{Launch, RequestShape};
 
 // Larger numbers are typing mistakes, and for some of them memory would be allocated at once.
 const WORKERS_MAX: usize = 4096;

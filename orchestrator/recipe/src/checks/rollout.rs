@@ -1,8 +1,9 @@
 //! Checks of the keys for work that is cut off, and of the bias guard.
 
+use rolldock_dispatch::modes::{OnStop, RequestShape};
+
 use super::{Checks, SECONDS_MAX};
-use crate::recipe::Recipe;
-use crate::rollout::{OnStop, RequestShape};
+use crate::Recipe;
 
 /// Maximum of `segments_max`. With more requests a response would consist of very short pieces.
 const SEGMENTS_MAX: u32 = 4096;

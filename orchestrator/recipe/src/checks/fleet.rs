@@ -1,10 +1,10 @@
 //! Checks of `[fleet]`: servers, permits, and the simulated fleet.
 
+use rolldock_dispatch::modes::RequestShape;
 use rolldock_loadbalancer::AdaptiveConfig;
 
 use super::{Checks, at_least_one, counted, within};
-use crate::recipe::{MaxLoads, Recipe, Simulated, Transport};
-use crate::rollout::RequestShape;
+use crate::{MaxLoads, Recipe, Simulated, Transport};
 
 /// Maximum number of simulated servers, which all run in one process.
 const SERVERS_MAX: usize = 1024;

@@ -34,7 +34,7 @@ impl Report {
     }
 
     /// Whether `listen` has a value that is understood.
-    pub(in crate::recipe) fn is_sound(&self) -> bool {
+    pub(crate) fn is_sound(&self) -> bool {
         self.listen == OFF || self.address().is_some()
     }
 }

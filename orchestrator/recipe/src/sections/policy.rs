@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use rolldock_dispatch::modes::{Launch, OnStale};
+use rolldock_policy::{PolicyMode, PolicyUpdate};
 use serde::{Deserialize, Serialize};
 
-use crate::policy::{PolicyMode, PolicyUpdate};
-use crate::recipe::Recipe;
-use crate::rollout::{Launch, OnStale};
+use crate::Recipe;
 
 /// `[policy]`
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -78,7 +78,7 @@ impl Recipe {
     }
 
     /// Whether the recipe says how versions are announced.
-    pub(in crate::recipe) fn names_announcer(&self) -> bool {
+    pub(crate) fn names_announcer(&self) -> bool {
         let consumer_announces = self.queue.consumer.as_ref().is_some_and(|consumer| consumer.announces);
         self.policy.listen.is_some() || self.policy.watch.is_some() || consumer_announces
     }
@@ -94,7 +94,7 @@ impl Recipe {
     }
 
     /// Writes the defaults that depend on the mode into the recipe.
-    pub(in crate::recipe) fn resolve_defaults_of_mode(&mut self) {
+    pub(crate) fn resolve_defaults_of_mode(&mut self) {
         self.rollout.launch = Some(self.launch());
         self.policy.max_staleness = Some(self.policy.staleness_max());
     }

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
+use rolldock_data::{Columns, Duplicates, OverlongPrompts};
 use rolldock_loadbalancer::{AdaptiveConfig, Policy, Probe};
 use serde::{Deserialize, Serialize};
 
-use crate::data::{Columns, Duplicates, OverlongPrompts};
-use crate::recipe::Transport;
+use crate::Transport;
 
 /// `[model]`
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -73,7 +73,7 @@ impl Files {
         }
     }
 
-    pub(in crate::recipe) fn paths_mut(&mut self) -> &mut [PathBuf] {
+    pub(crate) fn paths_mut(&mut self) -> &mut [PathBuf] {
         match self {
             Self::One(path) => std::slice::from_mut(path),
             Self::Several(paths) => paths,

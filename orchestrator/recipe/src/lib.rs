@@ -36,8 +36,8 @@ pub use sections::{
     Tasks, Timeouts, VALIDATION, Validation, ValidationPriority,
 };
 
-use crate::policy::PolicyMode;
 use layers::Layers;
+use rolldock_policy::PolicyMode;
 
 /// The settings that the command line adds to a recipe.
 #[derive(Debug, Clone, Default)]

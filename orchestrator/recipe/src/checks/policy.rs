@@ -1,8 +1,9 @@
 //! Checks of `[policy]`: where versions are announced, and how servers get the weights.
 
+use rolldock_policy::{PolicyMode, PolicyUpdate, UpdateMethod};
+
 use super::Checks;
-use crate::policy::{PolicyMode, PolicyUpdate, UpdateMethod};
-use crate::recipe::Recipe;
+use crate::Recipe;
 
 /// Maximum of `max_staleness` and `steps_per_version`. A larger bound is not useful; the number is multiplied
 /// by the groups of a step.

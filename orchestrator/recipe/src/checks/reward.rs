@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::{Checks, TOKENS_MAX, counted};
-use crate::recipe::sections::key_of;
-use crate::recipe::{Recipe, Reward, RewardGuard};
+use crate::sections::key_of;
+use crate::{Recipe, Reward, RewardGuard};
 
 const GRADINGS_MAX: usize = 1 << 12;
 
