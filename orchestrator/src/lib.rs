@@ -37,5 +37,6 @@ pub use rolldock_dispatch as dispatch;
 pub use rolldock_engine as engine;
 pub use rolldock_ledger as ledger;
 pub use rolldock_policy as policy;
+pub use rolldock_process as process;
 pub use rolldock_recipe as recipe;
 pub use rolldock_scope as scope;
