@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use rolldock::run::unix_seconds;
+use rolldock::process::unix_seconds;
 use rolldock::scope::Scope;
 use rolldock_simengine::{
     Codec, Fault, LengthConfig, ServerConfig, SimServer, TextCodec, Workload, WorkloadConfig, http,

@@ -27,7 +27,6 @@
 //! ```
 
 pub mod cli;
-pub mod recipe;
 pub mod report;
 pub mod rollout;
 pub mod rows;
@@ -38,4 +37,6 @@ pub use rolldock_dispatch as dispatch;
 pub use rolldock_engine as engine;
 pub use rolldock_ledger as ledger;
 pub use rolldock_policy as policy;
+pub use rolldock_process as process;
+pub use rolldock_recipe as recipe;
 pub use rolldock_scope as scope;

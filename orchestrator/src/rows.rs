@@ -1,80 +1,22 @@
 //! Accepted groups as rows of the transfer queue.
 //!
 //! One row is one sample. Lists are ragged: a row holds as many tokens as its response has, and nothing is
-//! padded. [`schema`] is the contract with trainers; `docs/src/rows.md` describes it for them.
+//! padded. [`schema`] is the contract with trainers.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use arrow_array::builder::{
     Float32Builder, Float64Builder, ListBuilder, StringBuilder, StructBuilder, UInt8Builder, UInt32Builder,
     UInt64Builder,
 };
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
-use arrow_schema::{ArrowError, DataType, Field, Fields, Schema, SchemaRef};
+use arrow_schema::{ArrowError, DataType, Field, Schema};
+use rolldock_dispatch::rows::span_fields;
 
 use crate::rollout::{Group, Sample};
 
-fn list_of(item: DataType) -> DataType {
-    DataType::List(Arc::new(Field::new("item", item, true)))
-}
-
-fn span_fields() -> Fields {
-    Fields::from(vec![
-        Field::new("version", DataType::Utf8, false),
-        Field::new("start", DataType::UInt32, false),
-        Field::new("end", DataType::UInt32, false),
-    ])
-}
-
-static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
-    let column = |name: &str, dtype: DataType| Field::new(name, dtype, false);
-    Arc::new(Schema::new(vec![
-        column("prompt_uid", DataType::Utf8),
-        column("sample_index", DataType::UInt32),
-        column("prompt_ids", list_of(DataType::UInt32)),
-        column("response_ids", list_of(DataType::UInt32)),
-        column("response_mask", list_of(DataType::UInt8)),
-        column("rollout_logprobs", list_of(DataType::Float32)),
-        column("reward", DataType::Float32),
-        column("score", DataType::Float32),
-        column("acc", DataType::Float32),
-        column("overlong_penalty", DataType::Float32),
-        column("advantage", DataType::Float32),
-        column("finish_reason", DataType::Utf8),
-        column("policy_version_min", DataType::UInt64),
-        column("policy_version_max", DataType::UInt64),
-        column("version_spans", list_of(DataType::Struct(span_fields()))),
-        column("version_source", DataType::Utf8),
-        column("is_stale", DataType::Boolean),
-        column("segments", DataType::UInt32),
-        column("server", DataType::Utf8),
-        column("attempt", DataType::UInt32),
-        column("dispatched_s", DataType::Float64),
-        column("ended_s", DataType::Float64),
-        column("permit_s", DataType::Float32),
-        column("engine_s", DataType::Float32),
-        column("reward_s", DataType::Float32),
-        Field::new("prediction", DataType::Utf8, true),
-        column("ground_truth", DataType::Utf8),
-        column("data_source", DataType::Utf8),
-        column("data_fields", DataType::Utf8),
-    ]))
-});
-
-/// Columns, in the order of [`group_rows`].
-///
-/// `prompt_ids`, `response_ids`, `response_mask` and `rollout_logprobs` are ragged lists over tokens;
-/// `response_mask` is 1 for tokens that the policy generated and that are to be trained on. `version_source`
-/// says which side knows the versions: `engine`, or `client` where the engine does not report them;
-/// `segments` is the number of requests that a response came in; `is_stale` marks groups older than the
-/// recipe's bound. `dispatched_s` and `ended_s` are seconds since the start of the run, of the group;
-/// `permit_s`, `engine_s` and `reward_s` say where the sample's time went. `data_fields` is the data set's
-/// own row as JSON. A score that is made of others has them in further columns, `score_` and their names,
-/// behind these.
-pub fn schema() -> SchemaRef {
-    Arc::clone(&SCHEMA)
-}
+pub use rolldock_dispatch::rows::schema;
 
 /// The scores that scores are made of, a column each; null where a sample has none of the name.
 fn part_columns(samples: &[Sample]) -> (Vec<Field>, Vec<ArrayRef>) {
@@ -215,6 +157,7 @@ pub fn group_rows(group: &Group) -> Result<RecordBatch, ArrowError> {
         return RecordBatch::try_new(schema(), columns);
     }
     columns.extend(parts);
-    let fields = SCHEMA.fields().iter().cloned().chain(part_fields.into_iter().map(Arc::new));
+    let own = schema();
+    let fields = own.fields().iter().cloned().chain(part_fields.into_iter().map(Arc::new));
     RecordBatch::try_new(Arc::new(Schema::new(fields.collect::<Vec<_>>())), columns)
 }

@@ -1,22 +1,26 @@
-//! The vocabulary of dispatches, which the rollout, its durable ledger, the data set and the engines share.
+//! The vocabulary of dispatches, which the rollout, its durable ledger, the data set, the engines and recipes
+//! share.
 //!
 //! A *dispatch* sends out a prompt group once. It has an id ([`DispatchId`]), belongs to one data-set row
 //! ([`PromptUid`]), ends with exactly one [`Fate`], and may leave tokens ([`CarriedSample`]) from which the
 //! next dispatch of the prompt continues. [`Totals`] counts dispatches by fate, [`TokenTotals`] response tokens by
 //! what became of them. [`bias`] says how the groups that were accepted differ from those that were sent out.
+//! A recipe chooses among [`modes`], and accepted samples become rows with the columns of [`rows`].
 //!
 //! # Invariants
 //! The functions in [`invariants`] check the invariants, for `debug_assert!`, property tests and the fault
 //! simulation.
 //!
 //! # Deliberately absent
-//! This crate decides nothing: the rollout's board decides fates. It writes nothing: the ledger stores these
-//! types.
+//! This crate decides nothing: the rollout's board decides fates, by the rules of modes. It writes nothing: the
+//! ledger stores these types.
 
 pub mod bias;
 mod fate;
 pub mod invariants;
+pub mod modes;
 mod prompt;
+pub mod rows;
 mod sample;
 mod tokens;
 mod totals;

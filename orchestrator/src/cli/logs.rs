@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 
+use rolldock_cli::{LogFormat, UsageError};
 use tracing::Subscriber;
 use tracing_subscriber::filter::{Directive, LevelFilter, filter_fn};
 use tracing_subscriber::fmt::layer;
@@ -10,7 +11,6 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, registry};
 
-use super::{LogFormat, UsageError};
 use crate::report::{Progress, RUN_LOG_ONLY, RunLog};
 
 /// The environment variable with the filter of logs.

@@ -1,20 +1,11 @@
-//! The command line: arguments, and one module for each command.
+//! The program: parses the command line and runs the command. The commands that need a run or the simulated
+//! model are modules here, the others are in [`rolldock_cli`].
 //!
 //! Exit codes: 0 for success, 1 for a failure, 2 for wrong usage (options or recipe), 130 if Ctrl-C cut a run
 //! off at once, 143 after SIGTERM or SIGHUP.
 
-mod args;
-mod consume;
-mod data;
-mod file;
-mod fleet;
-mod generate;
-mod history;
 mod logs;
-mod proxy;
-mod queue;
 mod report;
-mod reward;
 mod run;
 mod simengine;
 mod why;
@@ -23,13 +14,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
+use rolldock_cli::{
+    Cli, Command, LogFormat, UsageError, consume, data, fleet, generate, history, proxy, queue, reward,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Builder;
 
-pub use args::{Cli, Command, LogFormat};
-
+use crate::process::say_error;
 use crate::recipe::RecipeError;
-use crate::report::{Progress, RUN_LOG_ONLY, say_error};
+use crate::report::{Progress, RUN_LOG_ONLY};
 use crate::run::{EndedEarly, Unfinished};
 
 /// How long the process waits for work that cannot be cancelled, such as a read of data that is not needed
@@ -108,22 +101,4 @@ pub fn raise_open_files_limit() {
     let limit = getrlimit(Resource::Nofile);
     // If this fails, the first refused connection reports the problem.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
-}
-
-/// A mistake on the command line that clap cannot detect.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct UsageError(pub String);
-
-/// The largest time that an option accepts, about four months.
-const SECONDS_MAX: Duration = Duration::from_secs(10_000_000);
-
-/// Parses the seconds of `option`, which must be above 0.
-fn seconds(option: &str, seconds: f64) -> Result<Duration, UsageError> {
-    let duration = Duration::try_from_secs_f64(seconds).ok();
-    let is_sound = |duration: &Duration| !duration.is_zero() && *duration <= SECONDS_MAX;
-    duration.filter(is_sound).ok_or_else(|| {
-        let max = SECONDS_MAX.as_secs();
-        UsageError(format!("{option}: expected seconds, more than 0 and at most {max}, found {seconds}"))
-    })
 }

@@ -1,10 +1,11 @@
 //! `rolldock report`: a page with plots of a run.
 
 use anyhow::Context;
+use rolldock_cli::UsageError;
+use rolldock_cli::args::ReportArgs;
 
-use super::UsageError;
-use super::args::ReportArgs;
-use crate::report::{PageError, report_page, say};
+use crate::process::say;
+use crate::report::{PageError, report_page};
 use crate::scope::blocking;
 
 /// The name of the page in the run's directory.

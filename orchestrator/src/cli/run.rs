@@ -3,15 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::args::RunArgs;
-use super::{UsageError, seconds};
-use crate::recipe::{LoadOptions, Recipe, RecipeError, Verdict, changes};
-use crate::report::{Progress, RUN_LOG_ONLY, say};
-use crate::run::{
-    Ending, RECIPE_FILE, Run, Unfinished, default_out, is_free, missing_secrets, queue_folder, resume_command,
-};
-use crate::scope::Scope;
+use rolldock_cli::args::RunArgs;
+use rolldock_cli::{UsageError, seconds};
 use rolldock_ledger::ledger_file;
+
+use crate::process::{Ending, queue_folder, say};
+use crate::recipe::{LoadOptions, Recipe, RecipeError, Verdict, changes};
+use crate::report::{Progress, RUN_LOG_ONLY};
+use crate::run::{RECIPE_FILE, Run, Unfinished, default_out, is_free, missing_secrets, resume_command};
+use crate::scope::Scope;
 
 /// Maximum number of default directories of one recipe. If all are taken, a run that names none is an error.
 const OUTS_MAX: u32 = 10_000;

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use rolldock_cli::args::SimengineArgs;
 use rolldock_simengine::{AnswerKey, Codec, GuessingKey, ServerConfig, SimServer, http};
 
-use super::args::SimengineArgs;
 use crate::data::{
     CodecConfig, Dataset, DatasetConfig, Duplicates, OverlongPrompts, PromptSource, TemplateChoice, TextCodec,
 };
-use crate::report::say;
-use crate::run::{Endings, GrowingKey, open_sim_codec, simulated_workload, unix_seconds};
+use crate::process::{Endings, say, unix_seconds};
+use crate::run::{GrowingKey, open_sim_codec, simulated_workload};
 use crate::scope::Scope;
 
 pub(super) async fn serve(args: SimengineArgs) -> anyhow::Result<()> {

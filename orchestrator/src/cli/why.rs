@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use reqwest::Client;
+use rolldock_cli::UsageError;
+use rolldock_cli::args::WhyArgs;
 use rolldock_dispatch::StepEnd;
 use rolldock_ledger::{LedgerError, LedgerState, is_being_written};
 
-use super::UsageError;
-use super::args::WhyArgs;
+use crate::process::say;
 use crate::recipe::{LoadOptions, Recipe};
-use crate::report::{Status, say, why};
+use crate::report::{Status, why};
 use crate::run::{RECIPE_FILE, RunAddress, STATUS_PATH};
 use crate::scope::blocking;
 

@@ -12,8 +12,7 @@ use std::io::{self, Write};
 
 use parking_lot::Mutex;
 
-/// The width of a terminal that does not tell its own, and of tables; columns.
-pub(super) const WIDTH: u16 = 80;
+use crate::process::WIDTH;
 
 /// Erases from the start of the cursor's row to the end of the screen.
 const ERASE: &str = "\r\x1b[J";

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::line::{LiveLine, Stderr, Terminal};
 use super::run_log::RunLog;
+use crate::process::say;
 use crate::rollout::{Counts, GroupLook, Hold, Phase, RolloutView, WaitLook};
 
 /// The time between two updates of the line.
@@ -54,7 +55,7 @@ impl Progress {
 
     /// Prints a text on standard output, above the line.
     pub fn say(&self, text: &str) {
-        self.line.above(|| super::say(text));
+        self.line.above(|| say(text));
     }
 
     /// Appends to `file` what was logged since the process began, and all later logs. It keeps the logs of

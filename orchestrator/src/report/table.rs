@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use rolldock_dispatch::StepEnd;
 
-use super::new_table;
-use super::numbers::{grouped, share};
-use super::tokens::token_words;
 use crate::dispatch::bias::{Bias, BiasReading};
+use crate::process::{grouped, new_table, share, token_words};
 use crate::rollout::StepMetrics;
 
 /// Maximum number of servers that are listed one by one. A larger fleet is summarised.

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rolldock_dispatch::bias::BiasReading;
+use rolldock_dispatch::modes::OnSilence;
 use rolldock_dispatch::{TokenTotals, Totals};
 
 use crate::rollout::board::{Board, Counts};
 use crate::rollout::meter::{Meter, StepCosts};
 use crate::rollout::outage::RewardWatch;
 use crate::rollout::waits::Waits;
-use crate::rollout::watchdog::{OnSilence, Watchdog};
+use crate::rollout::watchdog::Watchdog;
 use crate::rollout::worker::Signals;
 
 /// Reads the state of a running step; cheap to clone and to ask.

@@ -6,31 +6,7 @@
 //! on length, and reports the change. It does nothing while the bias is not known.
 
 use rolldock_dispatch::bias::Bias;
-use serde::{Deserialize, Serialize};
-
-use crate::rollout::EarlyStop;
-
-/// When the guard acts, and how.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct BiasGuard {
-    /// The share by which accepted responses may be shorter than dispatched ones.
-    pub share: f64,
-    /// What happens if they are shorter by more.
-    #[serde(default)]
-    pub action: GuardAction,
-}
-
-/// What the guard does.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GuardAction {
-    /// It accepts groups in dispatch order from now on.
-    #[default]
-    Fifo,
-    /// It awaits every group of a step until the bias has gone.
-    LongRound,
-}
+use rolldock_dispatch::modes::{BiasGuard, EarlyStop, GuardAction};
 
 /// What the guard has done so far.
 #[derive(Debug, Default)]
@@ -53,32 +29,30 @@ impl GuardState {
     pub(crate) fn has_changed_the_rule(&self) -> bool {
         self.in_long_round || self.has_switched
     }
-}
 
-impl BiasGuard {
     /// Called after a step; returns the rule of the next step if it has to change. `configured` is the rule
     /// of the recipe.
     pub(crate) fn after_step(
-        &self,
-        state: &mut GuardState,
+        &mut self,
+        guard: &BiasGuard,
         configured: EarlyStop,
         length_bias: Option<Bias>,
     ) -> Option<EarlyStop> {
-        if state.has_switched {
+        if self.has_switched {
             return None;
         }
-        let is_biased = length_bias.is_some_and(|bias| bias.interval().1 < 1.0 - self.share);
-        match (is_biased, self.action) {
+        let is_biased = length_bias.is_some_and(|bias| bias.interval().1 < 1.0 - guard.share);
+        match (is_biased, guard.action) {
             (true, GuardAction::Fifo) if configured != EarlyStop::Fifo => {
-                state.has_switched = true;
+                self.has_switched = true;
                 Some(EarlyStop::Fifo)
             }
             (true, GuardAction::LongRound) => {
-                state.in_long_round = true;
+                self.in_long_round = true;
                 Some(EarlyStop::Off)
             }
-            _ if state.in_long_round => {
-                state.in_long_round = false;
+            _ if self.in_long_round => {
+                self.in_long_round = false;
                 Some(configured)
             }
             _ => None,
@@ -101,21 +75,21 @@ mod tests {
     fn a_biased_run_goes_on_in_dispatch_order_for_good() {
         let guard = BiasGuard { share: 0.1, action: GuardAction::Fifo };
         let mut state = GuardState::default();
-        assert_eq!(guard.after_step(&mut state, EarlyStop::First, FAIR), None);
-        assert_eq!(guard.after_step(&mut state, EarlyStop::First, None), None);
-        assert_eq!(guard.after_step(&mut state, EarlyStop::First, UNSURE), None);
-        assert_eq!(guard.after_step(&mut state, EarlyStop::First, BIASED), Some(EarlyStop::Fifo));
-        assert_eq!(guard.after_step(&mut state, EarlyStop::First, BIASED), None);
+        assert_eq!(state.after_step(&guard, EarlyStop::First, FAIR), None);
+        assert_eq!(state.after_step(&guard, EarlyStop::First, None), None);
+        assert_eq!(state.after_step(&guard, EarlyStop::First, UNSURE), None);
+        assert_eq!(state.after_step(&guard, EarlyStop::First, BIASED), Some(EarlyStop::Fifo));
+        assert_eq!(state.after_step(&guard, EarlyStop::First, BIASED), None);
     }
 
     #[test]
     fn a_long_round_lasts_until_the_bias_has_gone() {
         let guard = BiasGuard { share: 0.1, action: GuardAction::LongRound };
         let mut state = GuardState::default();
-        assert_eq!(guard.after_step(&mut state, EarlyStop::First, BIASED), Some(EarlyStop::Off));
-        assert_eq!(guard.after_step(&mut state, EarlyStop::First, BIASED), Some(EarlyStop::Off));
-        assert_eq!(guard.after_step(&mut state, EarlyStop::First, FAIR), Some(EarlyStop::First));
-        assert_eq!(guard.after_step(&mut state, EarlyStop::First, FAIR), None);
+        assert_eq!(state.after_step(&guard, EarlyStop::First, BIASED), Some(EarlyStop::Off));
+        assert_eq!(state.after_step(&guard, EarlyStop::First, BIASED), Some(EarlyStop::Off));
+        assert_eq!(state.after_step(&guard, EarlyStop::First, FAIR), Some(EarlyStop::First));
+        assert_eq!(state.after_step(&guard, EarlyStop::First, FAIR), None);
     }
 
     #[test]
@@ -124,14 +98,13 @@ mod tests {
         let rule = EarlyStop::named(&EarlyStop::Fifo.to_string()).unwrap();
         let mut state = GuardState::after_rule(&guard, EarlyStop::First, rule);
         assert!(state.has_changed_the_rule());
-        assert_eq!(guard.after_step(&mut state, EarlyStop::First, BIASED), None, "it has switched for good");
+        assert_eq!(state.after_step(&guard, EarlyStop::First, BIASED), None, "it has switched for good");
 
         let guard = BiasGuard { share: 0.1, action: GuardAction::LongRound };
         let rule = EarlyStop::named("off").unwrap();
         let mut state = GuardState::after_rule(&guard, EarlyStop::First, rule);
-        assert_eq!(guard.after_step(&mut state, EarlyStop::First, FAIR), Some(EarlyStop::First));
+        assert_eq!(state.after_step(&guard, EarlyStop::First, FAIR), Some(EarlyStop::First));
         let state = GuardState::after_rule(&guard, EarlyStop::First, EarlyStop::First);
         assert!(!state.has_changed_the_rule(), "the long round was over");
-        assert_eq!(EarlyStop::named("fairest"), None);
     }
 }

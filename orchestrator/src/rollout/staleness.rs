@@ -14,25 +14,10 @@
 //! The claim itself: the queue compares versions again when rows are taken, because a trainer may claim them
 //! at another version.
 
-use serde::{Deserialize, Serialize};
+use rolldock_dispatch::modes::OnStale;
 
 /// How often a prompt may be sent out again because its group was too old or was given up.
 pub(crate) const RETURNS_MAX: u32 = 3;
-
-/// What becomes of work that is more versions behind than it may be.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnStale {
-    /// It is thrown away, and its prompt with it.
-    Drop,
-    /// It is thrown away, and its prompt is sent out again.
-    #[default]
-    Requeue,
-    /// It is delivered, and the trainer learns nothing from the tokens that are too old.
-    MaskTokens,
-    /// It is delivered, and marked as too old.
-    DeliverFlagged,
-}
 
 /// The staleness bound of a run, and what follows from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -82,8 +82,7 @@ impl StepEnds {
         let EndedStep { step, counts, totals, tokens, tokens_run, ages } = record;
         let configured = context.config.early_stop;
         let guard = context.config.bias_guard.as_ref();
-        let guarded =
-            guard.and_then(|guard| guard.after_step(&mut self.guard.lock(), configured, bias.length));
+        let guarded = guard.and_then(|guard| self.guard.lock().after_step(guard, configured, bias.length));
         let now = Instant::now();
         let began = std::mem::replace(&mut *self.began.lock(), now);
         StepMetrics {

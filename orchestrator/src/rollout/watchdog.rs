@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
+use rolldock_dispatch::modes::OnSilence;
 use tokio::time::Instant;
 
 use crate::rollout::Hold;
@@ -28,19 +28,6 @@ use crate::rollout::worker::Signals;
 
 /// How often the watchdog looks in each `silence`: a report is late by at most that share of it.
 const LOOKS: u32 = 8;
-
-/// What happens when nothing has happened for too long.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnSilence {
-    /// A report says what is waited for.
-    #[default]
-    Report,
-    /// The group that is waited for is given up, and its prompt is sent out again.
-    CancelAndRequeue,
-    /// The run ends with the report; accepted groups are kept.
-    Stop,
-}
 
 /// What a run waits for, after it has waited for too long.
 #[derive(Debug, Clone)]

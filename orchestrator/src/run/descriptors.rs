@@ -4,20 +4,14 @@
 //! cannot start if there are too few for everything else.
 
 use anyhow::bail;
-use rolldock_frames::descriptors;
 use rustix::process::{Resource, getrlimit};
 
 use super::convert::seconds;
-use super::threads::threads_default;
+use crate::process::{held_files, hold_for_files, threads_default};
 use crate::recipe::{MaxLoads, Recipe, Simulated, Transport};
 
 /// What every process has open: its streams, its runtime, its logs, the ledger, the data and its listeners.
 const PROCESS: u64 = 64;
-/// Files that are opened to be written, besides those that are always open: a segment, a file of tokens, and the
-/// files to which logs are rewritten.
-const WRITTEN_FILES: usize = 8;
-/// Segments that a consumer in this process, or a thread that serves rows, reads at a time.
-const READ_FILES: usize = 8;
 /// Connections to a server besides its requests: probes, control calls and weight updates.
 const CALLS_PER_SERVER: u64 = 4;
 /// Connections that clients make to one listener.
@@ -41,11 +35,6 @@ struct Demand {
 fn readers(recipe: &Recipe) -> usize {
     let serving = if recipe.queue.listen.is_some() { threads_default() } else { 0 };
     serving + usize::from(recipe.queue.consumer.is_some())
-}
-
-/// The descriptors to hold for the files of a queue with so many readers.
-fn held_files(readers: usize) -> usize {
-    WRITTEN_FILES + READ_FILES * readers
 }
 
 impl Demand {
@@ -133,15 +122,6 @@ fn checked(demand: &Demand, limit: u64) -> anyhow::Result<Option<String>> {
         bail!("{words}; at least {least} are needed");
     }
     Ok(Some(format!("{words}; until then requests wait for descriptors")))
-}
-
-/// Holds descriptors for the files of a queue that so many consumers or threads read, before connections can use
-/// them up.
-pub fn hold_for_files(readers: usize) {
-    let count = held_files(readers);
-    if let Err(error) = descriptors::hold(count) {
-        tracing::warn!(%error, "fewer than {count} descriptors are held for files; raise `ulimit -n`");
-    }
 }
 
 #[cfg(test)]

@@ -18,8 +18,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Run;
-use super::clock::unix_seconds;
 use super::directory::write_whole;
+use crate::process::unix_seconds;
 use crate::report::EventFile;
 use crate::report::figures::{
     AcceptedGroups, FigureFile, KeptTimeline, STEPS_FILE, VALIDATIONS_FILE, Written, kept_timelines,

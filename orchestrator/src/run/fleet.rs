@@ -12,13 +12,13 @@ use rolldock_loadbalancer::{EngineControl, LoadBalancer, ServerSpec};
 use rolldock_simengine::{Codec, SimServer, http};
 
 use super::await_servers::{Endpoint, Found, await_servers};
-use super::clock::unix_seconds;
 use super::convert;
 use super::simulated::{GrowingKey, open_sim_codec, simulated_workload, start_servers};
 use crate::data::{PromptSource, TextCodec};
 use crate::engine::http::{Encode, HttpEngine, ServerFacts};
 use crate::engine::simulated::SimulatedEngine;
 use crate::engine::{Engine, EngineError, ErrorClass};
+use crate::process::unix_seconds;
 use crate::recipe::{Recipe, Simulated, Transport};
 use crate::scope::Scope;
 

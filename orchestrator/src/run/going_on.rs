@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use crate::process::Ending;
 use crate::recipe::Recipe;
 
 /// The command that resumes the run in `out`. It names each secret of `recipe`, because the run's directory
@@ -33,7 +34,7 @@ pub struct Unfinished {
 /// The process was asked to end while the data and the servers were being opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0} before the run began")]
-pub struct EndedEarly(pub super::Ending);
+pub struct EndedEarly(pub Ending);
 
 #[cfg(test)]
 mod tests {

@@ -8,8 +8,7 @@ use parking_lot::Mutex;
 use rolldock_dispatch::DispatchId;
 use rolldock_queue::{Durability, Partition, holds_queue};
 
-use super::clock::unix_seconds;
-use super::queue::QUEUE_FOLDER;
+use crate::process::{QUEUE_FOLDER, unix_seconds};
 use crate::recipe::Recipe;
 use crate::rollout::{PromptFeed, Restored};
 use crate::scope::Scope;

@@ -1,39 +1,15 @@
 //! Servers that join and leave while the fleet is used: through the admin address, through the fleet's file, or
 //! because they did not answer when the run started.
 
-use std::net::SocketAddr;
-
 use anyhow::Context;
 use rolldock_listener::{Connections, RenderMetrics};
-use rolldock_loadbalancer::admin::{AdminConfig, serve_admin};
+use rolldock_loadbalancer::admin::AdminConfig;
 use rolldock_loadbalancer::membership::{Membership, NewMember};
-use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::process::{say, serve_fleet};
 use crate::recipe::Recipe;
-use crate::report::say;
 use crate::scope::Scope;
-
-/// Answers `rolldock fleet` at `address` until the scope ends, or the handle is dropped. Returns the bound
-/// address with the handle.
-pub async fn serve_fleet(
-    members: Membership,
-    address: SocketAddr,
-    config: AdminConfig,
-    scope: &Scope,
-) -> anyhow::Result<(SocketAddr, AbortOnDropHandle<()>)> {
-    let cannot = || format!("cannot answer for the fleet at {address}");
-    let listener = TcpListener::bind(address).await.with_context(cannot)?;
-    let bound = listener.local_addr().with_context(cannot)?;
-    config.check(bound)?;
-    let serving = serve_admin(members, config, listener, scope.token().clone());
-    let handle = scope.spawn("fleet admin server", async move {
-        if let Err(error) = serving.await {
-            tracing::error!(%error, "the admin address is not served any more");
-        }
-    });
-    Ok((bound, handle))
-}
 
 /// Opens the admin address and follows the fleet's file, if the recipe asks for them, and lets the servers join
 /// that were `absent` at the start. All of this ends with the scope or the handles.

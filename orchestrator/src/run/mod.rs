@@ -11,8 +11,6 @@
 //! ```
 
 mod await_servers;
-mod awake;
-mod clock;
 mod convert;
 mod descriptors;
 mod directory;
@@ -23,7 +21,6 @@ mod going_on;
 mod journalling;
 mod members;
 mod meters;
-mod metrics;
 mod policy;
 mod ports;
 mod puts;
@@ -31,12 +28,9 @@ mod queue;
 mod reporting;
 mod reward;
 mod secrets;
-mod serve;
-mod signals;
 mod simulated;
 mod steps;
 mod summary;
-mod threads;
 mod validation_rows;
 
 use std::io::ErrorKind;
@@ -49,27 +43,20 @@ use rolldock_listener::RenderMetrics;
 
 use crate::data::{DataError, Dataset, PromptSource, TextCodec};
 use crate::policy::PolicyMode;
+use crate::process::{Endings, keep_metrics, of_members, queue_folder, unix_seconds};
 use crate::recipe::{Recipe, Validation};
 use crate::report::Progress;
 use crate::rollout::RolloutParts;
 use crate::scope::Scope;
 
-pub use clock::unix_seconds;
 pub use convert::default_out;
-pub use descriptors::hold_for_files;
 pub use directory::is_free;
 pub use execute::RECIPE_FILE;
 pub use going_on::{EndedEarly, Unfinished, resume_command};
-pub use members::serve_fleet;
-pub use metrics::{keep_metrics, of_members, of_queue};
-pub use queue::{QUEUE_FOLDER, queue_folder};
 pub use reporting::{RunAddress, STATUS_PATH};
 pub use secrets::missing_secrets;
-pub use serve::{serve_queue, serve_queue_locally, serve_queue_on_threads};
-pub use signals::{Ending, Endings};
 pub use simulated::{GrowingKey, open_sim_codec, simulated_workload};
 pub use summary::Summary;
-pub use threads::{ServingThreads, threads_default};
 
 use fleet::Fleet;
 use reward::Reward;

@@ -14,7 +14,7 @@ use super::{Run, convert};
 use crate::policy::{
     Announcement, Announcements, FleetUpdater, FollowVersion, PolicyMode, PolicyState, Updates,
 };
-use crate::report::say;
+use crate::process::say;
 use crate::rollout::{InWait, Phase, RolloutControl, Staleness, Subject};
 use crate::scope::Scope;
 use rolldock_ledger::{LedgerWriter, Record, Resumption};

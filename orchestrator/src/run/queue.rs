@@ -2,7 +2,7 @@
 //! stand-in.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,10 +16,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::convert::{Claims, seconds};
-use super::metrics::of_queue;
-use super::serve::{serve_queue, until_taken};
 use super::validation_rows::ValidationRows;
 use crate::policy::PolicyState;
+use crate::process::{QUEUE_FOLDER, of_queue, serve_queue, until_taken};
 use crate::recipe::{ColumnType, Consumer, Recipe};
 use crate::rollout::Group;
 use crate::rows::group_rows;
@@ -27,21 +26,12 @@ use crate::scope::Scope;
 use crate::scope::blocking;
 use rolldock_ledger::{QueueRecord, Resumption};
 
-/// The queue's directory, inside a run's directory.
-pub const QUEUE_FOLDER: &str = "queue";
-
 /// How long the consumer waits for groups before it checks again whether the run is over.
 const CONSUMER_PAUSE: Duration = Duration::from_millis(100);
 /// How long the run waits before it repeats a put for which the disk or the process lacked something.
 const LACK_PAUSE: Duration = Duration::from_millis(500);
 /// How often the lease of a batch that is trained on is renewed.
 const RENEW: Duration = Duration::from_secs(10);
-
-/// The directory in which the run in `dir` keeps its queue. `dir` may also be the queue's own directory.
-pub fn queue_folder(dir: &Path) -> PathBuf {
-    let inside = dir.join(QUEUE_FOLDER);
-    if !inside.exists() && holds_queue(dir) { dir.to_owned() } else { inside }
-}
 
 /// The queue of a run with its one partition. Clones share the queue.
 #[derive(Clone)]

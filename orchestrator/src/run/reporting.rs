@@ -24,10 +24,10 @@ use tokio::net::TcpListener;
 
 use super::directory::write_whole;
 use super::meters::Meters;
-use super::metrics::page;
 use crate::policy::PolicyState;
+use crate::process::{page, say};
 use crate::recipe::Recipe;
-use crate::report::{QueueStatus, ServerStatus, Status, WaitLimits, say};
+use crate::report::{QueueStatus, ServerStatus, Status, WaitLimits};
 use crate::rollout::{RequestShape, RolloutView};
 use crate::scope::Scope;
 

@@ -7,9 +7,8 @@ use std::time::Duration;
 use rolldock_dispatch::{TokenTotals, Totals};
 use rolldock_reward::GateCounts;
 
-use super::signals::Ending;
 use crate::data::DrawCounts;
-use crate::report::token_words;
+use crate::process::{Ending, token_words};
 
 /// What a run did.
 #[derive(Debug, Clone)]

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use rolldock::ledger::LedgerState;
+use rolldock_ledger::LedgerState;
 use serde_json::Value;
 use tempfile::TempDir;
 

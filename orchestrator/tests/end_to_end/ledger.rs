@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use rolldock::data::{Position, PromptUid};
-use rolldock::dispatch::{DispatchId, Fate, StepEnd};
-use rolldock::ledger::{
+use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd};
+use rolldock_ledger::{
     DispatchRecord, FORMAT, LedgerConfig, LedgerWriter, LifeRecord, Record, RunRecord, StepEndRecord,
     StepRecord,
 };

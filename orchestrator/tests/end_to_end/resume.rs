@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use rolldock::ledger::LedgerState;
+use rolldock_ledger::LedgerState;
 use tempfile::TempDir;
 
 use crate::figures::check_against_ledger;

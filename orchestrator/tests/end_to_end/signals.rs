@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::path::Path;
 
-use rolldock::ledger::LedgerState;
+use rolldock_ledger::LedgerState;
 use tempfile::TempDir;
 
 use crate::support::{Rolldock, Simengine, recipe, wait_for};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use arrow_array::types::UInt64Type;
-use rolldock::ledger::LedgerState;
+use rolldock_ledger::LedgerState;
 use rolldock_queue::{Queue, QueueError, RemoteConfig, RemoteQueue, Take};
 use serde_json::{Value, json};
 use tempfile::TempDir;

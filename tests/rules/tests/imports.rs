@@ -4,8 +4,8 @@
 //! folders that the rule names. None of our crates is a build dependency of another. Cargo itself refuses
 //! circles between crates.
 //!
-//! Two more rules are about modules. In `rolldock` only some modules import recipes. In `rolldock-queue` the
-//! core does not import the edges, which are the ways in which rows and calls leave the process.
+//! Two more rules are about modules. Only commands and runs import recipes. In `rolldock-queue` the core does
+//! not import the edges, which are the ways in which rows and calls leave the process.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +32,16 @@ fn allowed() -> BTreeMap<&'static str, Vec<&'static str>> {
     rules
 }
 
+/// The crates of the workspace.
+fn packages() -> Vec<Package> {
+    let metadata = MetadataCommand::new()
+        .manifest_path(rolldock_tests::workspace_root().join("Cargo.toml"))
+        .no_deps()
+        .other_options(vec!["--offline".to_owned()])
+        .exec();
+    metadata.unwrap().packages
+}
+
 /// The top-level folder of a crate.
 fn folder(package: &Package) -> &str {
     let root = rolldock_tests::workspace_root().canonicalize().unwrap();
@@ -41,20 +51,15 @@ fn folder(package: &Package) -> &str {
 
 #[test]
 fn crates_import_only_what_the_architecture_allows() {
-    let metadata = MetadataCommand::new()
-        .manifest_path(rolldock_tests::workspace_root().join("Cargo.toml"))
-        .no_deps()
-        .other_options(vec!["--offline".to_owned()])
-        .exec()
-        .unwrap();
+    let packages = packages();
     let rules = allowed();
     let folders: BTreeMap<&str, &str> =
-        metadata.packages.iter().map(|package| (package.name.as_str(), folder(package))).collect();
+        packages.iter().map(|package| (package.name.as_str(), folder(package))).collect();
     let with_crates: BTreeSet<&str> = folders.values().copied().collect();
     for ruled in rules.keys() {
         assert!(with_crates.contains(ruled), "{ruled}/ has no crate any more; remove its rule");
     }
-    for package in &metadata.packages {
+    for package in &packages {
         let (name, from) = (package.name.as_str(), folder(package));
         let rule = rules
             .get(from)
@@ -76,11 +81,22 @@ fn crates_import_only_what_the_architecture_allows() {
     }
 }
 
-/// The modules of `rolldock` that may import recipes. No other module may.
-const ABOVE_RECIPES: [&str; 3] = ["cli", "recipe", "run"];
+/// The crate of recipes.
+const RECIPES: &str = "rolldock-recipe";
+/// The files of `rolldock` that may import recipes: its root, which re-exports them, and two modules.
+const ABOVE_RECIPES: [&str; 3] = ["cli", "lib.rs", "run"];
 
 #[test]
-fn only_cli_recipe_and_run_import_recipes() {
+fn only_commands_and_runs_import_the_crate_of_recipes() {
+    let imports =
+        |package: &Package| package.dependencies.iter().any(|dependency| dependency.name == RECIPES);
+    let importers: Vec<Package> = packages().into_iter().filter(imports).collect();
+    let names: Vec<&str> = importers.iter().map(|package| package.name.as_str()).collect();
+    assert_eq!(names, ["rolldock", "rolldock-cli"], "these crates import recipes");
+}
+
+#[test]
+fn only_cli_and_run_import_recipes() {
     let source = rolldock_tests::workspace_root().join("orchestrator").join("src");
     let mut folders = vec![source.clone()];
     while let Some(folder) = folders.pop() {
@@ -95,7 +111,8 @@ fn only_cli_recipe_and_run_import_recipes() {
                 folders.push(path);
             } else {
                 let text = std::fs::read_to_string(&path).unwrap();
-                assert!(!text.contains("crate::recipe"), "{} imports `recipe`", inside.display());
+                let imports = ["crate::recipe", "rolldock_recipe"].iter().any(|path| text.contains(path));
+                assert!(!imports, "{} imports recipes; only cli and run may", inside.display());
             }
         }
     }

@@ -20,7 +20,7 @@ const WITHOUT_NAME: &[(&str, &str)] = &[
     ("scope/src/lib.rs", "the place of the orchestrator that spawns"),
     ("tasks.rs", "the place of a leaf that spawns"),
     ("loadbalancer/src/proxy/mod.rs", "connections of one listener, which its future owns, on their thread"),
-    ("run/awake.rs", "the one task of a runtime, which ends with it"),
+    ("process/src/awake.rs", "the one task of a runtime, which ends with it"),
     ("listener/src/serve.rs", "connections of one listener, which its future owns"),
     ("local/server.rs", "connections of one listener, which its future owns, on their thread"),
     ("queue/src/mapped.rs", "scoped threads, which end inside the call"),

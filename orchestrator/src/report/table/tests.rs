@@ -8,14 +8,6 @@ use crate::dispatch::bias::{Bias, BiasReading, Unknown};
 use crate::rollout::{Counts, EarlyStop, ServerLoad, StepCosts};
 
 #[test]
-fn digits_are_grouped_by_three() {
-    assert_eq!(grouped(0), "0");
-    assert_eq!(grouped(999), "999");
-    assert_eq!(grouped(1000), "1,000");
-    assert_eq!(grouped(1_234_567), "1,234,567");
-}
-
-#[test]
 fn validation_counts_samples_and_prompts() {
     let line = validation_line(10, 2, &[vec![1.0, 0.0], vec![0.0, 0.0]]);
     assert_eq!(line, "validation after step 10: 2 prompts, mean@2 0.250, best@2 0.500");

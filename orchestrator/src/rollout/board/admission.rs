@@ -1,10 +1,10 @@
 //! Whether another prompt may be sent out, and how many should be drawn.
 
+use rolldock_dispatch::modes::AtTarget;
 use serde::{Deserialize, Serialize};
 
 use super::Board;
 use crate::rollout::Launch;
-use crate::rollout::early_stop::AtTarget;
 use crate::rollout::feed::Drawn;
 
 /// How many prompts are drawn from the data set ahead of their dispatch.

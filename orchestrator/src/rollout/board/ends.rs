@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use rolldock_dispatch::bias::{BiasEvent, Decision, GroupFigures};
+use rolldock_dispatch::modes::DecisionOrder;
 use rolldock_dispatch::{Bucket, DispatchId, Fate, Waste};
 
 use super::{Board, Dispatch, GroupEnd, Requeued, Slot};
 use crate::rollout::carry::CarriedGroup;
-use crate::rollout::early_stop::DecisionOrder;
 use crate::rollout::reasons::counted_as;
 use crate::rollout::staleness::RETURNS_MAX;
 use crate::rollout::{Group, OnStale, OnStop};

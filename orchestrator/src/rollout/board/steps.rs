@@ -2,11 +2,11 @@
 
 use rolldock_dispatch::bias::{Decision, GroupFigures};
 use rolldock_dispatch::invariants::Violation;
+use rolldock_dispatch::modes::{AtTarget, DecisionOrder};
 use rolldock_dispatch::{Bucket, CarriedSample, Fate, StepEnd, Waste};
 
 use super::{Board, Decided, Dispatch, EndedStep, Requeued, Slot};
 use crate::rollout::dispatches::SentOut;
-use crate::rollout::early_stop::{AtTarget, DecisionOrder};
 use crate::rollout::staleness::RETURNS_MAX;
 use crate::rollout::{Group, OnStale, OnStop, invariants};
 use rolldock_ledger::KeptGroup;

@@ -1,0 +1,21 @@
+//! Mistakes on the command line.
+
+use std::time::Duration;
+
+/// A mistake on the command line that clap cannot detect.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);
+
+/// The largest time that an option accepts, about four months.
+const SECONDS_MAX: Duration = Duration::from_secs(10_000_000);
+
+/// Parses the seconds of `option`, which must be above 0.
+pub fn seconds(option: &str, seconds: f64) -> Result<Duration, UsageError> {
+    let duration = Duration::try_from_secs_f64(seconds).ok();
+    let is_sound = |duration: &Duration| !duration.is_zero() && *duration <= SECONDS_MAX;
+    duration.filter(is_sound).ok_or_else(|| {
+        let max = SECONDS_MAX.as_secs();
+        UsageError(format!("{option}: expected seconds, more than 0 and at most {max}, found {seconds}"))
+    })
+}

@@ -1,0 +1,96 @@
+//! The meaning of each early-stop mode, in one place. A mode is defined by its arm in [`EarlyStop::rule`],
+//! and every decision that depends on a mode asks for a part of that rule.
+
+use std::fmt;
+
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error as ValueError, StrDeserializer};
+use serde::{Deserialize, Serialize};
+
+/// When a step ends, and in which order its groups are decided.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EarlyStop {
+    /// The step ends when as many groups as the target have ended and are valid. This is the published
+    /// recipe; it prefers short answers.
+    First,
+    /// The step ends when a prefix of the dispatch order has ended and holds the target.
+    #[default]
+    Fifo,
+    /// The step ends when every group that was sent out has ended.
+    Off,
+}
+
+/// In which order valid groups are decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DecisionOrder {
+    /// A group is decided when it ends.
+    AsGroupsEnd,
+    /// A group is decided when every group before it in dispatch order has ended.
+    Dispatch,
+}
+
+/// The end of a step that has reached its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtTarget {
+    /// The step ends at once, and what still runs is cut off.
+    Stop,
+    /// The step ends when every dispatched group has ended.
+    AwaitAll,
+}
+
+/// What an early-stop mode decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StopRule {
+    /// In which order valid groups are decided.
+    pub order: DecisionOrder,
+    /// What happens when a step outside a flow reaches its target. In a flow every group is decided in some
+    /// step, so nothing has to be awaited.
+    pub at_target: AtTarget,
+}
+
+impl EarlyStop {
+    /// The mode with this name; `None` if there is none.
+    pub fn named(name: &str) -> Option<Self> {
+        let name: StrDeserializer<'_, ValueError> = name.into_deserializer();
+        Self::deserialize(name).ok()
+    }
+
+    /// The mode's rule.
+    pub fn rule(self) -> StopRule {
+        match self {
+            Self::First => StopRule { order: DecisionOrder::AsGroupsEnd, at_target: AtTarget::Stop },
+            Self::Fifo => StopRule { order: DecisionOrder::Dispatch, at_target: AtTarget::Stop },
+            Self::Off => StopRule { order: DecisionOrder::Dispatch, at_target: AtTarget::AwaitAll },
+        }
+    }
+
+    /// Whether groups are accepted in dispatch order, so that their length does not matter.
+    pub fn keeps_dispatch_order(self) -> bool {
+        self.rule().order == DecisionOrder::Dispatch
+    }
+
+    /// Whether a step ends only when everything that it sent out has ended.
+    pub fn awaits_all(self) -> bool {
+        self.rule().at_target == AtTarget::AwaitAll
+    }
+}
+
+impl fmt::Display for EarlyStop {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(formatter)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_mode_has_its_name() {
+        for mode in [EarlyStop::First, EarlyStop::Fifo, EarlyStop::Off] {
+            assert_eq!(EarlyStop::named(&mode.to_string()), Some(mode));
+        }
+        assert_eq!(EarlyStop::named("fairest"), None);
+    }
+}

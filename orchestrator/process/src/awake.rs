@@ -1,0 +1,86 @@
+//! Threads that stay awake between events that follow each other closely.
+//!
+//! Waking a thread that sleeps takes up to 100 us on a virtual machine, which is more than most requests
+//! take. If a thread slept for less than [`WINDOW`] before an event, the event is a close one: it would have
+//! been better to stay awake, so the thread stays awake for one [`WINDOW`] after the event. A thread whose
+//! events are further apart sleeps between them. So idleness costs nothing, and staying awake in vain costs
+//! at most one [`WINDOW`] after a close event. At every turn the thread yields the core to other threads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+/// How long a thread stays awake after a close event: several times as long as a wake-up takes, and too short
+/// to count as idle.
+const WINDOW: Duration = Duration::from_micros(500);
+
+#[derive(Debug, Default)]
+struct Awake {
+    times: Mutex<Times>,
+    /// Notified when the thread is about to sleep and has to stay awake.
+    wanted: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Times {
+    asleep_since: Option<Instant>,
+    awake_until: Option<Instant>,
+}
+
+/// A runtime for one thread, which stays awake for [`WINDOW`] after each close event.
+pub(crate) fn runtime() -> std::io::Result<Runtime> {
+    let awake = Arc::new(Awake::default());
+    let (before, after) = (Arc::clone(&awake), Arc::clone(&awake));
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .on_thread_park(move || before.before_sleep())
+        .on_thread_unpark(move || after.after_sleep())
+        .build()?;
+    TaskTracker::new().spawn_on(async move { awake.keep().await }, runtime.handle());
+    Ok(runtime)
+}
+
+impl Awake {
+    fn before_sleep(&self) {
+        let now = Instant::now();
+        let mut times = self.times.lock();
+        let stays_awake = times.awake_until.is_some_and(|until| now < until);
+        times.asleep_since = (!stays_awake).then_some(now);
+        drop(times);
+        if stays_awake {
+            // A task that is ready keeps the runtime from sleeping.
+            self.wanted.notify_one();
+        }
+    }
+
+    fn after_sleep(&self) {
+        let now = Instant::now();
+        let mut times = self.times.lock();
+        let Some(since) = times.asleep_since.take() else { return };
+        times.awake_until = (now.duration_since(since) < WINDOW).then(|| now + WINDOW);
+    }
+
+    fn is_over(&self) -> bool {
+        self.times.lock().awake_until.is_none_or(|until| Instant::now() >= until)
+    }
+
+    /// Lets the thread look for events without sleeping, whenever that is wanted. The task ends with its
+    /// runtime.
+    async fn keep(&self) {
+        loop {
+            self.wanted.notified().await;
+            while !self.is_over() {
+                std::thread::yield_now();
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

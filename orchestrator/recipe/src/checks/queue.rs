@@ -1,0 +1,123 @@
+//! Checks of `[queue]` and `[queue.consumer]`.
+
+use rolldock_dispatch::rows::schema;
+use rolldock_queue::{OnFull, TaskSpec};
+
+use super::{BATCH_GROUPS_MAX, Checks, Origin, SECONDS_MAX, counted, within};
+use crate::sections::added_columns;
+use crate::{Consumer, Queue, Recipe, VALIDATION};
+
+/// The shortest lease, in seconds. A client renews it over a network.
+const LEASE_S_MIN: f64 = 0.1;
+
+pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
+    let queue = &recipe.queue;
+    check_tasks(queue, checks);
+    checks.require(!queue.partition.is_empty(), "queue.partition", || "expected a name".to_owned());
+    checks.require(queue.listen.is_none() || queue.address().is_some(), "queue.listen", || {
+        format!(
+            "expected an address and a port, for example \"127.0.0.1:7070\", found {:?}",
+            queue.listen.as_deref().unwrap_or_default()
+        )
+    });
+    checks.require(queue.token.as_ref().is_none_or(|token| !token.is_empty()), "queue.token", || {
+        "expected a token that cannot be guessed".to_owned()
+    });
+    within(queue.lease_s, LEASE_S_MIN, SECONDS_MAX, "queue.lease_s", checks);
+    checks.require(recipe.validation.is_none() || queue.partition != VALIDATION, "queue.partition", || {
+        format!("the rows of [validation] are in the partition {VALIDATION:?}; expected another name")
+    });
+    match &queue.consumer {
+        None => check_room_for_all(recipe, checks),
+        Some(consumer) => check_consumer(recipe, consumer, checks),
+    }
+}
+
+fn is_repeated(names: &[String]) -> bool {
+    (1..names.len()).any(|at| names[..at].contains(&names[at]))
+}
+
+fn check_tasks(queue: &Queue, checks: &mut Checks<'_>) {
+    let names = queue.tasks.names();
+    let are_named = !names.is_empty() && names.iter().all(|task| !task.is_empty());
+    checks.require(are_named, "queue.tasks", || "expected at least one task name".to_owned());
+    checks.require(!is_repeated(&names), "queue.tasks", || "a task is listed twice".to_owned());
+    for TaskSpec { name, columns } in queue.tasks.specs() {
+        let key = format!("queue.tasks.{name}.columns");
+        checks.require(!is_repeated(&columns), &key, || "a column is listed twice".to_owned());
+        checks.require(!columns.contains(&String::new()), &key, || "expected names of columns".to_owned());
+    }
+    let own = schema();
+    for name in queue.columns.keys() {
+        let is_own = own.column_with_name(name).is_some();
+        checks.require(!is_own, &format!("queue.columns.{name}"), || {
+            "expected a column that other processes add, found one of the rollout".to_owned()
+        });
+    }
+    let added: Vec<String> = added_columns(&queue.tasks).into_iter().collect();
+    checks.require(added.is_empty() || queue.listen.is_some(), "queue.listen", || {
+        format!(
+            "tasks wait for columns that other processes add ({}); expected an address at which these reach the queue",
+            added.join(", ")
+        )
+    });
+}
+
+/// Checks the capacity without a consumer in the run. Rows are then freed during the run only if other
+/// processes take them.
+fn check_room_for_all(recipe: &Recipe, checks: &mut Checks<'_>) {
+    let queue = &recipe.queue;
+    let group_rows = recipe.rollout.samples_per_prompt as usize;
+    let step_rows = group_rows.saturating_mul(recipe.rollout.train_batch_size);
+    if queue.listen.is_some() {
+        checks.require(queue.capacity_rows >= group_rows, "queue.capacity_rows", || {
+            format!("one group must fit; expected at least {group_rows}, found {}", queue.capacity_rows)
+        });
+        return;
+    }
+    // A run that goes on may have begun without this check.
+    let ends = recipe.run.steps.is_some() || queue.on_full != OnFull::Block || checks.origin == Origin::Kept;
+    checks.require(ends, "run.steps", || {
+        "no consumer takes rows during the run, so it would wait for room in the queue for ever; expected run.steps, \
+         queue.listen, a [queue.consumer], or queue.on_full = \"refuse\", with which a full queue ends the run"
+            .to_owned()
+    });
+    let steps = recipe.run.steps.map_or(1, |steps| usize::try_from(steps).unwrap_or(usize::MAX));
+    let (needed, of_what) = match (queue.on_full, recipe.run.steps) {
+        (OnFull::DropOldest, _) => (group_rows, "one group"),
+        (_, None) => (step_rows, "one step"),
+        (_, Some(_)) => (step_rows.saturating_mul(steps), "all of run.steps"),
+    };
+    checks.require(queue.capacity_rows >= needed, "queue.capacity_rows", || {
+        format!(
+            "no consumer takes rows during the run, so {of_what} must fit; expected at least {needed}, found {}, or a \
+             [queue.consumer]",
+            queue.capacity_rows
+        )
+    });
+}
+
+fn check_consumer(recipe: &Recipe, consumer: &Consumer, checks: &mut Checks<'_>) {
+    let queue = &recipe.queue;
+    checks.require(queue.tasks.names() == [consumer.task.clone()], "queue.consumer.task", || {
+        format!(
+            "the embedded consumer frees rows only if its task is the only one; queue.tasks = {:?}",
+            queue.tasks.names()
+        )
+    });
+    checks.require(
+        consumer.keep_last_steps == 0 || recipe.run.steps.is_some(),
+        "queue.consumer.keep_last_steps",
+        || "the last steps are known only with `run.steps`; expected `run.steps`, or 0".to_owned(),
+    );
+    counted(consumer.take_groups, BATCH_GROUPS_MAX, "queue.consumer.take_groups", checks);
+    within(consumer.train_s, 0.0, SECONDS_MAX, "queue.consumer.train_s", checks);
+    let group_rows = recipe.rollout.samples_per_prompt as usize;
+    let step_rows = group_rows.saturating_mul(recipe.rollout.train_batch_size);
+    let kept_steps = consumer.keep_last_steps.min(recipe.run.steps.unwrap_or(u64::MAX));
+    let kept = step_rows.saturating_mul(usize::try_from(kept_steps).unwrap_or(usize::MAX));
+    let needed = kept.max(group_rows);
+    checks.require(queue.capacity_rows >= needed, "queue.capacity_rows", || {
+        format!("expected at least {needed}: one group, and the steps that queue.consumer keeps")
+    });
+}

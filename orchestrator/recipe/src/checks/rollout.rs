@@ -1,0 +1,53 @@
+//! Checks of the keys for work that is cut off, and of the bias guard.
+
+use rolldock_dispatch::modes::{OnStop, RequestShape};
+
+use super::{Checks, SECONDS_MAX};
+use crate::Recipe;
+
+/// Maximum of `segments_max`. With more requests a response would consist of very short pieces.
+const SEGMENTS_MAX: u32 = 4096;
+
+/// Seconds that a group needs to return the tokens from its engine.
+const HAND_OVER: f64 = 1.0;
+
+pub(super) fn check_cut_off(recipe: &Recipe, checks: &mut Checks<'_>) {
+    let rollout = &recipe.rollout;
+    let carry = &rollout.carry;
+    let resumes_one_by_one = rollout.on_stop != OnStop::Carry || rollout.request == RequestShape::Sample;
+    checks.require(resumes_one_by_one, "rollout.on_stop", || {
+        "samples are resumed one by one: \"carry\" expects rollout.request = \"sample\"".to_owned()
+    });
+    checks.require((1..=SEGMENTS_MAX).contains(&carry.segments_max), "rollout.carry.segments_max", || {
+        format!("expected 1 to {SEGMENTS_MAX}, found {}", carry.segments_max)
+    });
+    checks.require(carry.grace > 0.0 && carry.grace <= SECONDS_MAX, "rollout.carry.grace", || {
+        format!("expected seconds, above 0 and at most {SECONDS_MAX}, found {}", carry.grace)
+    });
+    // A request that is aborted at the end of the drain returns no tokens.
+    let drain = recipe.timeouts.drain;
+    let hands_over = rollout.on_stop != OnStop::Carry || carry.grace + HAND_OVER <= drain;
+    checks.require(hands_over, "rollout.carry.grace", || {
+        format!("expected at most timeouts.drain={drain} less {HAND_OVER} s, found {}", carry.grace)
+    });
+    if let Some(guard) = &rollout.bias_guard {
+        checks.require(guard.share > 0.0 && guard.share < 1.0, "rollout.bias_guard.share", || {
+            format!("expected a share above 0 and below 1, found {}", guard.share)
+        });
+    }
+    check_bias_audit(recipe, checks);
+}
+
+fn check_bias_audit(recipe: &Recipe, checks: &mut Checks<'_>) {
+    let rollout = &recipe.rollout;
+    checks.require((0.0..=1.0).contains(&rollout.bias_audit), "rollout.bias_audit", || {
+        format!("expected a share from 0 to 1, found {}", rollout.bias_audit)
+    });
+    let discards_undecided = rollout.on_stop == OnStop::Discard && !rollout.early_stop.keeps_dispatch_order();
+    let is_measured = rollout.bias_guard.is_none() || !discards_undecided || rollout.bias_audit > 0.0;
+    checks.require(is_measured, "rollout.bias_audit", || {
+        "early_stop = \"first\" with on_stop = \"discard\" leaves nothing from which rollout.bias_guard could \
+         know the bias: expected a share above 0, such as 0.05"
+            .to_owned()
+    });
+}

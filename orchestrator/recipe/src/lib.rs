@@ -1,0 +1,172 @@
+//! Recipes: TOML files that name a data set, a fleet, a reward and a queue.
+//!
+//! [`Recipe::load`] reads layers, merges them, and checks the result. The layers are the `base` chain, the
+//! file, `--set` and `--endpoint`; later ones have precedence. Each complaint names the file, the line and
+//! the key of the value, and the value that was expected.
+//!
+//! # Paths
+//! A relative path of a data file, a fleet file, a tokenizer or a chat template is resolved in the folder of
+//! the file that names it (which may be a `base`), then in the recipe's folder, then in the current
+//! directory. For a value of `--set`, the current directory is first. The first path that exists is used. A
+//! name that is not found stays as it is, because it may be a hub id; the code that opens it reports the
+//! error. `run.out` and `policy.watch` are relative to the current directory.
+//!
+//! # Deliberately absent
+//! Checks that files, tokenizer and servers exist: a recipe can be read and printed on a machine without
+//! them.
+
+mod change;
+mod checks;
+mod choices;
+mod error;
+mod files;
+mod layers;
+mod messages;
+mod sections;
+
+use std::path::{Path, PathBuf};
+
+pub use change::{Change, Verdict, changes};
+pub use choices::{AdvantageEstimator, OnShort, Transport};
+pub use error::{Complaint, RecipeError};
+pub use files::LookedFor;
+pub use sections::{
+    Carry, ColumnType, Consumer, Data, Files, Filter, Fleet, Limits, MaxLoads, Model, OutsideGate,
+    OverlongShaping, Policy, Queue, Recipe, Report, Reward, RewardGuard, Rollout, Run, Simulated, Task,
+    Tasks, Timeouts, VALIDATION, Validation, ValidationPriority,
+};
+
+use layers::Layers;
+use rolldock_policy::PolicyMode;
+
+/// The settings that the command line adds to a recipe.
+#[derive(Debug, Clone, Default)]
+pub struct LoadOptions {
+    /// `key=value`, each as one line of TOML. A value that is not valid TOML is read as a string.
+    pub set: Vec<String>,
+    /// URLs that replace `fleet.endpoints` and the simulated fleet.
+    pub endpoints: Vec<String>,
+}
+
+/// Where a recipe comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// A user's file.
+    Written,
+    /// A run's directory. The run began with the recipe, perhaps under an older version.
+    Kept,
+}
+
+/// A key whose value the resolved recipe does not have.
+struct Secret {
+    key: &'static str,
+    is_given: bool,
+    /// Whether the recipe has what the secret is for.
+    is_for_something: bool,
+}
+
+impl Recipe {
+    /// Reads, merges and checks a recipe.
+    ///
+    /// # Errors
+    /// [`RecipeError::Unreadable`] if `path` itself cannot be read or has no key. Otherwise
+    /// [`RecipeError::Wrong`] with all mistakes that were found, each with its place.
+    pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, RecipeError> {
+        Self::load_as(Origin::Written, path, options)
+    }
+
+    /// Reads the recipe that a run keeps in its directory, like [`Recipe::load`]. Recipes of versions before
+    /// `policy.mode = "off"` are read as what they meant then.
+    ///
+    /// # Errors
+    /// The errors of [`Recipe::load`].
+    pub fn load_kept(path: &Path, options: &LoadOptions) -> Result<Self, RecipeError> {
+        Self::load_as(Origin::Kept, path, options)
+    }
+
+    fn load_as(origin: Origin, path: &Path, options: &LoadOptions) -> Result<Self, RecipeError> {
+        let layers = Layers::read(path, options)?;
+        let mut resolved = layers.resolve::<Self>()?;
+        if let Some(recipe) = &mut resolved.value {
+            if origin == Origin::Kept && recipe.policy.mode == PolicyMode::Sync && !recipe.names_announcer() {
+                recipe.policy.mode = PolicyMode::Off;
+            }
+            recipe.resolve_defaults_of_mode();
+            recipe.find_files(path, &layers);
+            let further = checks::check(recipe, origin, &layers);
+            resolved.add(further);
+        }
+        match resolved.value {
+            Some(recipe) if resolved.complaints.is_empty() => Ok(recipe),
+            _ => Err(RecipeError::Wrong(resolved.complaints)),
+        }
+    }
+
+    /// The resolved recipe as TOML, with defaults and without secrets. Except for the secrets, it loads as
+    /// the same recipe.
+    ///
+    /// # Errors
+    /// If TOML cannot represent a value: a path that is not UTF-8, or an integer above `i64::MAX`.
+    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string_pretty(self)
+    }
+
+    /// The keys of the secrets that the recipe has. The text of [`Recipe::to_toml`] does not have them.
+    pub fn secrets(&self) -> Vec<&'static str> {
+        self.all_secrets().into_iter().filter(|secret| secret.is_given).map(|secret| secret.key).collect()
+    }
+
+    /// The keys of the secrets that the recipe lacks, although it has what they are for: servers, or a listener
+    /// that then admits clients without a token.
+    pub fn absent_secrets(&self) -> Vec<&'static str> {
+        let secrets = self.all_secrets().into_iter();
+        secrets
+            .filter(|secret| secret.is_for_something && !secret.is_given)
+            .map(|secret| secret.key)
+            .collect()
+    }
+
+    fn all_secrets(&self) -> [Secret; 4] {
+        let Self { fleet, policy, queue, .. } = self;
+        let secret = |key, value: &Option<String>, is_for_something| Secret {
+            key,
+            is_given: value.is_some(),
+            is_for_something,
+        };
+        [
+            secret("fleet.api_key", &fleet.api_key, fleet.simulated.is_none()),
+            secret("fleet.admin_token", &fleet.admin_token, fleet.admin.is_some()),
+            secret("policy.token", &policy.token, policy.listen.is_some()),
+            secret("queue.token", &queue.token, queue.listen.is_some()),
+        ]
+    }
+
+    fn find_files(&mut self, recipe: &Path, layers: &Layers) {
+        let recipe_folder = recipe.parent().unwrap_or(Path::new(""));
+        let mut looked_for = LookedFor::default();
+        let mut find = |path: &Path, key: &[&str]| -> PathBuf {
+            let named_in = layers.folder_of(key).unwrap_or(Path::new(""));
+            looked_for.find(path, [named_in, recipe_folder])
+        };
+        for path in self.data.train.paths_mut() {
+            *path = find(path, &["data", "train"]);
+        }
+        for path in self.data.validation.iter_mut().flat_map(Files::paths_mut) {
+            *path = find(path, &["data", "validation"]);
+        }
+        if let Some(path) = &mut self.fleet.file {
+            *path = find(path, &["fleet", "file"]);
+        }
+        for (text, key) in
+            [(&mut self.model.tokenizer, "tokenizer"), (&mut self.model.chat_template, "chat_template")]
+        {
+            if !matches!(text.as_str(), "builtin" | "auto" | "none") {
+                *text = find(Path::new(text.as_str()), &["model", key]).to_string_lossy().into_owned();
+            }
+        }
+        self.looked_for = looked_for;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! How far generation may run ahead of training, and how servers get new weights.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use rolldock_dispatch::modes::{Launch, OnStale};
+use rolldock_policy::{PolicyMode, PolicyUpdate};
+use serde::{Deserialize, Serialize};
+
+use crate::Recipe;
+
+/// `[policy]`
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Policy {
+    /// `off`, `sync`, `one_step_off` or `fully_async`.
+    pub mode: PolicyMode,
+    /// Maximum number of versions that a group may be behind when it is counted. By default 0 in `sync`, and 1 in
+    /// the other modes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_staleness: Option<u64>,
+    /// Whether dispatches are limited to the number that the trainer can take before they become too old.
+    pub pacing: bool,
+    /// What happens to work that still becomes too old.
+    pub on_stale: OnStale,
+    /// The version at which the trainer takes the groups of the first step.
+    pub first_version: u64,
+    /// Number of steps that the trainer trains on before it announces the next version.
+    pub steps_per_version: u64,
+    /// The address to listen on for announcements of versions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<String>,
+    /// The bearer token that the trainer must send. It is a secret: the resolved recipe does not contain it.
+    #[serde(skip_serializing)]
+    pub token: Option<String>,
+    /// A directory in which the trainer announces versions by marker files, relative to the current
+    /// directory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watch: Option<PathBuf>,
+    /// How servers get new weights.
+    pub update: PolicyUpdate,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            mode: PolicyMode::Sync,
+            max_staleness: None,
+            pacing: true,
+            on_stale: OnStale::Requeue,
+            first_version: 0,
+            steps_per_version: 1,
+            listen: None,
+            token: None,
+            watch: None,
+            update: PolicyUpdate::default(),
+        }
+    }
+}
+
+impl Policy {
+    /// The address for announcements of versions. It is `None` if absent or, in an unchecked recipe, invalid.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.listen.as_deref().and_then(|listen| listen.parse().ok())
+    }
+
+    /// The bound on staleness: `max_staleness`, or else the default of the mode.
+    pub fn staleness_max(&self) -> u64 {
+        self.max_staleness.unwrap_or(u64::from(self.mode != PolicyMode::Sync))
+    }
+}
+
+impl Recipe {
+    /// Whether policy versions can be announced. If not, the version does not change and nothing becomes
+    /// stale.
+    pub fn is_announced_to(&self) -> bool {
+        self.policy.mode != PolicyMode::Off && self.names_announcer()
+    }
+
+    /// Whether the recipe says how versions are announced.
+    pub(crate) fn names_announcer(&self) -> bool {
+        let consumer_announces = self.queue.consumer.as_ref().is_some_and(|consumer| consumer.announces);
+        self.policy.listen.is_some() || self.policy.watch.is_some() || consumer_announces
+    }
+
+    /// When prompts are sent out: `rollout.launch`, or else the default of the mode. In `sync` the groups that a
+    /// step has too many are of the old version when the next step begins, so they are launched on demand.
+    pub fn launch(&self) -> Launch {
+        let of_mode = match self.policy.mode {
+            PolicyMode::Sync => Launch::OnDemand,
+            PolicyMode::Off | PolicyMode::OneStepOff | PolicyMode::FullyAsync => Launch::Batch,
+        };
+        self.rollout.launch.unwrap_or(of_mode)
+    }
+
+    /// Writes the defaults that depend on the mode into the recipe.
+    pub(crate) fn resolve_defaults_of_mode(&mut self) {
+        self.rollout.launch = Some(self.launch());
+        self.policy.max_staleness = Some(self.policy.staleness_max());
+    }
+}

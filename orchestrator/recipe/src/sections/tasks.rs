@@ -1,0 +1,203 @@
+//! The tasks of the queue, the columns that each waits for, and the types of columns that other processes add.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use arrow_schema::{DataType, Field};
+use rolldock_queue::TaskSpec;
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// `queue.tasks`: a list of names, or a table of tasks.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Tasks {
+    /// Each task waits for the columns of the rollout, which every row has from the start.
+    Names(Vec<String>),
+    /// Each task waits for its own columns.
+    Table(BTreeMap<String, Task>),
+}
+
+/// `[queue.tasks.NAME]`
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Task {
+    /// The columns without which the task does not get a row. Other processes add those that the rollout does
+    /// not have.
+    pub columns: Vec<String>,
+}
+
+impl Tasks {
+    /// The tasks, in the order of the list, or of their names.
+    pub fn specs(&self) -> Vec<TaskSpec> {
+        match self {
+            Self::Names(names) => {
+                names.iter().map(|name| TaskSpec { name: name.clone(), columns: Vec::new() }).collect()
+            }
+            Self::Table(tasks) => {
+                let spec = |(name, task): (&String, &Task)| TaskSpec {
+                    name: name.clone(),
+                    columns: task.columns.clone(),
+                };
+                tasks.iter().map(spec).collect()
+            }
+        }
+    }
+
+    /// The names of the tasks, in the order of [`specs`](Self::specs).
+    pub fn names(&self) -> Vec<String> {
+        self.specs().into_iter().map(|task| task.name).collect()
+    }
+
+    /// The task that waits for the most columns, the first of them: it comes last, so it is the trainer.
+    pub fn last_in_line(&self) -> Option<String> {
+        let specs = self.specs();
+        let most = specs.iter().map(|task| task.columns.len()).max()?;
+        specs.into_iter().find(|task| task.columns.len() == most).map(|task| task.name)
+    }
+}
+
+impl<'de> Deserialize<'de> for Tasks {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
+        struct Either;
+        impl<'de> Visitor<'de> for Either {
+            type Value = Tasks;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a list of names, or a table of tasks")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, names: A) -> Result<Tasks, A::Error> {
+                Deserialize::deserialize(SeqAccessDeserializer::new(names)).map(Tasks::Names)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, tasks: A) -> Result<Tasks, A::Error> {
+                Deserialize::deserialize(MapAccessDeserializer::new(tasks)).map(Tasks::Table)
+            }
+        }
+        reader.deserialize_any(Either)
+    }
+}
+
+/// The type of a column in words, as in `queue.columns`: `float32`, or `list<float32>`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ColumnType {
+    words: String,
+    /// The Arrow type.
+    pub dtype: DataType,
+}
+
+/// The types of single values, by name.
+const SCALARS: [(&str, DataType); 14] = [
+    ("bool", DataType::Boolean),
+    ("int8", DataType::Int8),
+    ("int16", DataType::Int16),
+    ("int32", DataType::Int32),
+    ("int64", DataType::Int64),
+    ("uint8", DataType::UInt8),
+    ("uint16", DataType::UInt16),
+    ("uint32", DataType::UInt32),
+    ("uint64", DataType::UInt64),
+    ("float16", DataType::Float16),
+    ("float32", DataType::Float32),
+    ("float64", DataType::Float64),
+    ("string", DataType::Utf8),
+    ("binary", DataType::Binary),
+];
+/// How deep lists may be nested.
+const LISTS_MAX: usize = 8;
+
+fn dtype_of(words: &str, lists: usize) -> Option<DataType> {
+    let Some(item) = words.strip_prefix("list<").and_then(|rest| rest.strip_suffix('>')) else {
+        return SCALARS.iter().find(|(name, _)| *name == words).map(|(_, dtype)| dtype.clone());
+    };
+    let item = dtype_of(item.trim(), lists.checked_sub(1)?)?;
+    // Arrow's libraries name and declare the items of a list like this.
+    Some(DataType::List(Arc::new(Field::new("item", item, true))))
+}
+
+impl<'de> Deserialize<'de> for ColumnType {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
+        let words = String::deserialize(reader)?;
+        match dtype_of(words.trim(), LISTS_MAX) {
+            Some(dtype) => Ok(Self { words, dtype }),
+            None => {
+                let names = SCALARS.map(|(name, _)| name).join(", ");
+                Err(D::Error::custom(format!("expected a type ({names}), or list<TYPE>, found {words:?}")))
+            }
+        }
+    }
+}
+
+impl Serialize for ColumnType {
+    fn serialize<S: Serializer>(&self, writer: S) -> Result<S::Ok, S::Error> {
+        writer.serialize_str(&self.words)
+    }
+}
+
+/// The columns that tasks wait for and the rollout does not have: other processes add them.
+pub(crate) fn added_columns(tasks: &Tasks) -> BTreeSet<String> {
+    let schema = rolldock_dispatch::rows::schema();
+    let is_added = |name: &String| schema.column_with_name(name).is_none() && !name.starts_with("score_");
+    tasks.specs().into_iter().flat_map(|task| task.columns).filter(is_added).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[derive(Debug, PartialEq, Deserialize, Serialize)]
+    struct Section {
+        tasks: Tasks,
+        #[serde(default)]
+        columns: BTreeMap<String, ColumnType>,
+    }
+
+    fn section(text: &str) -> Section {
+        let section: Section = toml::from_str(text).unwrap();
+        assert_eq!(toml::from_str::<Section>(&toml::to_string(&section).unwrap()).unwrap(), section);
+        section
+    }
+
+    fn refused(text: &str) -> String {
+        toml::from_str::<Section>(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn tasks_are_a_list_of_names_or_a_table_with_their_columns() {
+        let listed = section("tasks = ['b', 'a']").tasks;
+        assert_eq!((listed.names(), listed.last_in_line()), (vec!["b".into(), "a".into()], Some("b".into())));
+        assert!(added_columns(&listed).is_empty());
+        let text = "[tasks.ref]\n[tasks.train]\ncolumns = ['reward', 'score_x', 'ref_log_prob']\n";
+        let table = section(text).tasks;
+        assert_eq!(table.names(), ["ref", "train"]);
+        assert_eq!(table.specs()[1].columns, ["reward", "score_x", "ref_log_prob"]);
+        assert_eq!(table.last_in_line(), Some("train".to_owned()));
+        assert_eq!(added_columns(&table), BTreeSet::from(["ref_log_prob".to_owned()]));
+        assert!(refused("tasks = 3").contains("expected a list of names, or a table of tasks"));
+        assert!(
+            refused("[tasks.ref]\ncolumn = ['a']").contains("unknown field `column`, expected `columns`")
+        );
+    }
+
+    #[test]
+    fn types_of_columns_are_named_as_in_arrow() {
+        let text = "tasks = ['a']\n[columns]\nvalue = 'float32'\nvalues = 'list<float32>'\n\
+                    ids = 'list<list<uint32>>'\n";
+        let columns = section(text).columns;
+        assert_eq!(columns["value"].dtype, DataType::Float32);
+        let floats = DataType::List(Arc::new(Field::new("item", DataType::Float32, true)));
+        assert_eq!(columns["values"].dtype, floats);
+        assert!(matches!(&columns["ids"].dtype, DataType::List(item) if item.data_type().is_nested()));
+        for wrong in
+            ["float", "list<float32", "list<>", &format!("{}int8{}", "list<".repeat(9), ">".repeat(9))]
+        {
+            let error = refused(&format!("tasks = ['a']\n[columns]\nx = '{wrong}'\n"));
+            assert!(error.contains("expected a type (bool, int8,"), "{wrong}: {error}");
+        }
+    }
+}
