@@ -4,10 +4,10 @@
 //! - `/health` and `/metrics` need no key.
 //! - An abort names the id that the engine gave the request: the client's id with a prefix and, for
 //!   completions, the prompt's index as a suffix.
-//! - There are two abort calls. One exists only with `--enable-scale-out`, the other one only in development
+//! - There are two abort calls. One call exists only with `--enable-scale-out`, the other only in development
 //!   mode. Both answer "aborted" for ids that they have never seen.
 //! - Calls for pauses and weights exist only in development mode (`VLLM_SERVER_DEV_MODE=1`) and need no key.
-//!   The module `bodies` has their request bodies.
+//!   The module `bodies` builds the bodies of these requests.
 
 use std::sync::Arc;
 use std::time::Duration;

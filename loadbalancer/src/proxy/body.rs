@@ -40,7 +40,7 @@ async fn collect(
     bytes_max: usize,
     mut held: Held<'_>,
 ) -> Result<(Bytes, Held<'_>), Refusal> {
-    // A body nearly always comes in one piece. Such a body is not copied.
+    // A body nearly always arrives in one piece. Such a body is not copied.
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     let mut length = 0;

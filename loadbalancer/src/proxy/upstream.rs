@@ -110,7 +110,7 @@ impl Wire {
         self.connection.is_some() && matches!(self.sender.poll_ready(context), Poll::Ready(Ok(())))
     }
 
-    /// Reads the whole body of an answer that came on this connection.
+    /// Reads the whole body of an answer that arrives on this connection.
     pub(super) async fn whole(mut self, body: Limited<Incoming>) -> Result<Bytes, Failure> {
         let mut collecting = std::pin::pin!(body.collect());
         let whole = poll_fn(|context| {

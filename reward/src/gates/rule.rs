@@ -9,8 +9,8 @@ use crate::{FilterMetric, GroupFilter, RewardError};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "gate", rename_all = "snake_case", deny_unknown_fields)]
 pub enum GateRule {
-    /// The largest and the smallest value must differ by more than `tolerance`. With 0 the rule makes the
-    /// decisions of [`crate::GroupFilter`], with its reasons. The measured value is the difference.
+    /// The largest and the smallest value must differ by more than `tolerance`. With 0, the rule makes the
+    /// same decisions as [`crate::GroupFilter`], for the same reasons. The measured value is the difference.
     Variance {
         /// The values whose variance counts.
         #[serde(default)]

@@ -11,8 +11,7 @@
 //! ("the answer is a) a prime"), or with "option" or "choice" before it, is a choice.
 //!
 //! # Deliberately absent
-//! The text of an option does not count in place of its letter, because the row does not map texts to
-//! letters.
+//! The text of an option does not count instead of its letter, because the row does not map texts to letters.
 
 use std::sync::LazyLock;
 

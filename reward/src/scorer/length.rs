@@ -5,8 +5,8 @@
 //! the target cost little (in the manner of Yeo et al. 2025, "Demystifying Long Chain-of-Thought Reasoning").
 //!
 //! # Deliberately absent
-//! There is no lower bound: an empty response has the full score here, and other parts of a rubric must score
-//! it. A scorer sees only text, so it does not count tokens; [`crate::Overlong`] does.
+//! There is no lower bound: an empty response has the full score here. Another part of a rubric has to
+//! penalise it. A scorer sees only text, so it does not count tokens; [`crate::Overlong`] does.
 
 use std::f64::consts::PI;
 

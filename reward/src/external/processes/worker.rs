@@ -153,7 +153,7 @@ impl Worker {
         }
     }
 
-    /// Gives the worker its slot, which it holds until its process is gone.
+    /// Gives the worker its slot, which it holds until its process has ended.
     pub(super) fn with_slot(mut self, slot: OwnedSemaphorePermit) -> Self {
         self.slot = Some(slot);
         self
@@ -233,7 +233,7 @@ impl Worker {
     fn kill(&self) {
         // A child that was waited for has no id, and the kernel may have reused the number of its group.
         if self.child.as_ref().is_some_and(|child| child.id().is_some()) {
-            // The only possible error is that no process is left.
+            // The only possible error is that the group has no process any more.
             let _ = kill_process_group(self.group, Signal::KILL);
         }
     }

@@ -21,8 +21,7 @@ use super::{Level, Limits, TOOLS_PATH};
 pub(super) const MARK: &str = "ROLLDOCK_CANDIDATE";
 /// Removes all capabilities of `root` from the processes that follow.
 const NO_RIGHTS: &str = "--inh-caps=-all --bounding-set=-all";
-/// Forbids further user namespaces: in a user namespace of its own a candidate could mount memory without a
-/// limit.
+/// Forbids further user namespaces: a candidate could mount memory without a limit in its own user namespace.
 const LOCK: &str = "echo 0 >/proc/sys/user/max_user_namespaces && exec \"$@\"";
 /// The script that builds a root directory.
 const NAMESPACES: &str = include_str!("namespaces.sh");
@@ -203,7 +202,7 @@ impl Cage {
 
     fn prlimit(&self, processes: usize) -> Vec<OsString> {
         let Limits { time, memory_bytes, file_bytes, .. } = self.limits;
-        // A little more than the wall-clock limit, which should take effect first.
+        // This limit is slightly above the wall-clock limit, which should take effect first.
         let processor_s = time.as_secs().saturating_add(2);
         Words::of(&[&format!(
             "prlimit --core=0 --as={memory_bytes} --fsize={file_bytes} --nproc={processes} \

@@ -1,8 +1,8 @@
 //! Decides whether two parsed answers are equal.
 //!
 //! # Invariants
-//! - Two parts of the answers are compared at most once, so nested sets cost the product of their sizes and
-//!   not a power of it. All comparisons together have a budget, [`MEETINGS_MAX`].
+//! - Each pair of parts of the answers is compared at most once, so the cost of nested sets is the product of
+//!   their sizes, not a power of it. All comparisons together have a budget, [`MEETINGS_MAX`].
 
 use std::cell::Cell;
 

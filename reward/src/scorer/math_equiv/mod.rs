@@ -13,7 +13,7 @@
 //! | units | `5\text{ cm}`, `5 cm`, `5`; `\$5`, `5 dollars`, `5`; `60 mph`, `60`; `30^\circ` and `30`; convertible units are converted exactly: `100 cm` and `1\text{ m}`, `50` cents and `\$0.50` | known units with different values: `5 cm` and `5\text{ m}`; without `\text{}` or a slash, a single letter is a variable: `5 m` |
 //! | counted things | unknown words after a number are ignored: `5 apples`, `5` | a word that is a number: `5 million` and `5` |
 //! | constants | `\pi`, `e`, `i`; `\sqrt{8}` and `2\sqrt2`; `\sqrt[3]{-8}` and `-2`; `\log` is `\ln`, `\lg` has base 10, `\log_2` has base 2 | `\pi` and `3.14` |
-//! | expressions | the values are compared at every sample point where both are real; if there are too few such points, the points where they are complex count too; variables are real, of both signs: `(x+1)^2` and `x^2+2x+1`, `\sin^2 x` and `1-\cos^2 x` | `x` and `X`; `x+1` and `x-1`; `\sqrt{x^2}` and `x` |
+//! | expressions | the values are compared at every sample point where both are real; if there are too few such points, the points where they are complex count too; variables are real and take both signs: `(x+1)^2` and `x^2+2x+1`, `\sin^2 x` and `1-\cos^2 x` | `x` and `X`; `x+1` and `x-1`; `\sqrt{x^2}` and `x` |
 //! | `\pm` | `1\pm\sqrt2` and `1+\sqrt2, 1-\sqrt2` | |
 //! | lists | in any order, with each element equally often: `1, 2, 3`, `3, 2 and 1`; a list can also equal a set: `\{1,2,3\}` | `1, 2` and `1, 2, 2` |
 //! | sets | in any order, with any repetitions: `\{1,2\}`, `{2,1}`, `\{1,1,2\}`; `\emptyset` and `\{\}` | `\{1,2\}` and `\{1,2,3\}`; `\{5\}` and `5` |
@@ -37,7 +37,7 @@
 //! - Time is linear in the length of the texts. Answers longer than [`ANSWER_BYTES_MAX`] are compared as
 //!   text. For shorter answers, constants bound the depth, the nodes and the digits of an answer, the size of
 //!   exact values and the work on them, and the comparisons of elements. Beyond a bound, answers are compared
-//!   as text or numerically. So `9^{9^{9^9}}` is never computed.
+//!   as text or numerically. For example, `9^{9^{9^9}}` is never computed.
 //!
 //! # Deliberately absent
 //! The scorer does not solve or simplify, merge intervals, compare a rounded value with an exact one, or read

@@ -13,7 +13,7 @@ use super::words::{self, Meaning};
 /// Maximum depth of nested answers.
 const DEPTH_MAX: usize = 12;
 
-/// Maximum number of times that the content of an answer that is one `\text{}` is read instead.
+/// Maximum number of nested `\text{}` around an answer that are replaced by their content.
 const TEXT_DEPTH_MAX: usize = 3;
 
 /// An answer with its expressions.
