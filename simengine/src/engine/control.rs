@@ -21,7 +21,7 @@ const DEATH_MS: u64 = 3_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PauseMode {
-    /// Running and waiting requests end at once with the tokens that they have.
+    /// Running and waiting requests end immediately with the tokens that they have.
     Abort,
     /// The requests run to their end, and the pause call waits for this.
     Wait,
@@ -155,7 +155,7 @@ impl Core {
         self.fail_all(|server| SimError::EngineDead { server });
     }
 
-    /// Stops the engine for ever. All its requests fail.
+    /// Stops the engine permanently. All its requests fail.
     pub(crate) fn stop(&mut self) {
         self.life = Life::Stopped;
         self.fail_all(|server| SimError::Stopped { server });
@@ -193,8 +193,8 @@ impl Core {
         }
     }
 
-    /// Stops or restarts the engine's time, depending on the pause, the faults and the life. The caller must
-    /// have called `settle`.
+    /// Stops or restarts the engine's time, depending on the pause, the faults and the state of the process.
+    /// The caller must have called `settle`.
     pub(super) fn refreeze(&mut self, now_ns: u64) {
         let keeps = matches!(self.pause.mode, Some(PauseMode::Keep | PauseMode::Abort));
         let frozen = keeps || self.faults.stalled || self.life != Life::Serving;
@@ -239,7 +239,7 @@ impl Core {
 
     fn tell_drain_waiters(&mut self) {
         for waiter in self.pause.drain_waiters.drain(..) {
-            // The caller may have gone. The engine stays paused.
+            // The caller may have stopped waiting. The engine stays paused.
             let _ = waiter.send(());
         }
     }

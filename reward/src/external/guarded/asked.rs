@@ -174,7 +174,8 @@ impl Asked {
         }
     }
 
-    /// Asks again about a job that was answered before. Before the first answer there is no such job.
+    /// Asks again about a job that was answered before. Before the first answer there is no such job. The
+    /// suspicion then ends, and failures count against their jobs.
     async fn probe_again(&self) -> Result<(), RewardError> {
         let canary = self.canary.lock().clone();
         match (canary, &self.breaker) {
