@@ -1,4 +1,4 @@
-//! Runs simulated servers in a separate process, so that their cost does not count as the client's.
+//! Runs simulated servers in a separate process, so their cost is not counted as the client's.
 
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
@@ -16,7 +16,7 @@ use rolldock_simengine::{
 
 use crate::workload::{EOS, answers};
 
-/// Which servers are simulated.
+/// The number and the properties of the simulated servers.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServeArgs {
     /// How many servers

@@ -2,7 +2,7 @@
 //!
 //! Every round measures each router, and one backend directly, in rotated order. The overhead of a router is
 //! its median time for a request minus that of the backend in the same round. The ratio of two overheads is
-//! computed for each round; the figure is the geometric mean over the rounds, with Student's confidence
+//! computed for each round. The figure is the geometric mean over the rounds, with Student's confidence
 //! interval. The other times and rates are medians over the rounds, and their ratios are ratios of medians.
 //! Memory is measured after the last round.
 //!
@@ -283,7 +283,7 @@ fn student(freedom: f64) -> f64 {
     NORMAL + cubic / freedom + quintic / freedom.powi(2)
 }
 
-/// Measures Rolldock's proxy and, with `with_peers`, the other routers, round by round.
+/// Measures Rolldock's proxy in rounds. With `with_peers`, also measures the other routers.
 pub(super) fn measure(quick: bool, with_peers: bool) -> anyhow::Result<Vec<Figure>> {
     let (_echo, backends) = start_echo()?;
     let mut runners = vec![Runner::new("the backend itself", backends[0], None), start_ours(&backends)?];

@@ -1,5 +1,5 @@
 //! Measures the queue within a host: the rate through shared memory, compared with the machine's rate of
-//! copying. It also measures the queue within a process, where no bytes are copied.
+//! copying. Also measures the queue within a process, where no bytes are copied.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;

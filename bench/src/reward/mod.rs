@@ -2,8 +2,8 @@
 //!
 //! Without a peer it measures the speed of `math_dapo` ([`speed`]), the longest time of a score over many
 //! hostile texts of a megabyte ([`nasty`]), and how often `math_equiv` is right on pairs whose right verdict
-//! is known ([`agreement`]). With `--peer` it also measures the library `math-verify` and verl's scorers in
-//! Python, with which ours must agree on any text ([`fuzz`]).
+//! is known ([`agreement`]). With `--peer` it also measures the library `math-verify` and verl's scorers,
+//! both in Python. Our scorers must agree with verl's on any text ([`fuzz`]).
 
 mod agreement;
 mod data;

@@ -2,7 +2,7 @@
 //! that a scorer looks for, alone and in the place of the answer.
 //!
 //! No output of a model may lead to a score that takes a noticeable time. Only CPU time counts. A slow score
-//! is measured twice and the faster time counts, so that the machine's other load has little effect.
+//! is measured twice, and the faster time counts, so the machine's other load has little effect.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -1,9 +1,8 @@
 //! The peers: verl's scorers, which ours reproduce exactly, and `math-verify`, which compares answers by
 //! value like `math_equiv`.
 //!
-//! The script `bench/peers/reward_peer.py` has the questions. Two releases of verl are installed for their
-//! two versions of `math_dapo`. Only three of their files are loaded, so their dependencies are not
-//! installed.
+//! The script `bench/peers/reward_peer.py` runs them. Two releases of verl are installed for their two
+//! versions of `math_dapo`. Only three of their files are loaded, so their dependencies are not installed.
 
 use std::path::Path;
 

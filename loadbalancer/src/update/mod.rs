@@ -7,7 +7,7 @@
 //! # Invariants
 //! - **An engine that was paused here is resumed**: after a failure of any phase, after the caller has
 //!   stopped waiting, and when the scope ends. An engine that does not answer takes no permits, and is asked
-//!   again every [`UpdateConfig::interval`]. After a crash of this process it is unknown which engines were
+//!   again at a configured interval. After a crash of this process it is unknown which engines were
 //!   paused, so [`WeightUpdater::recover`] asks them.
 //! - **No server takes a permit with older weights than were announced last.** The balancer itself refuses
 //!   permits as soon as a server returns or joins, so the updater need not be quick. With

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::PromptUid;
 
-/// A row's place in its file, counted from 1.
+/// The position of a row in its file, counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RowPlace {
     /// A line of a JSONL file.
@@ -63,7 +63,7 @@ pub enum DataError {
     Schema {
         /// The first row.
         place: RowPlace,
-        /// Its columns.
+        /// The columns of the row.
         columns: String,
     },
     /// The files have no rows.
@@ -91,7 +91,7 @@ pub enum DataError {
     TokenizerMissing {
         /// The name in the recipe.
         name: String,
-        /// Where it was searched, and what the user can do.
+        /// Where the tokenizer was searched, and what the user can do.
         reason: String,
     },
     /// A tokenizer or one of its files cannot be used.
@@ -105,7 +105,7 @@ pub enum DataError {
     /// A chat template does not compile, or fails on a prompt.
     #[error("chat template of {origin}: {reason}")]
     Template {
-        /// Where the template comes from.
+        /// The origin of the template.
         origin: String,
         /// The template engine's message, with a line.
         reason: String,

@@ -2,8 +2,8 @@
 //!
 //! | call | what it does |
 //! |---|---|
-//! | `POST /v1/policy/announce` | there is a new version: `{"version": 7}`, and `label`, `path` and `payload` if wanted |
-//! | `GET /v1/policy` | the version that servers have, the announced one, and what is being done about it |
+//! | `POST /v1/policy/announce` | announces a new version: `{"version": 7}`, with an optional `label`, `path` and `payload` |
+//! | `GET /v1/policy` | returns the version that servers have, the announced version, and the state of the update |
 //! | `GET /v1/policy/wait?version=7&timeout_s=60` | answers when the servers have that version, or a later one |
 //!
 //! Errors are answered as `{"error": {"code": "...", "message": "...", ...}}`. The codes are stable.

@@ -248,7 +248,7 @@ impl Core {
         let numbers: Vec<u64> = self.requests.keys().copied().collect();
         for number in numbers {
             if let Some(request) = self.drop_request(number) {
-                // The caller may have gone.
+                // The caller may have stopped waiting.
                 let _ = request.reply.send(Err(error(self.config.name.clone())));
             }
         }

@@ -10,7 +10,7 @@ impl BiasMeter {
     }
 }
 
-/// The figures after one cohort for each list of decisions, with the steps and the numbers counted from 1 and 0.
+/// The figures after one cohort for each list of decisions. Steps are counted from 1, numbers from 0.
 fn after(audits: bool, cohorts: &[Vec<Decision>]) -> BiasReading {
     let mut meter = BiasMeter::default();
     let mut number = 0;
@@ -140,7 +140,7 @@ fn an_audit_is_the_last_decision_of_a_group_that_was_cut_off() {
     assert_eq!(meter.reading(true).steps, None, "three audits are under way");
     meter.decided(0, Decision::Audited(None));
     meter.learn(1, BiasEvent::AuditLost);
-    // Another process goes on, without the third audit.
+    // Another process continues without the third audit.
     let happened = meter.after_restart(|_| false);
     assert_eq!(happened, [(2, BiasEvent::AuditLost)]);
     meter.learn(2, BiasEvent::AuditLost);

@@ -158,7 +158,7 @@ fn open_and_accepted_are_what_the_queue_says() {
         accepted(1),
         Record::StepEnd(StepEndRecord { step: 1, end: StepEnd::Reached }),
     ]);
-    // The queue has dispatch 0 of the accepted ones, and dispatch 2 of those in flight.
+    // Of the accepted dispatches, the queue has dispatch 0. Of the dispatches in flight, it has dispatch 2.
     let resumed = state.reconcile(&[in_queue(0, 0), in_queue(2, 2)]).unwrap();
     let settled = Record::Settled { ids: vec![DispatchId(0), DispatchId(2)] };
     let requeued = |id| Record::end(DispatchId(id), Fate::Requeued);

@@ -12,7 +12,7 @@ use crate::{
 use rolldock_listener::ConnectionLimits;
 use rolldock_scope::Scope;
 
-/// A fleet that is updated at once, except for one server that stays behind.
+/// A fleet that is updated immediately, except for one server that keeps the old version.
 struct Fleet;
 
 impl ApplyVersion for Fleet {
