@@ -19,13 +19,13 @@ use crate::workload::{EOS, answers};
 /// The number and the properties of the simulated servers.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServeArgs {
-    /// How many servers
+    /// Number of servers
     #[arg(long)]
     pub(crate) servers: usize,
     /// Tokens of every response
     #[arg(long)]
     pub(crate) tokens: u32,
-    /// Sequences that a server decodes at once
+    /// Maximum number of sequences that a server decodes concurrently
     #[arg(long)]
     pub(crate) max_num_seqs: u32,
     /// Real seconds that a simulated second takes

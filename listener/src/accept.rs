@@ -55,7 +55,7 @@ impl Acceptor {
                 Err(error) => {
                     if self.logged_at.is_none_or(|at| at.elapsed() >= ERROR_LOG_INTERVAL) {
                         let (connections, _) = self.connections.open();
-                        tracing::warn!(%error, connections, "cannot take a connection");
+                        tracing::warn!(%error, connections, "cannot accept a connection");
                         self.logged_at = Some(Instant::now());
                     }
                     self.connections.make_room();

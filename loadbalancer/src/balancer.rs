@@ -2,8 +2,8 @@
 //!
 //! All state is behind one lock. The lock is held while a server is chosen, and never across an await. A
 //! request that has to wait leaves a one-shot sender in an ordered list. Every change that makes room serves
-//! the list before a new request can take this room. Waiting is therefore fair within a priority and needs no
-//! polling.
+//! the list before a new request can take this room. Waiting is therefore fair within a priority, and it
+//! needs no polling.
 
 mod grant;
 mod lives;
@@ -209,8 +209,8 @@ impl LoadBalancer {
     }
 
     /// Serves the waiting requests each time a server opens because a cooldown, a trial or a `Retry-After`
-    /// has ended. Every waiting task calls this, and one of them does the work for all; the others wait for
-    /// the semaphore. Ends only if the semaphore is closed, which does not happen.
+    /// has ended. Every waiting task calls this function. One of them does the work for all, and the others
+    /// wait for the semaphore. Ends only if the semaphore is closed, which does not happen.
     async fn keep_time(&self) {
         let Ok(_turn) = self.shared.timekeeper.acquire().await else { return };
         loop {

@@ -62,6 +62,6 @@ pub fn owed_are_held(fleet: &FleetSnapshot, owed: &[ServerId]) -> Result<(), Vio
     let is_owed = |id: &ServerId| owed.contains(id);
     match fleet.servers.iter().find(|server| is_owed(&server.id) && server.hold != Some(Hold::Updating)) {
         None => Ok(()),
-        Some(server) => Err(Violation(format!("server={} is let in before it is resumed", server.name))),
+        Some(server) => Err(Violation(format!("server={} takes permits before it is resumed", server.name))),
     }
 }

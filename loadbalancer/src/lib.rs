@@ -22,7 +22,8 @@
 //! - Waiting is bounded in number ([`BalancerConfig::waiting_max`]) and in time
 //!   ([`PermitRequest::deadline`]).
 //!
-//! The module [`update`] gives the fleet new weights; [`proxy`] offers the balancer as a server of its own.
+//! The module [`update`] brings new weights to the fleet. The module [`proxy`] offers the balancer as a
+//! server.
 //!
 //! # Deliberately absent
 //! Apart from the proxy, this crate sends no requests and does not retry them: both belong to the caller. It

@@ -51,7 +51,7 @@ pub enum Probe {
     Generate,
 }
 
-/// How often the monitor looks at the fleet, and what it looks for.
+/// The configuration of the monitor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MonitorConfig {
     /// Time between two looks at the fleet.
@@ -76,7 +76,7 @@ impl Default for MonitorConfig {
     }
 }
 
-/// What the monitor remembers of a server.
+/// The monitor's data about a server.
 #[derive(Debug, Default)]
 struct Watched {
     is_looked_at: bool,

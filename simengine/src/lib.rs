@@ -5,9 +5,9 @@
 //!
 //! The engine batches continuously under a sequence limit and a KV-block budget, shares prompt prefixes and
 //! preempts by recomputation. It computes the time of its next event in integer nanoseconds. Between events
-//! the batch does not change, so the cost of thousands of decode steps is computed at once. An engine has one
-//! task and one timer, regardless of the number of requests and tokens. The tokens of a sample are a pure
-//! function of (simulation seed, prompt, sample seed); [`Workload`] defines the function.
+//! the batch does not change, so the cost of thousands of decode steps is computed in one operation. An
+//! engine has one task and one timer, regardless of the number of requests and tokens. The tokens of a sample
+//! are a pure function of (simulation seed, prompt, sample seed); [`Workload`] defines the function.
 //!
 //! # Invariants
 //! The module [`invariants`] checks that batch and cache keep their bounds, that every admitted sample ends

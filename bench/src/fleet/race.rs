@@ -186,8 +186,9 @@ fn start_echo() -> anyhow::Result<(Process, [SocketAddr; 2])> {
     let mut child = Command::new(std::env::current_exe()?).arg("echo").stdout(Stdio::piped()).spawn()?;
     let mut lines = BufReader::new(child.stdout.take().context("no output")?).lines();
     let process = Process(child);
-    let mut address =
-        || -> anyhow::Result<SocketAddr> { Ok(lines.next().context("the backends say nothing")??.parse()?) };
+    let mut address = || -> anyhow::Result<SocketAddr> {
+        Ok(lines.next().context("the backends printed no address")??.parse()?)
+    };
     Ok((process, [address()?, address()?]))
 }
 
@@ -245,7 +246,7 @@ fn start_peer(folder: &Path, peer: (&str, &str, &[&str]), backends: &[SocketAddr
         match alone_once(address) {
             Ok(()) => return Ok(runner),
             Err(error) if Instant::now() > give_up => {
-                return Err(error.context(format!("{name} does not pass a request on")));
+                return Err(error.context(format!("{name} does not forward a request")));
             }
             Err(_) => std::thread::park_timeout(Duration::from_millis(200)),
         }

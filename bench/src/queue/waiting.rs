@@ -50,7 +50,7 @@ pub(super) async fn takes() -> anyhow::Result<Figure> {
         .collect::<anyhow::Result<_>>()?;
     let arrived_by = Instant::now() + ARRIVAL;
     while server.connections()? < CLIENTS {
-        anyhow::ensure!(Instant::now() < arrived_by, "not all of {CLIENTS} clients are there");
+        anyhow::ensure!(Instant::now() < arrived_by, "not all of {CLIENTS} clients have connected");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     // After this time the server has received the last requests.

@@ -90,7 +90,7 @@ fn install(environment: &Installation) -> anyhow::Result<()> {
         let target = environment.folder.join(format!("verl-{release}"));
         let mut pip = environment.pip();
         pip.args(["--no-deps", "--target"]).arg(target).arg(format!("verl=={release}"));
-        environment.step(&format!("pip install verl {release}, without what it depends on"), &mut pip)?;
+        environment.step(&format!("pip install verl {release}, without its dependencies"), &mut pip)?;
     }
     Ok(())
 }

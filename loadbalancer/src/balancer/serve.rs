@@ -1,8 +1,8 @@
 //! A pass over the waiting requests. It is made whenever there may be room, and serves the requests in order.
 //!
 //! A request that fits nowhere reserves the server that is nearest to having room for it. All other servers
-//! are free for the requests behind it, so that a heavy request empties one server and not the fleet. A
-//! reserved server takes no other request, so the waiting request gets its places in the end.
+//! are free for the requests behind it, so a heavy request empties one server and not the fleet. A reserved
+//! server takes no other request, so the waiting request gets its places in the end.
 //!
 //! # Invariants
 //! - No request takes a place from the first waiting request that could be served.
@@ -55,7 +55,7 @@ enum Prospect {
 /// The result of the search for a server.
 enum Placed {
     Granted(Grant),
-    /// There is no room for this request; requests behind it may find some.
+    /// There is no room for this request. Requests behind it may find room.
     NoRoom,
     /// There is no room for this request or any behind it.
     EndOfPass,

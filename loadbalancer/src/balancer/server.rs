@@ -122,7 +122,7 @@ impl Server {
         self.capacity >= weight && self.tokens_max() >= tokens
     }
 
-    /// What policies see of the server; `mean_speed` and `mean_tokens` are the fleet's.
+    /// The server as policies see it. `mean_speed` and `mean_tokens` are the means of the fleet.
     pub(super) fn candidate(&self, penalty: f64, mean_speed: f64, mean_tokens: f64) -> Candidate {
         let load = f64::from(self.in_use) / f64::from(self.capacity.max(1)) + penalty;
         let work = self.tokens as f64 + f64::from(self.foreign) * mean_tokens;

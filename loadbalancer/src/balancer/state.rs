@@ -78,7 +78,7 @@ pub(super) struct Changes {
 pub(super) struct State {
     /// The servers in order of their ids.
     pub(super) servers: Vec<Server>,
-    /// What policies see of each server, in the same order.
+    /// The servers as policies see them, in the same order.
     pub(super) candidates: Vec<Candidate>,
     /// Servers whose candidates change as time passes: they have a penalty, or open at a later time.
     unsettled: Vec<ServerId>,

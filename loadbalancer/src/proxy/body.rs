@@ -29,7 +29,7 @@ pub(super) async fn whole<'a>(
     match timed.bound(collect(body, bytes_max, shared.buffered.hold())).await {
         Ok(collected) => collected,
         Err(Over) => {
-            let message = format!("the body has not come within {} s", limit.as_secs_f64());
+            let message = format!("the body has not arrived within {} s", limit.as_secs_f64());
             Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "timeout", message))
         }
     }

@@ -1,4 +1,4 @@
-//! The balancer as a server of its own. Clients use it like a single engine.
+//! The balancer as an HTTP server. Clients use it like a single engine.
 //!
 //! ```text
 //!   client ---> serve ---> permit of a server ---> its connection ---> engine

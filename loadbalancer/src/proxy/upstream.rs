@@ -253,7 +253,7 @@ impl Upstreams {
                     let (head, body) = response.into_parts();
                     return Ok(Begun { head, body, wire });
                 }
-                // The server had closed the idle connection; another one is tried.
+                // The server had closed the idle connection. Another connection is tried.
                 Err(failure) if failure.is_unsent && was_used => {}
                 Err(failure) => return Err(failure),
             }

@@ -46,7 +46,7 @@ pub(super) async fn attempt(
     }
     let seconds = limit.as_secs_f64();
     if Instant::now() >= until.ends {
-        return Attempt::NotMade(format!("its turn did not come within {seconds} s"));
+        return Attempt::NotMade(format!("it was not called within {seconds} s"));
     }
     match token.run_until_cancelled(tokio::time::timeout_at(until.ends, call)).await {
         Some(Ok(answer)) => Attempt::Answered(answer),
@@ -95,9 +95,11 @@ pub(super) fn transfer(
         };
         // The transfer has begun. If the server does not offer this call, the transfer has failed half-way.
         received.await.map_err(|error| match error {
-            ControlError::Unsupported { server, what } => {
-                ControlError::Failed { server, what, reason: "it does not offer this".to_owned() }
-            }
+            ControlError::Unsupported { server, what } => ControlError::Failed {
+                server,
+                what,
+                reason: "the server does not offer this call".to_owned(),
+            },
             other => other,
         })
     }

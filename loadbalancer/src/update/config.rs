@@ -137,8 +137,7 @@ pub struct Deadlines {
     pub reset: f64,
     /// Naming the weights.
     pub label: f64,
-    /// Resuming the engines. An engine that has not answered by then is asked again every
-    /// [`interval`](UpdateConfig::interval).
+    /// Resuming the engines. An engine that has not answered by then is asked again later.
     pub resume: f64,
 }
 

@@ -1,4 +1,4 @@
-//! The user's hook, which updates all servers at once: a program, or a URL.
+//! The user's hook, a program or a URL that updates all servers in one call.
 
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;

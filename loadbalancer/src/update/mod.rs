@@ -131,7 +131,7 @@ impl WeightUpdater {
     /// cannot be repeated for one server. Such a server loads the announced path if there is one, and
     /// otherwise waits for the next announcement.
     ///
-    /// Cancel-safe: a job that has begun goes on.
+    /// Cancel-safe: a job that has begun continues.
     pub async fn catch_up(&self) -> Vec<ServerUpdate> {
         let (reply, replied) = oneshot::channel();
         if self.inner.end.is_cancelled() {
@@ -148,7 +148,7 @@ impl WeightUpdater {
     /// If another program pauses engines, such as a trainer that does the whole update itself, this call
     /// would undo its pause.
     ///
-    /// Cancel-safe: a job that has begun goes on.
+    /// Cancel-safe: a job that has begun continues.
     pub async fn recover(&self) -> Vec<ServerRef> {
         let (reply, replied) = oneshot::channel();
         if self.inner.end.is_cancelled() {

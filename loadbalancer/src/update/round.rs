@@ -170,7 +170,7 @@ impl Round {
                 }
                 _ => Err("there is no hook".to_owned()),
             };
-            // The hook is no server, so that its error needs a name of its own.
+            // The hook is not a server, so its error needs a separate name.
             done.map_err(|reason| ControlError::Failed { server: "hook".into(), what: "update", reason })
         };
         let outcome = attempt(&self.token, until, self.inner.config.deadlines.of(Phase::Update), call).await;

@@ -55,7 +55,7 @@ pub enum DataError {
         /// The value that was found.
         found: String,
     },
-    /// A row has none of the known schemas, and the recipe names no columns.
+    /// A row does not have a known schema, and the recipe names no columns.
     #[error(
         "{place}: unknown schema with columns=[{columns}]; name its columns in the recipe: data.columns = {{ prompt = \
          \"...\", answer = \"...\" }}"

@@ -112,7 +112,7 @@ fn for_each_line(
             _ => line.as_slice(),
         };
         let text = std::str::from_utf8(bytes).map_err(|error| {
-            place.complain("*", "UTF-8", format!("a byte that is none after {} bytes", error.valid_up_to()))
+            place.complain("*", "UTF-8", format!("an invalid byte after {} bytes", error.valid_up_to()))
         })?;
         if !text.trim_ascii().is_empty() {
             visit(place, text)?;

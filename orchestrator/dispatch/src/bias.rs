@@ -148,7 +148,9 @@ impl fmt::Display for Unknown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotYet => write!(f, "not known yet"),
-            Self::Unaudited => write!(f, "not known without rollout.bias_audit: groups are cut off for good"),
+            Self::Unaudited => {
+                write!(f, "not known without rollout.bias_audit: groups that are cut off have no result")
+            }
             Self::Undecided { number, step } => {
                 write!(f, "not known: dispatch number {number} of step {step} is still undecided")
             }

@@ -18,7 +18,7 @@ impl fmt::Display for DispatchId {
 /// How a dispatch ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
-    /// The group was handed on to the queue.
+    /// The group was passed to the queue.
     Accepted,
     /// A gate rejected the complete group. The field is the gate's reason.
     Filtered(&'static str),
@@ -42,8 +42,8 @@ const REASONS_MAX: usize = 256;
 
 static REASONS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
-/// The static copy of a filter's reason, for [`Fate::Filtered`]. When [`REASONS_MAX`] reasons are kept, a new
-/// reason becomes "other".
+/// The static copy of a filter's reason, for [`Fate::Filtered`]. After 256 different reasons, a new reason
+/// becomes "other".
 pub fn interned_reason(reason: &str) -> &'static str {
     let mut reasons = REASONS.lock();
     if let Some(known) = reasons.get(reason) {

@@ -32,7 +32,7 @@ pub enum Waste {
 /// The use of response tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Bucket {
-    /// Their group was handed on within the staleness bound.
+    /// Their group was passed to the queue within the staleness bound.
     Accepted,
     /// A gate rejected their group.
     Filtered,
@@ -40,7 +40,8 @@ pub enum Bucket {
     Held,
     /// The next dispatch of their prompt continues from them.
     Carried,
-    /// Their group was handed on, although it is beyond the staleness bound. The recipe masks or flags it.
+    /// Their group was passed to the queue, although it is beyond the staleness bound. The recipe masks or
+    /// flags it.
     Stale,
     /// They are wasted.
     Wasted(Waste),

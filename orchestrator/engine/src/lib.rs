@@ -163,8 +163,8 @@ pub struct Generation {
 pub trait Engine: Send + Sync + 'static {
     /// Runs one request to its end on the server called `server`.
     ///
-    /// Cancel-safe: dropping the future frees what the request holds on the engine. The only time-out in this
-    /// call is the connect time-out. The caller handles deadlines and stalls.
+    /// Cancel-safe: dropping the future frees the request's resources on the engine. The only time-out in
+    /// this call is the connect time-out. The caller handles deadlines and stalls.
     fn generate<'a>(
         &'a self,
         server: &'a str,

@@ -72,7 +72,7 @@ pub enum LedgerError {
     /// The queue has a group of a dispatch that is not in the ledger. Either data was lost, or the files
     /// belong to two runs.
     #[error(
-        "the queue holds a group of dispatch={dispatch}, which the ledger does not know; expected a ledger that was \
+        "the queue holds a group of dispatch={dispatch}, which is not in the ledger; expected a ledger that was \
          written before its puts: the machine lost what queue.durability did not protect, or the files are of two runs"
     )]
     UnknownDispatch {

@@ -71,7 +71,7 @@ fn refusal(error: ReadError, path: &Path) -> LedgerError {
         ReadError::Io(error) => return LedgerError::io("read", path)(error),
         ReadError::OtherFormat => (0, "other first bytes".to_owned(), "a ledger of version 1"),
         ReadError::Damaged { offset, damage } => {
-            (offset, damage.to_string(), "what was written, since sound frames follow")
+            (offset, damage.to_string(), "the bytes that were written, since undamaged frames follow")
         }
     };
     LedgerError::Corrupt { file: path.to_owned(), offset, found, expected }

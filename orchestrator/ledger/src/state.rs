@@ -117,7 +117,7 @@ impl LedgerState {
     /// [`LedgerError::Contradiction`] if the record contradicts earlier ones. The state is then unchanged.
     pub fn apply(&mut self, record: &Record) -> Result<(), LedgerError> {
         if self.run.is_none() && !matches!(record, Record::Run(_)) {
-            return Err(contradiction("the first record is not that of the run".to_owned()));
+            return Err(contradiction("the first record does not begin a run".to_owned()));
         }
         match record {
             Record::Run(run) => self.begin(run),
@@ -199,14 +199,14 @@ impl LedgerState {
         let DispatchRecord { id, number, parent, .. } = *dispatch;
         let refused = |why: String| Err(contradiction(format!("dispatch={id} of number={number} {why}")));
         if id.0 < self.next_id {
-            return refused("comes after a greater one".to_owned());
+            return refused("follows a dispatch with a greater id".to_owned());
         }
         let Some(step) = self.steps.get_mut(&self.current).filter(|_| dispatch.step == self.current) else {
             return refused(format!("belongs to step={}, not to step={}", dispatch.step, self.current));
         };
         match parent {
             None if number < self.next_number => {
-                return refused("is new and has a number of others".to_owned());
+                return refused("is new, but its number is already in use".to_owned());
             }
             None => {}
             Some(parent) => {
@@ -215,7 +215,7 @@ impl LedgerState {
                     queued.parent == parent && queued.prompt_uid == dispatch.prompt_uid
                 };
                 if !waits.is_some_and(is_right) {
-                    return refused(format!("continues parent={parent}, which does not wait for one"));
+                    return refused(format!("continues parent={parent}, but no prompt waits for it"));
                 }
             }
         }
@@ -240,13 +240,13 @@ impl LedgerState {
 
     fn end(&mut self, id: DispatchId, fate: &Fate, next: &Next) -> Result<(), LedgerError> {
         if *fate == Fate::Accepted && *next != Next::Nothing {
-            return Err(contradiction(format!("dispatch={id} is accepted and goes on")));
+            return Err(contradiction(format!("dispatch={id} is accepted, but its prompt continues")));
         }
         if *fate == Fate::Requeued && self.accepted.contains_key(&id) {
             return self.take_back(id, next);
         }
         let Some(dispatch) = self.open.remove(&id) else {
-            return Err(contradiction(format!("dispatch={id} ends ({fate:?}) and is not in flight")));
+            return Err(contradiction(format!("dispatch={id} ends ({fate:?}), but is not in flight")));
         };
         self.totals.count(fate);
         if let Some(step) = self.steps.get_mut(&self.current) {
@@ -333,7 +333,7 @@ impl LedgerState {
 
     fn settle(&mut self, ids: &[DispatchId]) -> Result<(), LedgerError> {
         if let Some(id) = ids.iter().find(|id| !self.accepted.contains_key(id)) {
-            return Err(contradiction(format!("dispatch={id} is settled and was not accepted")));
+            return Err(contradiction(format!("dispatch={id} is settled, but was not accepted")));
         }
         for id in ids {
             if let Some(accepted) = self.accepted.remove(id) {
@@ -345,7 +345,7 @@ impl LedgerState {
 
     fn end_step(&mut self, ended: StepEndRecord) -> Result<(), LedgerError> {
         let Some(step) = self.steps.get_mut(&ended.step) else {
-            return Err(contradiction(format!("step={} ends and has not begun", ended.step)));
+            return Err(contradiction(format!("step={} ends, but has not begun", ended.step)));
         };
         step.end = Some(ended.end);
         self.bias.close(ended.step);

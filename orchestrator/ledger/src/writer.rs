@@ -344,7 +344,7 @@ impl Shared {
         self.progress.send_modify(|progress| match written {
             Ok(()) => progress.written = last,
             Err(error) => {
-                tracing::error!(%error, "the ledger cannot be written; nothing more is accepted");
+                tracing::error!(%error, "the ledger cannot be written; no more groups are accepted");
                 progress.failed = Some(error);
             }
         });

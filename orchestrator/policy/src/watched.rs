@@ -37,7 +37,7 @@ pub(super) async fn follow(directory: PathBuf, state: PolicyState, scope: Scope)
         let found = looked.map_err(io::Error::other).flatten();
         let problem_now = found.as_ref().err().map(ToString::to_string);
         if let Some(reason) = problem_now.as_ref().filter(|_| problem != problem_now) {
-            tracing::warn!(directory = %directory.display(), reason, "no policy versions can be found here; it is looked at again");
+            tracing::warn!(directory = %directory.display(), reason, "cannot search for policy versions; the next search follows");
         }
         problem = problem_now;
         if let Ok(Some(announcement)) = found {

@@ -1,5 +1,5 @@
-//! The guard around a runner: it bounds concurrency, rate, attempts and time, and decides what a failure
-//! means.
+//! The guard around a runner: it bounds concurrency, rate, attempts and time, and decides how a failure is
+//! handled.
 //!
 //! A job passes three stages. The first stage is the cache: equal jobs share one score, and a job waits for
 //! an equal job that is already being scored. In the second stage, the job waits for one of `concurrency`
@@ -9,7 +9,7 @@
 //! is applied to a failure.
 //!
 //! The deadline counts from the first attempt, after the waits for the permit and the rate limit, so a burst
-//! of jobs does not time out in the queue. The error names what the job waited for.
+//! of jobs does not time out in the queue. The error names the stage in which the job waited.
 //!
 //! # Outages
 //! A reward that answers no job is out (`breaker.rs`), and no sample is at fault. A job that fails during an
@@ -198,7 +198,7 @@ impl Guarded {
 
     /// Waits for a permit, then scores the job. Cancel-safe.
     async fn in_turn(&self, job: &RewardJob, progress: &Progress) -> Result<Score, RewardError> {
-        progress.waits_for("one of the jobs at a time to end");
+        progress.waits_for("one of the running jobs to end");
         let _place = self.places.acquire().await.map_err(|_| RewardError::Cancelled)?;
         let mut failures = Failures::default();
         let mut alone = None;

@@ -66,7 +66,7 @@ fn last_boxed(response: &str) -> Option<(usize, char)> {
     Some((letter.start(), letter_of(letter.as_str())?))
 }
 
-/// Whether the sentence continues in `rest`, so that the letter before it is an article or a pronoun.
+/// Whether the sentence continues in `rest`, which makes the letter before it an article or a pronoun.
 fn goes_on(rest: &str) -> bool {
     rest.trim_start_matches([' ', '\t']).starts_with(char::is_alphanumeric)
 }

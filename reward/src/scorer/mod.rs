@@ -54,7 +54,7 @@ pub struct ScoreInput<'a> {
     pub extra: Option<&'a serde_json::Value>,
 }
 
-/// The unweighted scores of a rubric's parts by name; each has a column of its own.
+/// The unweighted scores of a rubric's parts by name. Each part has its own column.
 pub type Parts = BTreeMap<Arc<str>, f64>;
 
 /// The score of a response.

@@ -77,7 +77,7 @@ impl Core {
         self.pause.drain_waiters.push(done);
         self.pause.mode = Some(mode);
         if mode == PauseMode::Abort {
-            // Samples that ended earlier count under the reason of their own end.
+            // Samples that ended earlier are counted under their own finish reason.
             let running: Vec<(u64, u32)> =
                 self.requests.iter().map(|(number, request)| (*number, request.live)).collect();
             for (number, live) in running {
@@ -162,8 +162,8 @@ impl Core {
         self.tell_drain_waiters();
     }
 
-    /// Ends every fault. A server that was dead or gone starts again: its counters, its cache and its weight
-    /// version are those of a new process, and the connections of its remaining requests are reset.
+    /// Ends every fault. A server whose engine or process has ended starts again: its counters, its cache and
+    /// its weight version are those of a new process. The connections of its remaining requests are reset.
     pub(crate) fn heal(&mut self, now_ns: u64) {
         self.settle(now_ns);
         self.faults = Faults::default();

@@ -98,7 +98,7 @@ impl Run {
         let mut manager = AgentLoopManager::new(self.case.config(life)?, self.parts()?, scope.clone());
         manager.keep_journal(writer.clone(), restored);
         let (now, before) = (manager.gate_counts(), &self.gates);
-        anyhow::ensure!(life == 1 || now == *before, "gates go on with {now:?} after {before:?}");
+        anyhow::ensure!(life == 1 || now == *before, "gates continue with {now:?} after {before:?}");
         Ok((manager, PromptFeed::inline(Box::new(prompts.starting_at(row))), writer))
     }
 
@@ -167,7 +167,7 @@ impl Run {
             tokio::select! {
                 biased;
                 (metrics, ()) = async { tokio::join!(collecting, taking) } => metrics?,
-                () = disturbing => anyhow::bail!("the fleet is left alone"),
+                () = disturbing => anyhow::bail!("the changes of the fleet have ended"),
             }
         };
         self.engines.repair();

@@ -1,4 +1,4 @@
-//! Compares the bias meter at the end of the second life with the groups that both lives handed on.
+//! Compares the bias meter at the end of the second life with the groups that both lives accepted.
 //!
 //! The meter's state comes from the ledger's records of decisions. The truth is computed from the groups and
 //! from the step that sent out each number, and shares no code with the meter.

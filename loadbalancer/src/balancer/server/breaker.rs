@@ -190,8 +190,8 @@ impl Breaker {
         allows && self.closed_until.is_none()
     }
 
-    /// Ends the cooldowns, trials and `Retry-After` times that are over by `now`; returns when the next of
-    /// them ends.
+    /// Ends the cooldowns, trials and `Retry-After` times that are over by `now`. Returns the time at which
+    /// the next of them ends.
     pub(in crate::balancer) fn settle(&mut self, now: Instant) -> Option<Instant> {
         self.closed_until = self.closed_until.filter(|until| *until > now);
         let state_until = match &mut self.state {
@@ -221,7 +221,7 @@ impl Breaker {
         if left < PENALTY_MIN { 0.0 } else { left }
     }
 
-    /// Notes that the server has been given the permit with this number.
+    /// Notes that the permit with this number was granted on the server.
     pub(in crate::balancer) fn granted(&mut self, permit: u64, now: Instant, config: &BalancerConfig) {
         if let State::Suspect(suspect) = &mut self.state {
             suspect.stage = Stage::OnTrial { permit, begun: now, until: now + config.trial() };

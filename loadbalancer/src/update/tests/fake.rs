@@ -258,7 +258,7 @@ impl Fixture {
         self.server(name).state
     }
 
-    /// A permit, if one is granted at once.
+    /// A permit, if one is granted immediately.
     pub(super) fn permit(&self) -> Option<Permit> {
         let asked = self.balancer.acquire(PermitRequest::new(1));
         Box::pin(asked).now_or_never().map(Result::unwrap)

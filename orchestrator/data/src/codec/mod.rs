@@ -1,4 +1,4 @@
-//! Converts text to token ids and back, in the way that the model's servers do it.
+//! Converts text to token ids and back, as the model's servers do.
 //!
 //! The rollout works with ids; text is for people and rewards. The decoded text of a response is never
 //! encoded again, because this can give other ids.
@@ -233,8 +233,8 @@ impl TextCodec {
         match self.tokenizer.decode(ids, skip_special_tokens) {
             Ok(text) => text,
             Err(error) => {
-                // No decoder of the library is known to fail. If one does, the names of the tokens are still
-                // useful.
+                // No decoder of the library is known to fail. If a decoder fails, the names of the tokens are
+                // still useful.
                 tracing::warn!(%error, tokens = ids.len(), "the tokenizer cannot decode a response");
                 ids.iter().filter_map(|id| self.tokenizer.id_to_token(*id)).collect()
             }

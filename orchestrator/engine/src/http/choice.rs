@@ -50,7 +50,7 @@ pub(super) enum AnswerError {
     #[error(transparent)]
     Scan(#[from] ScanError),
     /// A member does not have the type or the range that the protocol demands.
-    #[error("member={member} holds something else than {expected}")]
+    #[error("member={member}: expected {expected}")]
     Shape { member: &'static str, expected: &'static str },
     /// The number of samples is wrong, or their indexes do not count from 0.
     #[error("expected choices={expected} with the indexes from 0 on, found={found}")]

@@ -286,8 +286,8 @@ impl Sink for Columns {
             (Some(AnswerNode::Content), _, Container::Object) => AnswerNode::ContentToken,
             (Some(AnswerNode::Versions), _, Container::Object) => AnswerNode::Version,
             (None, ..) => return Err(AnswerError::Shape { member: "answer", expected: "an object" }),
-            (Some(_), _, Container::Object) => return Err(self.shape("what the protocol has, but an object")),
-            (Some(_), _, Container::Array) => return Err(self.shape("what the protocol has, but a list")),
+            (Some(_), _, Container::Object) => return Err(self.shape("another type, found an object")),
+            (Some(_), _, Container::Array) => return Err(self.shape("another type, found a list")),
         };
         self.places.push(place);
         self.member = Member::Element;
@@ -320,7 +320,7 @@ impl Sink for Columns {
             (Some(AnswerNode::Root), Member::Error) | (Some(AnswerNode::Failure), Member::Message) => {
                 self.failure = Some(text.chars().take(REASON_CHARS_MAX).collect());
             }
-            _ => return Err(self.shape("what the protocol has, but a string")),
+            _ => return Err(self.shape("another type, found a string")),
         }
         Ok(())
     }
@@ -346,14 +346,14 @@ impl Sink for Columns {
                 }
                 Ok(())
             }
-            _ => Err(self.shape("what the protocol has, but a number")),
+            _ => Err(self.shape("another type, found a number")),
         }
     }
 
     fn word(&mut self, word: Word) -> Result<(), AnswerError> {
         let place = self.place();
         if word != Word::Null {
-            return Err(self.shape("what the protocol has, but a boolean"));
+            return Err(self.shape("another type, found a boolean"));
         }
         match (place, self.member) {
             (Some(AnswerNode::ContentToken), Member::Rank | Member::Logprob) => {
@@ -369,7 +369,7 @@ impl Sink for Columns {
                 Some(AnswerNode::Root | AnswerNode::Choice | AnswerNode::Logprobs | AnswerNode::Failure),
                 member,
             ) if member != Member::Choices => Ok(()),
-            _ => Err(self.shape("what the protocol has, but null")),
+            _ => Err(self.shape("another type, found null")),
         }
     }
 }

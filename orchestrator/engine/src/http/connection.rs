@@ -146,7 +146,7 @@ impl Body {
                 }
                 Framing::ChunkSize => {
                     let size = httparse::parse_chunk_size(self.input.unread())
-                        .map_err(|_invalid| invalid("a chunk's size is no number"))?;
+                        .map_err(|_invalid| invalid("a chunk's size is not a number"))?;
                     if let httparse::Status::Complete((used, size)) = size {
                         self.input.start += used;
                         self.framing = if size == 0 { Framing::Trailers } else { Framing::Chunk(size) };
@@ -265,10 +265,10 @@ fn parse_head(bytes: &[u8]) -> io::Result<Option<(usize, Head)>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);
     let parsed =
-        response.parse(bytes).map_err(|error| invalid(&format!("the answer is no HTTP: {error}")))?;
+        response.parse(bytes).map_err(|error| invalid(&format!("the answer is not HTTP: {error}")))?;
     let httparse::Status::Complete(used) = parsed else { return Ok(None) };
     let status = StatusCode::from_u16(response.code.unwrap_or(0))
-        .map_err(|error| invalid(&format!("the answer is no HTTP: {error}")))?;
+        .map_err(|error| invalid(&format!("the answer is not HTTP: {error}")))?;
     let mut head = Head {
         status,
         retry_after: None,
@@ -280,7 +280,7 @@ fn parse_head(bytes: &[u8]) -> io::Result<Option<(usize, Head)>> {
     for header in response.headers.iter() {
         let value = std::str::from_utf8(header.value).unwrap_or_default().trim();
         if header.name.eq_ignore_ascii_case("content-length") {
-            let bytes: u64 = value.parse().map_err(|_invalid| invalid("content-length is no number"))?;
+            let bytes: u64 = value.parse().map_err(|_invalid| invalid("content-length is not a number"))?;
             if length.is_some_and(|earlier| earlier != bytes) {
                 return Err(invalid("two different values of content-length"));
             }

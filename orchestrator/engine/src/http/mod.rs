@@ -385,7 +385,7 @@ impl Engine for HttpEngine {
                 self.members.read().values().map(|member| Arc::clone(&member.aborter)).collect();
             let all_settled = join_all(aborters.iter().map(|aborter| aborter.settle()));
             if tokio::time::timeout(limit, all_settled).await.is_err() {
-                tracing::warn!(?limit, "aborts by id were still under way when time was up");
+                tracing::warn!(?limit, "aborts by id were still in progress at the time limit");
             }
         }
         .boxed()

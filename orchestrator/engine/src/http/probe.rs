@@ -1,10 +1,10 @@
 //! Finds out the facts about a server once, before it gets any request.
 //!
 //! The probe asks three questions, cheapest first. Does the server serve the recipe's model? Does it have the
-//! endpoint that takes and returns tokens? If not, do its completions at least come with token ids? For a
-//! wrong server, the probe returns an error with the found and the expected values. Without the probe, a
-//! thousand samples would fail later. A server is unfit only if an answer shows that it is wrong. A server
-//! that is busy (503), fails, or loses the connection may be asked again.
+//! endpoint that takes and returns tokens? If not, do its completions at least return token ids? For a wrong
+//! server, the probe returns an error with the found and the expected values. Without the probe, a thousand
+//! samples would fail later. A server is unfit only if an answer shows that it is wrong. A server that is
+//! busy (503), fails, or loses the connection may be asked again.
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
@@ -101,7 +101,7 @@ async fn find_model(transport: &Transport, server: &Server, model: &str) -> Resu
         return Err(is_other(&format!("status={}: {}", status.as_u16(), error_words(&body))));
     }
     let models: ModelList = serde_json::from_slice(&body).map_err(|error| match error.is_eof() {
-        // A list that ends too early was cut off on its way.
+        // A list that ends too early was cut off.
         true => {
             server.failed(server.at_url(&format!("the list of models at /v1/models is cut off: {error}")))
         }
@@ -130,7 +130,7 @@ async fn has_generate(transport: &Transport, server: &Server) -> Result<bool, En
     let response = post(transport, server, "/inference/v1/generate", "{}").await?;
     match response.status() {
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Ok(true),
-        // vLLM answers 403 if the flag is off; other servers do not know the path or the method.
+        // vLLM answers 403 if the flag is off; other servers do not have the path or the method.
         StatusCode::FORBIDDEN | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => Ok(false),
         StatusCode::NOT_IMPLEMENTED => Ok(false),
         _ => Err(refusal(server, response).await),

@@ -101,8 +101,10 @@ impl Transport {
                 return Ok(connection);
             }
         }
-        let error =
-            std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "closed as soon as it was open");
+        let error = std::io::Error::new(
+            std::io::ErrorKind::ConnectionAborted,
+            "closed immediately after it was opened",
+        );
         Err(unreachable(server, &error))
     }
 

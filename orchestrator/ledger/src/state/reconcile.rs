@@ -159,7 +159,7 @@ impl LedgerState {
             } else if self.queued.contains_key(&number) || running.contains_key(&number) {
                 // In the ledger, this dispatch is neither in flight nor accepted. If it is settled, its
                 // number neither waits nor is in flight.
-                return differs(format!("the queue has it, and number={number} is still to be accepted"));
+                return differs(format!("the queue has it, and number={number} is not accepted yet"));
             }
             there.insert(id);
         }

@@ -221,7 +221,7 @@ fn a_queue_of_another_run_is_refused() {
     assert!(matches!(refused(&[in_queue(2, 2)]), LedgerError::UnknownDispatch { .. }));
     assert!(matches!(refused(&[in_queue(0, 1)]), LedgerError::QueueDiffers { .. }));
     let error = refused(&[in_queue(1, 1)]);
-    assert!(error.to_string().contains("number=1 is still to be accepted"), "{error}");
+    assert!(error.to_string().contains("number=1 is not accepted yet"), "{error}");
     let twice = refused(&[in_queue(0, 0), in_queue(1, 0)]);
     assert!(matches!(twice, LedgerError::QueueDiffers { .. }), "{twice}");
 }

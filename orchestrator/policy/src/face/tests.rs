@@ -113,7 +113,7 @@ async fn garbage_is_refused_in_words() {
     for (body, expected, words) in [
         ("", (400, "bad_announcement"), "EOF"),
         ("{\"version\": 7", (400, "bad_announcement"), "EOF"),
-        (" [7]", (400, "bad_announcement"), "it is no object"),
+        (" [7]", (400, "bad_announcement"), "it is not an object"),
         ("{}", (400, "bad_announcement"), "missing field `version`"),
         (r#"{"version": -1}"#, (400, "bad_announcement"), "-1"),
         (r#"{"version": "7"}"#, (400, "bad_announcement"), "string \"7\""),

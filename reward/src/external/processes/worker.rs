@@ -30,7 +30,8 @@ const STDERR_BYTES_MAX: usize = 2048;
 const STDERR_LINES_MAX: usize = 6;
 /// How many bytes of standard error are read at a time.
 const STDERR_CHUNK_BYTES: usize = 4096;
-/// How long a process that has closed its pipes may take to exit by itself, so that its exit status is known.
+/// How long a process that has closed its pipes may take to exit by itself. Only then its exit status is
+/// known.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 /// The interval of the checks whether the process has exited.
 const EXIT_POLL: Duration = Duration::from_millis(5);
@@ -131,7 +132,7 @@ impl Worker {
         let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(group), (Some(stdin), Some(stdout), Some(stderr))) = (group, pipes) else {
-            return Err(died("before its pipes were there".into()));
+            return Err(died("before its pipes were open".into()));
         };
         let stderr_tail = Tail::default();
         let drain = drain(stderr, Arc::clone(&stderr_tail));

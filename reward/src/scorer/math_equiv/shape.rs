@@ -118,7 +118,7 @@ impl Reader {
         ranges.into_iter().map(|range| self.shape(range, depth + 1)).collect()
     }
 
-    /// Reads a list, or a union of ranges if "or" joins them. Empty items are skipped; they stand between
+    /// Reads a list, or a union of ranges if "or" joins them. Empty items are skipped: they are between two
     /// separators that belong together, as in `1, 2, and 3`.
     fn list(&mut self, items: Vec<Range<usize>>, depth: usize) -> Result<Shape, Unparsed> {
         let separators = items[..items.len() - 1].iter().filter_map(|item| self.kind(item.end));
