@@ -114,8 +114,8 @@ const FLEET: usize = 1024;
 /// Number of requests that wait on a saturated fleet.
 const WAITING: usize = 1_000;
 
-/// The time to choose among 1,024 servers, to grant a permit and to return it: on a half-full fleet with and
-/// without groups, and on a full fleet with waiting requests.
+/// The time to choose among 1,024 servers, to grant a permit and to return it. It is measured on a half-full
+/// fleet with and without groups, and on a full fleet with waiting requests.
 fn picks(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let rounds = if quick { 21 } else { 101 };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;

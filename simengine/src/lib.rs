@@ -1,7 +1,7 @@
 //! A simulated vLLM server that is faithful enough to develop a scheduler with.
 //!
-//! There are two ways to use the engine: [`SimServer`] in process, on real time or on a paused `tokio` clock,
-//! and [`http::serve`] over loopback sockets with vLLM's endpoints, bodies and quirks.
+//! There are two ways to use the engine. [`SimServer`] runs in process, in real time or on a paused `tokio`
+//! clock. [`http::serve`] serves it over loopback sockets with vLLM's endpoints, bodies and quirks.
 //!
 //! The engine batches continuously under a sequence limit and a KV-block budget, shares prompt prefixes and
 //! preempts by recomputation. It computes the time of its next event in integer nanoseconds. Between events

@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! - No request takes a place from the first waiting request that could be served.
-//! - Apart from the permits that it grants, a pass does bounded work: it searches the whole fleet a bounded
+//! - Apart from the permits that it grants, a pass does bounded work. It searches the whole fleet a bounded
 //!   number of times, and considers a bounded number of requests that fit nowhere.
 
 use tokio::time::Instant;

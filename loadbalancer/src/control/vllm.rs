@@ -85,8 +85,8 @@ impl VllmControl {
 const ABORT_PATHS: [&str; 2] = ["/inference/v1/abort_requests", "/abort_requests"];
 
 /// All ids that the engine may have given to the request of `id`. `id` may be the engine's own id, the id in
-/// the engine's answer (which lacks the prompt's index), or the id that the request was sent with (which
-/// lacks the prefix). The engine ignores ids that it does not know.
+/// the engine's answer, or the id that the request was sent with. The id in the answer lacks the prompt's
+/// index, and the id of the request lacks the prefix. The engine ignores ids that it does not know.
 fn engine_ids(id: &str) -> Vec<String> {
     let mut ids = vec![id.to_owned()];
     if id.starts_with("cmpl-") {

@@ -3,7 +3,7 @@
 //!
 //! `candidate.rs` finds the program in a response, and `cases.rs` reads the tests of a row. Every test runs
 //! in a process of its own in an empty directory, so no test sees the files of another. A program passes a
-//! test when it exits with 0 and prints the expected text; white space at the ends of lines and at the end of
+//! test when it exits with 0 and prints the expected text. White space at the ends of lines and at the end of
 //! the text does not count. A function passes when it returns the expected value (`value.rs`). Assertions
 //! pass when all of them have run. Functions and assertions run with common names of the standard library
 //! imported, and with a `__name__` other than `__main__`.
@@ -16,7 +16,7 @@
 //! - A failure of a candidate is never an error: the test counts as failed. Only a failure before the
 //!   candidate begins is an error. The harness prints its first line when the candidate begins.
 //! - Expected outputs and results never enter the sandbox. A candidate cannot pass by printing its input, by
-//!   exiting early with 0, or by ending the harness: a check passes only when the harness returns the random
+//!   exiting early with 0, or by ending the harness. A check passes only when the harness returns the random
 //!   number of this run.
 //!
 //! # Deliberately absent

@@ -13,7 +13,7 @@
 //! # How it works
 //! A slot is the right to one process; there are `workers` slots. A job waits for an idle worker or for a
 //! free slot, whichever comes first. A separate task starts each worker and puts it into the idle queue, so a
-//! start continues even when the job that requested it is dropped. A busy worker belongs to its job: when the
+//! start continues even when the job that requested it is dropped. A busy worker belongs to its job. When the
 //! job is dropped, the worker is dropped too, because its late answer would be read as the answer to the next
 //! job.
 //!

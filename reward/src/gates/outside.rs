@@ -1,9 +1,9 @@
 //! Outside gates: another process decides whether a group passes. It is asked by a protocol of
 //! [`crate::external`].
 //!
-//! The question has the form of an external reward's question, but is about a group: `solution_str` is empty,
-//! and `extra_info` is `{"rewards": [..], "accs": [..], "truncated": [..], "tokens": [..], "row": ..}`, where
-//! `row` has the other fields of the data set's row. A positive score lets the group pass.
+//! The question has the form of an external reward's question, but it is about a group. `solution_str` is
+//! empty, and `extra_info` is `{"rewards": [..], "accs": [..], "truncated": [..], "tokens": [..], "row":
+//! ..}`. Its `row` has the other fields of the data set's row. A positive score lets the group pass.
 //!
 //! An outside gate costs more than all other gates together. It is therefore asked only about groups that may
 //! still be accepted: groups that all earlier gates pass, and groups that only yielding gates reject. It is

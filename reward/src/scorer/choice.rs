@@ -6,9 +6,9 @@
 //! because a model that corrects itself does so later in the response. Letters are A to J in either case;
 //! other contents such as `\boxed{42}` are skipped.
 //!
-//! A lower-case letter before a word ("the answer is a prime") is not a choice but an article, and an I
-//! before a word ("my answer is: I chose B") is a pronoun. A letter with a bracket or another mark after it
-//! ("the answer is a) a prime"), or with "option" or "choice" before it, is a choice.
+//! A lower-case letter before a word ("the answer is a prime") is not a choice but an article. An I before a
+//! word ("my answer is: I chose B") is a pronoun. A letter with a bracket or another mark after it ("the
+//! answer is a) a prime"), or with "option" or "choice" before it, is a choice.
 //!
 //! # Deliberately absent
 //! The text of an option does not count instead of its letter, because the row does not map texts to letters.

@@ -185,9 +185,7 @@ async fn an_attempt_has_a_limit_and_so_has_everything() {
     let _taken = runner.places.acquire().await.unwrap();
     let started = Instant::now();
     let error = score_of(&runner, "a").await.unwrap_err();
-    assert!(
-        matches!(error, RewardError::NoTurn { waiting_for, .. } if waiting_for.contains("jobs at a time"))
-    );
+    assert!(matches!(error, RewardError::NoTurn { waiting_for, .. } if waiting_for.contains("running jobs")));
     assert_eq!(started.elapsed().as_secs(), 4);
 }
 

@@ -1,8 +1,8 @@
 //! The command line and the environment of a run.
 //!
-//! The command line is a chain of commands that Linux hosts have: `setsid` detaches the terminal, `bwrap` or
-//! `unshare` makes the namespaces, `setpriv` gives up privileges, `prlimit` sets limits, and the last one is
-//! the interpreter. Each command is replaced by the next one, or only waits for it.
+//! The command line is a chain of commands that Linux hosts have. `setsid` detaches the terminal, `bwrap` or
+//! `unshare` makes the namespaces, `setpriv` gives up privileges, and `prlimit` sets limits. The last command
+//! is the interpreter. Each command is replaced by the next one, or only waits for it.
 //!
 //! In namespaces a candidate sees the system's directories, its interpreter, its program and the paths that
 //! the recipe names, all read-only. It also sees a private `/proc` and a few devices. It may write to

@@ -1,6 +1,6 @@
 //! Unused user ids, one for each candidate that a privileged process runs.
 //!
-//! If a candidate has its own user, its limit of processes counts only its own processes, it cannot access
+//! If a candidate has its own user, its limit of processes counts only its own processes. It cannot access
 //! the files of this process's user, and all of its processes can be recognised on the host.
 
 use std::collections::HashSet;

@@ -26,8 +26,8 @@
 //! | bases | the same digits and base: `101_2`, `101_{\text{two}}`, `0101_{2}` | `101_2` and `5` or `101` |
 //! | words | case and spaces are ignored: `\text{East}`, `east`; `(A)`, `A`, `\text{(A)}` | `yes` and `no` |
 //!
-//! Some spellings have two meanings, and the usual one is tried first: `1,234` is first a number, then a
-//! list; `2e3` is first two thousand, then a product; `ab` is first a word, then a product. Only one of the
+//! Some spellings have two meanings, and the usual meaning is tried first. `1,234` is first a number, then a
+//! list. `2e3` is first two thousand, then a product. `ab` is first a word, then a product. Only one of the
 //! two answers may take its second meaning, unless both are words like `ab`. Without multiplication signs,
 //! `1/2x` is half of x. In the argument of a trigonometric function, degrees are an angle; elsewhere they are
 //! a unit.
@@ -207,9 +207,9 @@ pub fn equivalent(prediction: &str, truth: &str) -> Verdict {
 pub struct MathEquiv;
 
 impl MathEquiv {
-    /// The answer in a response: the content of its last `\boxed{..}`, else the text after its last
-    /// "Answer:", "answer is" or "####", else its last formula in `$..$`, else the last number on its last
-    /// line with text.
+    /// The answer in a response. It is the first of these that exists: the content of the last `\boxed{..}`;
+    /// the text after the last "Answer:", "answer is" or "####"; the last formula in `$..$`; the last number
+    /// on the last line with text.
     pub fn extract(response: &str) -> Option<&str> {
         extract::extract(response)
     }
