@@ -23,7 +23,7 @@ pub struct AdaptiveConfig {
     pub min: u32,
     /// Largest capacity.
     pub max: u32,
-    /// Places added at each look at a server that copes and is nearly full.
+    /// Number of places that each look of the monitor adds to a server that copes and is nearly full.
     pub increase: u32,
     /// Factor on the capacity of a server that does not cope.
     pub decrease: f64,

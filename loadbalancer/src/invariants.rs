@@ -9,7 +9,7 @@ use crate::snapshot::FleetSnapshot;
 #[error("broken invariant: {0}")]
 pub struct Violation(pub String);
 
-/// No server has more permits out than places, except for permits that were out when its capacity was
+/// No server has more taken places than its capacity, except for places that were taken when its capacity was
 /// lowered.
 pub fn within_capacity(fleet: &FleetSnapshot) -> Result<(), Violation> {
     for server in &fleet.servers {

@@ -1,9 +1,10 @@
 //! Permits, routing and health for a fleet of inference servers.
 //!
-//! A caller that wants to send a request of n samples [acquires](LoadBalancer::acquire) a [`Permit`] of
-//! weight n. The permit names a server and takes n of its places until it is dropped. A caller that has an
-//! answer [finishes](Permit::finish) the permit with an [`Outcome`], which the server's breaker counts. A
-//! permit that is only dropped counts as a cancelled request.
+//! A server has a number of *places*, its capacity, and each running sample takes one place. A caller that
+//! wants to send a request of n samples [acquires](LoadBalancer::acquire) a [`Permit`] of weight n. The
+//! permit names a server and takes n of its places until it is dropped. A caller that has an answer
+//! [finishes](Permit::finish) the permit with an [`Outcome`], which the server's breaker counts. A permit
+//! that is only dropped counts as a cancelled request.
 //!
 //! # Invariants
 //! The functions of the module [`invariants`] check the invariants that a snapshot can show.

@@ -1,4 +1,4 @@
-//! Measures rows of 1 KB: the cost of calls whose bytes hardly matter, and the memory of such rows.
+//! Measures rows of 1 KB: the cost of calls with little data, and the memory of such rows.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -31,7 +31,7 @@ fn allow_files() -> anyhow::Result<()> {
     setrlimit(Resource::Nofile, raised).with_context(|| format!("{needed} open files are not allowed"))
 }
 
-/// The CPU time of a server while 2,000 clients wait in a take; afterwards all of them get a row.
+/// The CPU time of a server while 2,000 clients wait in a take. Afterwards all of them get a row.
 pub(super) async fn takes() -> anyhow::Result<Figure> {
     allow_files()?;
     let server = Server::start(None)?;

@@ -1,4 +1,4 @@
-//! Real answers: those of GSM8K, DAPO-Math-17k and MATH-500, and all possible answers of an AIME.
+//! Real answers of GSM8K, DAPO-Math-17k and MATH-500, and all possible answers of an AIME.
 
 use std::collections::BTreeSet;
 use std::fs::File;

@@ -157,9 +157,9 @@ impl Server {
         self.metrics.places(self.in_use, self.capacity);
     }
 
-    /// Counts the tokens that were decoded in vain for a request of this or an earlier life. An engine does
-    /// not report how far a cancelled request came, so the tokens are estimated from the request's age and
-    /// the server's measured speed.
+    /// Counts the wasted tokens of a request of this or an earlier life. An engine does not report how far a
+    /// cancelled request came, so the tokens are estimated from the request's age and the server's measured
+    /// speed.
     pub(super) fn count_waste(&mut self, outcome: &Outcome, weight: u32, took: Duration) {
         if !matches!(outcome, Outcome::Cancelled | Outcome::Fault) {
             return;

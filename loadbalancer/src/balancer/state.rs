@@ -23,7 +23,7 @@ const DEPARTED_MAX: usize = 1 << 12;
 /// Shortest time between two updates of the penalties, however many permits are asked for.
 const SETTLE_GRAIN: Duration = Duration::from_millis(10);
 
-/// The answer to a waiting request: its places, or why it gets none.
+/// The answer to a waiting request: its places, or the reason why it gets no places.
 pub(super) type Decision = Result<Grant, BalancerError>;
 
 /// A request on the waiting list. Its task holds the receiver until the request has left the list.

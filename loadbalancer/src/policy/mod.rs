@@ -95,7 +95,7 @@ pub struct Candidate {
     pub in_use: u32,
     /// Share of the server's places that are taken, plus its load penalty.
     pub load: f32,
-    /// Expected tokens outstanding, those of other clients included. The load penalty raises this number.
+    /// Expected tokens outstanding, including those of other clients. The load penalty raises this number.
     pub work: f32,
     /// Measured tokens a second of a running sample; the fleet's mean before the first measurement. The load
     /// penalty lowers this number.

@@ -244,7 +244,7 @@ impl BiasMeter {
         numbers.filter_map(|(number, decision)| Some((number, happened(number, decision)?))).collect()
     }
 
-    /// Counts the cohorts that are complete, up to that of `step`, which sends out no more numbers.
+    /// Counts the complete cohorts up to the cohort of `step`. `step` sends out no more numbers.
     pub fn close(&mut self, step: u64) {
         while let Some(cohort) = self.open.pop_front_if(|first| first.undecided == 0 && first.step <= step) {
             self.window.push_back(CohortSums::new(cohort.step, &cohort.decisions));

@@ -77,7 +77,7 @@ pub enum OnFailure {
     /// The sample fails with the job's error.
     #[default]
     FailSample,
-    /// The sample gets this score, and the `acc` that an answer with this score alone would give.
+    /// The sample gets this score, and the `acc` of an answer that has only this score.
     Score(f64),
     /// The run ends with [`RewardError::Stop`].
     Stop,

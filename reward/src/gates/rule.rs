@@ -53,7 +53,7 @@ pub enum GateRule {
 }
 
 impl GateRule {
-    /// The names of the rules; a gate without a name of its own takes that of its rule.
+    /// The names of the rules. A gate without its own name has the name of its rule.
     pub const NAMES: [&str; 5] = ["variance", "mean_range", "min_samples", "truncated", "length"];
 
     /// The name of the rule in recipes.

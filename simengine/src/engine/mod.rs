@@ -202,7 +202,7 @@ impl Core {
         self.armed_ns = event_ns;
     }
 
-    /// Whether the next event is due before the owner's timer. If it does, the engine assumes that the owner
+    /// Whether the next event is due before the owner's timer. If it is, the engine assumes that the owner
     /// now sets its timer to the event.
     pub(crate) fn rearm_if_nearer(&mut self) -> bool {
         let Some(event_ns) = self.next_event_ns() else { return false };

@@ -121,8 +121,8 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Tells the caller how many tokens were generated: those of the samples that have ended, and `live_tokens`
-    /// of the others.
+    /// Reports to the caller how many tokens were generated: the tokens of the samples that have ended, plus
+    /// `live_tokens` of the other samples.
     pub(crate) fn report_generated(&self, live_tokens: u64) {
         if let Some(generated) = &self.generated {
             let ended: u64 = self.endings.iter().map(|ending| u64::from(ending.tokens)).sum();

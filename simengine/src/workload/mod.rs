@@ -42,7 +42,7 @@ pub struct LengthConfig {
     pub median_hard: f64,
     /// Standard deviation of the logarithm of the length.
     pub sigma: f64,
-    /// The median length of a wrong response is that of a right one times this factor.
+    /// The median length of a wrong response is the median length of a right response times this factor.
     pub wrong_factor: f64,
     /// Length of the shortest response.
     pub min: u32,

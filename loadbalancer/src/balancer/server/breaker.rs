@@ -42,11 +42,11 @@ const ANSWERS_MAX: u32 = u64::BITS;
 /// The server's health as the outcomes show it. It does not depend on the operator's setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::balancer) enum Health {
-    /// It takes as many requests as it has places.
+    /// The server takes as many samples as it has places.
     Well,
-    /// It takes one request at a time, until one succeeds.
+    /// The server takes one request at a time, until one succeeds.
     Probing,
-    /// It takes no requests.
+    /// The server takes no requests.
     Dead,
 }
 
@@ -57,7 +57,7 @@ enum State {
     Well(Answers),
     /// The server has failed too often, or has returned after its death.
     Suspect(Suspect),
-    /// Its life is over.
+    /// The server's life is over.
     Dead {
         reason: Arc<str>,
         /// The server is not revived before this time, the end of its cooldown.
@@ -79,9 +79,9 @@ struct Suspect {
 /// The stage of a suspect server on its way to health.
 #[derive(Debug, Clone, Copy)]
 enum Stage {
-    /// It gets no requests before `until`.
+    /// The server gets no requests before `until`.
     Cooling { until: Instant },
-    /// The next permit is its trial.
+    /// The next permit is the server's trial.
     Ready,
     /// The server has a request on trial, and gets no other.
     OnTrial { permit: u64, begun: Instant, until: Instant },
@@ -228,8 +228,8 @@ impl Breaker {
         }
     }
 
-    /// Counts the outcome of the request of `permit`. The server has been given `permits` permits so far.
-    /// Returns why the server is suspect, if this outcome has made it so.
+    /// Counts the outcome of the request of `permit`. `permits` permits have been granted on the server so
+    /// far. Returns why the server is suspect, if this outcome has made it so.
     pub(in crate::balancer) fn record(
         &mut self,
         outcome: &Outcome,
@@ -301,8 +301,8 @@ impl Breaker {
         self.closed_until = None;
     }
 
-    /// Notes that the server has returned. It goes on trial immediately. It has been given `permits` permits
-    /// so far.
+    /// Notes that the server has returned. It goes on trial immediately. `permits` permits have been granted
+    /// on it so far.
     pub(in crate::balancer) fn revive(&mut self, permits: u64) {
         let suspect = Suspect { reason: None, permits_before: permits, stage: Stage::Ready };
         self.state = State::Suspect(suspect);

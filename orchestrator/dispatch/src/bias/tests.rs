@@ -155,7 +155,8 @@ fn a_restart_takes_back_what_did_not_reach_the_queue_and_misses_no_number() {
     (0..4).for_each(|number| meter.sent(1, number));
     meter.decided(0, Decision::Accepted(group(100, 1.0)));
     meter.decided(1, Decision::Accepted(group(300, 1.0)));
-    // The rows of number 1 are not in the queue, those of number 2 are, and number 3 was in flight.
+    // The rows of number 1 are not in the queue, the rows of number 2 are in the queue, and number 3 was in
+    // flight.
     let happened = meter.after_restart(|number| [1, 3].contains(&number));
     let lost = BiasEvent::Decided(Decision::Failed);
     assert_eq!(happened, [(1, BiasEvent::TakenBack), (2, lost)]);

@@ -20,7 +20,7 @@ use memchr::{memchr, memchr2};
 /// Maximum number of nested containers. An engine's answer has seven.
 pub(super) const DEPTH_MAX: u32 = 64;
 
-/// Up to this number, the bytes of a string are searched one by one.
+/// Number of bytes at the start of a string that are searched one by one.
 const SHORT_STRING_BYTES: usize = 16;
 
 /// Why bytes are not JSON.

@@ -3,8 +3,8 @@
 //!
 //! The engines use HTTP/1.1 over plain TCP. A connection has one running request. Dropping the request's
 //! future closes the connection, which tells the engine that no caller waits. Idle connections are closed
-//! before the server's keep-alive ends, so a request hardly ever meets a connection that is being closed. A
-//! connection that closes before the request is written is replaced.
+//! before the server's keep-alive ends, so a request is rarely sent on a connection that the server is
+//! closing. A connection that closes before the request is written is replaced.
 //!
 //! # Deliberately absent
 //! There is no TLS, because engines run on private networks. Redirects are not followed, because a redirect

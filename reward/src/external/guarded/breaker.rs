@@ -29,7 +29,7 @@
 //!   outage.
 //! - If each suspicion ends with an answer, every job is answered or at fault after a bounded number of
 //!   attempts. The bound depends on the settings alone, not on other jobs.
-//! - Given up is final.
+//! - A reward that was given up stays given up.
 //!
 //! # Deliberately absent
 //! The breaker does no I/O, starts no tasks and writes no log: [`super::asked`] sends the probes and reports
@@ -89,7 +89,7 @@ enum State {
     Closed {
         failures: u32,
     },
-    /// A probe is on its way.
+    /// A probe is being sent.
     HalfOpen(Suspicion),
     /// The next probe waits for the end of the back-off.
     Open(Suspicion),

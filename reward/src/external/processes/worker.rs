@@ -51,19 +51,19 @@ pub(in crate::external) struct Death {
 
 /// Why a worker gave no answer.
 pub(super) enum Ended {
-    /// Its output or its input is closed.
+    /// The worker's output or input is closed.
     Died,
-    /// Its answer line exceeds [`LINE_BYTES_MAX`]; the value is the beginning of the line.
+    /// The answer line exceeds [`LINE_BYTES_MAX`]. The value is the beginning of the line.
     TooLong(Vec<u8>),
 }
 
 /// Why a worker did not start.
 pub(super) enum StartError {
-    /// It died; a later start may succeed.
+    /// The worker died. A later start may succeed.
     Died(Death),
-    /// It was not ready within the time limit of a start.
+    /// The worker was not ready within the time limit of a start.
     Slow(Death),
-    /// No worker can start; later starts would fail too.
+    /// No worker can start. Later starts would fail too.
     Never(String),
 }
 

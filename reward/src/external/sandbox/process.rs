@@ -44,13 +44,13 @@ const SIGNAL_MAX: i32 = 64;
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::external) enum How {
-    /// It exited with this status.
+    /// The process exited with this status.
     Exited(i32),
-    /// Another process or the kernel ended it with this signal.
+    /// Another process or the kernel ended the process with this signal.
     Signalled(i32),
-    /// It was killed at its deadline.
+    /// The process was killed at its deadline.
     TimedOut,
-    /// It was killed because it wrote more than its limit.
+    /// The process was killed because it wrote more than its limit.
     TooMuchOutput,
 }
 
