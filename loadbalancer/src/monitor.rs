@@ -47,7 +47,7 @@ pub enum Probe {
     /// It has to answer its health check.
     #[default]
     Health,
-    /// It has to answer its health check. An idle or a dead server also has to generate a token.
+    /// A server has to answer its health check. An idle or a dead server also has to generate a token.
     Generate,
 }
 

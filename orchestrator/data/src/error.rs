@@ -123,7 +123,7 @@ pub enum DataError {
         uid: PromptUid,
         /// The index of its row.
         row: u64,
-        /// Its length in tokens.
+        /// The length of the prompt in tokens.
         tokens: usize,
         /// Maximum length in tokens.
         tokens_max: usize,

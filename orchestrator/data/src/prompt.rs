@@ -9,9 +9,10 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// The identity of a row with `occurrence` equal rows before it.
 ///
-/// It is a hash of source, messages, answer and the number of equal rows before this row. It therefore stays
-/// the same after shuffling, with files in another order, and with added columns. It has 64 bits. Among two
-/// million different rows, the probability that any two share an identity is about one in ten million.
+/// The identity is a hash of source, messages, answer and the number of equal rows before this row. It
+/// therefore stays the same after shuffling, with files in another order, and with added columns. It has 64
+/// bits. Among two million different rows, the probability that any two share an identity is about one in ten
+/// million.
 pub(crate) fn row_uid(source: &str, prompt: &PromptContent, answer: &str, occurrence: u32) -> PromptUid {
     let mut hasher = Xxh3::new();
     update_text(&mut hasher, source);

@@ -15,35 +15,35 @@ use serde::Serialize;
 /// Why tokens are wasted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Waste {
-    /// Their request or their group was cut off, by the end of a step or an interrupt.
+    /// The request or the group of the tokens was cut off, by the end of a step or an interrupt.
     Cut,
-    /// Their sample was complete and never got a grade: the grading was cut off, or it failed.
+    /// The sample was complete and never got a grade: the grading was cut off, or it failed.
     Ungraded,
-    /// Their request failed before its end, or their group failed or was given up.
+    /// The request failed before its end, or the group failed or was given up.
     FailedAttempt,
-    /// Their answer was lost or could not be trusted, or they were lost with the process of the run.
+    /// The answer was lost or could not be trusted, or the tokens were lost with the process of the run.
     LostAnswer,
-    /// They were too old and were discarded.
+    /// The tokens were too old and were discarded.
     Stale,
-    /// Their group was cut off, and continued to its end only for an audit.
+    /// The group was cut off, and continued to its end only for an audit.
     Audit,
 }
 
 /// The use of response tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Bucket {
-    /// Their group was passed to the queue within the staleness bound.
+    /// The group of the tokens was passed to the queue within the staleness bound.
     Accepted,
-    /// A gate rejected their group.
+    /// A gate rejected the group.
     Filtered,
-    /// Their group is complete and counts first in the next step.
+    /// The group is complete and counts first in the next step.
     Held,
-    /// The next dispatch of their prompt continues from them.
+    /// The next dispatch of the prompt continues from the tokens.
     Carried,
-    /// Their group was passed to the queue, although it is beyond the staleness bound. The recipe masks or
+    /// The group was passed to the queue, although it is beyond the staleness bound. The recipe masks or
     /// flags it.
     Stale,
-    /// They are wasted.
+    /// The tokens are wasted.
     Wasted(Waste),
 }
 

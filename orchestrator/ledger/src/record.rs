@@ -57,7 +57,7 @@ pub struct DispatchRecord {
     pub parent: Option<DispatchId>,
     /// The prompt.
     pub prompt_uid: PromptUid,
-    /// Its row in the data set.
+    /// The row of the prompt in the data set.
     pub row: u64,
     /// Number of epochs before this visit to the row.
     pub visit: u32,
@@ -225,7 +225,7 @@ impl Record {
 pub struct QueueRecord {
     /// The accepted dispatch.
     pub dispatch: u64,
-    /// Its number.
+    /// The number of the dispatch.
     pub number: u64,
     /// The step for which it counts.
     pub step: u64,

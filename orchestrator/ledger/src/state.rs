@@ -20,7 +20,7 @@ pub use reconcile::{OpenStep, Resumption};
 /// A prompt that waits for its next dispatch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueuedPrompt {
-    /// Its position in dispatch order, which the next dispatch keeps.
+    /// The prompt's position in dispatch order, which the next dispatch keeps.
     pub number: u64,
     /// The dispatch that the next dispatch continues.
     pub parent: DispatchId,
@@ -28,7 +28,7 @@ pub struct QueuedPrompt {
     pub fate: Fate,
     /// The prompt.
     pub prompt_uid: PromptUid,
-    /// Its row in the data set.
+    /// The row of the prompt in the data set.
     pub row: u64,
     /// Number of epochs before this visit to the row.
     pub visit: u32,
@@ -61,7 +61,7 @@ struct Accepted {
     dispatch: DispatchRecord,
     /// The step that it counts for.
     step: u64,
-    /// Its response tokens; 0 until their record has been applied.
+    /// Response tokens of the dispatch; 0 until their record has been applied.
     tokens: u64,
 }
 

@@ -29,7 +29,7 @@ const GROUP_BYTES_MAX: usize = 1 << 30;
 /// The samples of a group that was cut off or is held.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeptGroup {
-    /// Its position in dispatch order.
+    /// The group's position in dispatch order.
     pub number: u64,
     /// The dispatch that generated the samples. It is the parent of the next dispatch.
     pub parent: DispatchId,

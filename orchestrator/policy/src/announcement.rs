@@ -26,7 +26,7 @@ pub fn version_of_label(label: &str) -> Option<u64> {
 /// The result of an announcement that was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Announced {
-    /// Its version is now the newest version.
+    /// The announced version is now the newest version.
     Taken,
     /// The same announcement was accepted before. If no server could be updated to it, the update is tried
     /// again.

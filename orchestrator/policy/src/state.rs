@@ -51,7 +51,7 @@ struct Times {
 /// The age of a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VersionAge {
-    /// Its number.
+    /// The number of the version.
     pub version: u64,
     /// The number of versions by which the announced one is newer.
     pub versions_behind: u64,

@@ -30,7 +30,7 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// A server that did not get a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missed {
-    /// Its name in the fleet.
+    /// The server's name in the fleet.
     pub server: String,
     /// The call at which the server failed, and the reason.
     pub reason: String,

@@ -46,7 +46,7 @@ pub(super) struct Head {
 /// The next element of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
-    /// This number of bytes of the body.
+    /// The given number of bytes of the body.
     Length(u64),
     UntilClose,
     ChunkSize,

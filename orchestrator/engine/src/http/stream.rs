@@ -68,7 +68,7 @@ impl StreamReader {
 enum Event {
     Empty,
     Json,
-    /// This number of bytes of [`DONE`].
+    /// The given number of bytes of [`DONE`].
     Done(usize),
 }
 

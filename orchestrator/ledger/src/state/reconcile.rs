@@ -13,13 +13,13 @@ use crate::{DispatchRecord, LedgerError, MetersRecord, QueueRecord, Record};
 /// A step that continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenStep {
-    /// Its number.
+    /// The number of the step.
     pub step: u64,
     /// Number of groups that it has to collect.
     pub target: u64,
     /// Number of its accepted groups, which are in the queue.
     pub accepted: u64,
-    /// Its dispatches so far, by fate. None is in flight.
+    /// The dispatches of the step so far, by fate. No dispatch is in flight.
     pub totals: Totals,
 }
 
@@ -50,7 +50,7 @@ pub struct Resumption {
     /// Where the data continues; `None` before the first dispatch, or if the source of the data has no
     /// positions.
     pub position: Option<Position>,
-    /// Dispatches of the run by fate. None is in flight.
+    /// Dispatches of the run by fate. No dispatch is in flight.
     pub run_totals: Totals,
     /// Response tokens of the run by bucket. Tokens in flight were lost with the process, unless a waiting
     /// prompt has them; see [`TokenTotals::after_restart`].

@@ -59,9 +59,9 @@ pub(in crate::external) enum How {
 pub(in crate::external) struct Ended {
     /// How the run ended.
     pub(in crate::external) how: How,
-    /// Its standard output, as far as it was read.
+    /// The standard output, as far as it was read.
     pub(in crate::external) stdout: Vec<u8>,
-    /// The end of its standard error.
+    /// The end of the standard error.
     pub(in crate::external) stderr: String,
 }
 

@@ -70,37 +70,37 @@ pub const ANSWER_BYTES_MAX: usize = 2048;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// Both have the same text, apart from spacing and style.
+    /// Both answers have the same text, apart from spacing and style.
     SameText,
-    /// Both are the same rational number.
+    /// Both answers are the same rational number.
     SameExactValue,
-    /// Both have the same value at every sample point, up to rounding.
+    /// Both answers have the same value at every sample point, up to rounding.
     SameNumericValue,
-    /// Both have the same elements.
+    /// Both answers have the same elements.
     SameSet,
-    /// Both have the same elements in the same order, as a tuple or an interval.
+    /// Both answers have the same elements in the same order, as a tuple or an interval.
     SameTuple,
-    /// Both have the same cells.
+    /// Both answers have the same cells.
     SameMatrix,
-    /// Both are equations or inequalities that hold for the same values.
+    /// Both answers are equations or inequalities that hold for the same values.
     SameRelation,
-    /// Their words differ.
+    /// The words of the answers differ.
     DifferentText,
-    /// Their values differ.
+    /// The values of the answers differ.
     DifferentValue,
-    /// Their numbers of elements differ.
+    /// The answers have different numbers of elements.
     DifferentSize,
-    /// Their units differ, even if their values are equal.
+    /// The units of the answers differ, even if their values are equal.
     DifferentUnit,
-    /// They are intervals or pairs with different brackets.
+    /// The answers are intervals or pairs with different brackets.
     DifferentBrackets,
-    /// Their variables differ, even if their values are equal.
+    /// The variables of the answers differ, even if their values are equal.
     DifferentName,
-    /// Their kinds differ: a value and a set, words and an interval, and so on.
+    /// The kinds of the answers differ: a value and a set, words and an interval, and so on.
     DifferentKind,
-    /// Both were parsed but could not be compared within the bounds, and their texts differ.
+    /// Both answers were parsed but could not be compared within the bounds, and their texts differ.
     UndecidedComparedAsText,
-    /// At least one could not be parsed, so their texts were compared.
+    /// At least one answer could not be parsed, so the texts were compared.
     UnparsedComparedAsText,
     /// The response has no answer.
     NoAnswer,
