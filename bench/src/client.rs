@@ -97,8 +97,8 @@ async fn connect(urls: &[String], scope: &Scope) -> anyhow::Result<HttpEngine> {
     Ok(engine)
 }
 
-/// The bytes of a recorded answer that one core reads per second, with our reader and with serde_json into a
-/// tree.
+/// The bytes of a recorded answer that one core reads per second: with our reader, and with serde_json, which
+/// builds a tree.
 async fn parsing(url: &str, quick: bool) -> anyhow::Result<Vec<Figure>> {
     let request = request(0);
     let http = reqwest::Client::new();
@@ -239,7 +239,7 @@ async fn memory_per_finished_sample(urls: &[String]) -> anyhow::Result<Figure> {
     let name = format!(
         "memory of a finished sample of {TOKENS} tokens (peer: the bytes of its columns; 4 KiB more are allowed)"
     );
-    // The bar is 1.2 times the columns and 4 KiB.
+    // The bar is 1.2 times the size of the columns, plus 4 KiB.
     let allowed = ((1.2 + 4096.0 / columns) * 1e3).round() / 1e3;
     Ok(Figure::new(name, held, "bytes").against(columns).bar(Bar::RatioAtMost(allowed)))
 }

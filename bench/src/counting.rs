@@ -1,4 +1,4 @@
-//! The system's allocator with a counter of the allocated bytes, so memory is counted and not estimated.
+//! The system's allocator with a counter of the allocated bytes. Memory is therefore counted, not estimated.
 #![allow(unsafe_code, reason = "GlobalAlloc is an unsafe trait; this one forwards calls and adds up")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,4 +1,4 @@
-//! CPU time, which hardly depends on the machine's other load.
+//! CPU time, which depends little on the machine's other load.
 
 use std::process::Child;
 use std::time::Duration;

@@ -1,8 +1,7 @@
 //! `fleet`: the cost of choosing a server, and how each policy handles a fleet with a fault.
 //!
 //! The policies get equal requests on equal simulated servers in virtual time. Two figures are measured: the
-//! time of a batch divided by the least time in which the fleet could decode it, and how evenly the batch was
-//! spread.
+//! time of a batch divided by the least possible time, and how evenly the batch was spread.
 
 mod echo;
 mod race;
@@ -28,15 +27,15 @@ use crate::workload::{EOS, EveryPrompt, Numbered, answers};
 const SEED: u64 = 42;
 const SERVERS: usize = 8;
 const PERMITS: u32 = 64;
-/// Number of running samples: half of the fleet's places, so that a policy can choose.
+/// Number of running samples. It is half of the fleet's places, so a policy always has a choice.
 const AT_ONCE: usize = SERVERS * PERMITS as usize / 2;
-/// When the fault begins, as a share of the least time that the batch could take.
+/// The time at which the fault begins, as a share of the least possible time of the batch.
 const FAULT_AT: f64 = 1.0 / 3.0;
 /// Number of samples of one prompt.
 const GROUP: u64 = 8;
 const PROMPT_TOKENS: usize = 512;
 const MAX_RESPONSE: u32 = 4096;
-/// Number of blocks of a cache that half of the permits fill.
+/// Number of blocks of a small cache, which half of the permits fill.
 const SMALL_CACHE: u32 = 2_500;
 /// The time after which the monitor notices a stalled server.
 const STALL: Duration = Duration::from_secs(5);
@@ -115,8 +114,8 @@ const FLEET: usize = 1024;
 /// Number of requests that wait on a saturated fleet.
 const WAITING: usize = 1_000;
 
-/// The time to choose among 1,024 servers, to grant a permit and to return it: on a half-full fleet with and
-/// without groups, and on a full fleet with waiting requests.
+/// The time to choose among 1,024 servers, to grant a permit and to return it. It is measured on a half-full
+/// fleet with and without groups, and on a full fleet with waiting requests.
 fn picks(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let rounds = if quick { 21 } else { 101 };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
@@ -147,7 +146,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
 async fn pick(rounds: usize, group_of: impl Fn(u64) -> Option<u64>) -> anyhow::Result<f64> {
     const PICKS: u64 = 10_000;
     let balancer = large_fleet()?;
-    // Half of the fleet's places are taken, so that loads differ.
+    // Half of the fleet's places are taken, so the loads differ.
     let mut held = Vec::new();
     for _ in 0..FLEET as u32 * PERMITS / 2 {
         held.push(balancer.acquire(PermitRequest::new(1)).await?);

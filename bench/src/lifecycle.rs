@@ -1,9 +1,10 @@
-//! `lifecycle`: the whole life of a batch in virtual time. There are a simulated fleet, the rollout in each
-//! mode, a queue, and a trainer that takes batches, trains for a while and announces versions.
+//! `lifecycle`: the path of a batch from generation to training, in virtual time. It consists of a simulated
+//! fleet, the rollout in each mode, a queue, and a trainer that takes batches, trains for a while and
+//! announces versions.
 //!
 //! Training takes half as long as a synchronous rollout. The saturation bound is the mean number of response
-//! tokens of a step, those of filtered groups included, divided by the fleet's rate of generation. This rate
-//! is measured in a run in which the fleet never waits for a prompt or for the trainer. The trainer claims
+//! tokens of a step, including filtered groups, divided by the fleet's rate of generation. This rate is
+//! measured in a run in which the fleet never waits for a prompt or for the trainer. The trainer claims
 //! batches from the queue, and the staleness of the claimed groups is compared with the plan's
 //! `max_staleness`.
 
@@ -32,11 +33,11 @@ use crate::rollout::{
 };
 use crate::workload::{LastToken, Numbered};
 
-/// Number of steps; the first [`WARM_UP`] steps do not count.
+/// Number of steps. The first [`WARM_UP`] steps do not count.
 const STEPS: u64 = 24;
 const WARM_UP: u64 = 4;
-/// Number of groups that a worker runs at a time. They have more samples than the fleet has places, so that
-/// no place is empty while the last sample of a group runs.
+/// Number of groups that a worker runs at a time. Together they have more samples than the fleet has places,
+/// so no place is empty while the last sample of a group runs.
 const CONCURRENT_PROMPTS: usize = 32;
 /// The time of training divided by the time of a synchronous rollout.
 const TRAINING_SHARE: f64 = 0.5;
@@ -54,7 +55,7 @@ struct Plan {
     on_stop: OnStop,
     launch: Launch,
     max_staleness: u64,
-    /// How servers are paused while they are updated.
+    /// How servers are paused during an update.
     pause: PauseMode,
 }
 
@@ -326,7 +327,7 @@ impl Trainer<'_> {
         Ok(claims)
     }
 
-    /// Updates the weights of all servers at once, and announces the version.
+    /// Updates the weights of all servers together, and announces the version.
     async fn update(&self, version: u64) -> anyhow::Result<()> {
         for server in self.engine.servers() {
             server.pause(self.plan.pause).await;

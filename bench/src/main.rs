@@ -53,12 +53,12 @@ enum Command {
     Memory(MemoryOptions),
     /// The cost of a score, and whether our scorers agree with verl's and math-verify
     Reward(RewardOptions),
-    /// What a run says of itself against what the simulation knows: its bias, and every token in one bucket
+    /// A run's own figures compared with the simulation: its bias, and every token in one bucket
     Truth(Options),
     /// Answers requests immediately, for another sub-command
     #[command(hide = true)]
     Echo,
-    /// Serves simulated servers for another sub-command, in a process of their own
+    /// Serves simulated servers in a separate process, for another sub-command
     #[command(hide = true)]
     Serve(serve::ServeArgs),
 }

@@ -285,7 +285,7 @@ impl Lengths {
 /// in which the fleet could finish them.
 pub(crate) struct Reference {
     pub(crate) valid: Lengths,
-    /// Response tokens of all groups up to the last valid one, filtered ones included.
+    /// Response tokens of all groups up to the last valid group, including filtered groups.
     pub(crate) tokens: u64,
     /// The sum of the steps' bounds, in seconds.
     fifo_bounds: f64,
@@ -336,8 +336,8 @@ fn draw_group(workload: &Workload, prompt: &Prompt) -> Vec<(u32, bool)> {
 }
 
 /// The seconds that a sample needs on a server of speed 1 in a batch of `batch` samples: its share of the
-/// fixed cost of each decoding step, and its own cost. The result is a lower bound, because prefill is left
-/// out.
+/// fixed cost of each decoding step, plus its own cost. The result is a lower bound, because prefill is not
+/// counted.
 fn seconds_of(server: &ServerConfig, tokens: u32, batch: f64) -> f64 {
     let tokens = f64::from(tokens);
     let per_token = server.decode_base_ns as f64 / batch + server.decode_ns_per_seq as f64;

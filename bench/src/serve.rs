@@ -1,4 +1,4 @@
-//! Runs simulated servers in a separate process, so that their cost does not count as the client's.
+//! Runs simulated servers in a separate process, so their cost is not counted as the client's.
 
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
@@ -16,16 +16,16 @@ use rolldock_simengine::{
 
 use crate::workload::{EOS, answers};
 
-/// Which servers are simulated.
+/// The number and the properties of the simulated servers.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ServeArgs {
-    /// How many servers
+    /// Number of servers
     #[arg(long)]
     pub(crate) servers: usize,
     /// Tokens of every response
     #[arg(long)]
     pub(crate) tokens: u32,
-    /// Sequences that a server decodes at once
+    /// Maximum number of sequences that a server decodes concurrently
     #[arg(long)]
     pub(crate) max_num_seqs: u32,
     /// Real seconds that a simulated second takes

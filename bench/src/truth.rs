@@ -1,7 +1,8 @@
-//! `truth`: what a run says of itself, compared with what is true in simulation. Everything is in virtual time.
+//! `truth`: the figures that a run reports about itself, compared with the truth in simulation. All runs are
+//! in virtual time.
 //!
-//! The simulated model is a pure function of the seed, so the truth is computed from its draws and from the
-//! engines' counters, by code that shares nothing with what measures the run.
+//! The simulated model is a pure function of the seed. The truth is computed from the model's draws and from
+//! the engines' counters, by code that is independent of the run's meters.
 
 mod bias;
 mod tokens;

@@ -33,7 +33,7 @@ impl Grader for LastToken {
     }
 }
 
-/// An endless series of prompts, each of `tokens` tokens (4 or more) that spell its number.
+/// An endless series of prompts. Each has `tokens` tokens (4 or more), which encode its number.
 pub(crate) struct Numbered {
     next: u64,
     tokens: usize,

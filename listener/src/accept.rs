@@ -15,7 +15,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Pause after an error of the listener. Usually file descriptors have run out, and other connections have to
 /// close first.
 const ERROR_PAUSE: Duration = Duration::from_millis(50);
-/// Shortest time between two log lines about errors of the listener, which come in large numbers.
+/// Shortest time between two log lines about errors of the listener, which occur in large numbers.
 const ERROR_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Accepts the connections of one socket. Several sockets may share their [`Connections`].
@@ -28,7 +28,7 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Accepts at `listener`. A client that takes no byte of an answer for
+    /// Accepts connections at `listener`. A client that takes no byte of an answer for
     /// [`ConnectionLimits::keep_alive`](crate::ConnectionLimits::keep_alive) is disconnected.
     pub fn new(listener: TcpListener, connections: Connections) -> Self {
         let patience = connections.bounds().keep_alive;
@@ -41,8 +41,8 @@ impl Acceptor {
         Self { patience, ..self }
     }
 
-    /// The next connection that there is room for. Errors of the listener are logged, and accepting goes on.
-    /// Cancel-safe.
+    /// The next connection for which there is room. Errors of the listener are logged, and do not end the
+    /// accepting. Cancel-safe.
     pub async fn accept(&mut self) -> (Socket, Ticket) {
         loop {
             match self.listener.accept().await {
@@ -55,7 +55,7 @@ impl Acceptor {
                 Err(error) => {
                     if self.logged_at.is_none_or(|at| at.elapsed() >= ERROR_LOG_INTERVAL) {
                         let (connections, _) = self.connections.open();
-                        tracing::warn!(%error, connections, "cannot take a connection");
+                        tracing::warn!(%error, connections, "cannot accept a connection");
                         self.logged_at = Some(Instant::now());
                     }
                     self.connections.make_room();
@@ -66,10 +66,10 @@ impl Acceptor {
     }
 }
 
-/// Makes the kernel end two kinds of connections: those whose client has acknowledged no data for `patience`,
-/// even if only the kernel still holds the rest of an answer, and those whose client has disappeared without
-/// closing them. An answer is a head and a few pieces, so none of them may wait until the client has
-/// acknowledged the one before.
+/// Makes the kernel end two kinds of connections. In the first kind, the client has acknowledged no data for
+/// `patience`, even if only the kernel still holds the rest of an answer. In the second kind, the client has
+/// disappeared without closing the connection. Also switches off Nagle's algorithm: an answer is a head and a
+/// few pieces, and no piece should wait until the client has acknowledged the previous one.
 ///
 /// Errors are ignored: without these options such connections only last longer.
 fn attend(stream: &TcpStream, patience: Duration) {

@@ -1,4 +1,5 @@
-//! The bodies of requests, which have to arrive in time, and of answers, whose end is that of the request.
+//! The bodies of requests, which have to arrive in time, and the bodies of answers. The end of an answer's
+//! body ends its request.
 
 use std::error::Error;
 use std::fmt;
@@ -17,7 +18,7 @@ use tokio::time::Sleep;
 use crate::client::Busy;
 use crate::connections::Connections;
 
-/// The length up to which a body is read whole before its request is handled; bytes.
+/// Bodies of at most this many bytes are read whole before their request is handled.
 const SMALL_MAX: u64 = 16 << 10;
 
 /// A body did not arrive in time.
@@ -47,8 +48,8 @@ impl Arriving {
         Self { incoming, connections, alarm: None, is_waiting: false }
     }
 
-    /// The body as the handler gets it. A small one is read whole first: where a handler answers without a look
-    /// at the body, bytes that arrive after the answer would cost the client its connection.
+    /// The body as the handler gets it. A small body is read whole first. If a handler answered without
+    /// reading the body, bytes that arrive after the answer would close the client's connection.
     pub(crate) async fn whole_if_small(mut self) -> AnyBody {
         if self.size_hint().exact().is_none_or(|length| length > SMALL_MAX) {
             return AnyBody::new(self);
@@ -109,7 +110,7 @@ impl Body for Arriving {
     }
 }
 
-/// The body of an answer. The connection is idle when it is dropped.
+/// The body of an answer. When it is dropped, the connection becomes idle.
 #[derive(Debug)]
 pub struct Leaving<B> {
     body: B,
@@ -117,7 +118,7 @@ pub struct Leaving<B> {
 }
 
 impl<B> Leaving<B> {
-    /// `busy` ends with `body`.
+    /// Wraps `body`. `busy` is dropped together with it.
     pub fn new(body: B, busy: Busy) -> Self {
         Self { body, _busy: busy }
     }

@@ -1,4 +1,5 @@
-//! What a server learns of a client, and what it asks about the client, for each request.
+//! The client of a request: the facts that a server reports about it, and the questions that a server asks
+//! about it.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -12,8 +13,9 @@ use tokio::io::ReadBuf;
 
 use crate::connections::Seat;
 
-/// The connection of a request, for what a server learns of its client. Handlers of axum get it as an argument.
-/// Without a listener of this crate it knows of no connection, and its calls have no effect.
+/// A handle to the connection of a request. The server reports facts about the client through it. Handlers of
+/// axum get it as an argument. Without a listener of this crate it has no connection, and its calls have no
+/// effect.
 #[derive(Debug, Clone, Default)]
 pub struct Client {
     seat: Option<Arc<Seat>>,
@@ -24,8 +26,8 @@ impl Client {
         Self { seat: Some(seat) }
     }
 
-    /// A request begins. Completes at once, or never if the connection has to be closed: its task drops the
-    /// request then.
+    /// A request begins. Completes immediately. If the connection has to be closed, never completes, and the
+    /// connection's task drops the request.
     pub async fn begin(&self) -> Busy {
         if self.seat.as_ref().is_some_and(|seat| !seat.begin()) {
             return std::future::pending().await;
@@ -33,25 +35,25 @@ impl Client {
         Busy { seat: self.seat.clone() }
     }
 
-    /// The client has sent a valid token, or needs none. Completes at once, or never if the connection has to be
-    /// closed: then the request has no effect.
+    /// The client has sent a valid token, or needs no token. Completes immediately. If the connection has to
+    /// be closed, never completes, and the request has no effect.
     pub async fn authenticated(&self) {
         if self.seat.as_ref().is_some_and(|seat| !seat.authenticate()) {
             std::future::pending().await
         }
     }
 
-    /// The client holds a lease for `term`, counted from now. The connection is not closed for others in this
-    /// time.
+    /// The client holds a lease for `term`, counted from now. In this time the connection is not closed to
+    /// make room for others.
     pub fn leases_for(&self, term: Duration) {
         if let Some(seat) = &self.seat {
             seat.lease_for(term);
         }
     }
 
-    /// Completes when the client has closed its side of the connection. It may still read an answer, or it may
-    /// be gone: before an answer is written there is no difference. Never completes if the client has already
-    /// sent another request.
+    /// Completes when the client has closed its side of the connection. The client may still read an answer,
+    /// or may have disappeared. Before an answer is written, the server cannot distinguish these cases. Never
+    /// completes if the client has already sent another request.
     ///
     /// Cancel-safe. Only for the task of the request, because one task at a time waits for a connection's
     /// bytes.
@@ -84,7 +86,7 @@ impl<S: Sync> FromRequestParts<S> for Client {
     }
 }
 
-/// A request and its answer. Dropping this ends them: the connection is idle again.
+/// A request and its answer. When this value is dropped, both have ended, and the connection is idle again.
 #[derive(Debug)]
 pub struct Busy {
     seat: Option<Arc<Seat>>,

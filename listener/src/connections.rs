@@ -1,7 +1,7 @@
-//! The connections of one server, and the choice of the one that makes room for another.
+//! The connections of one server, and the choice of the connection that is closed to make room for another.
 //!
-//! A connection changes its phase without a lock, since that happens twice for each request. The lock of the
-//! whole is taken when a connection begins, is authenticated, or ends.
+//! A connection changes its phase without a lock, since its phase changes twice for each request. The lock of
+//! all connections is taken only when a connection begins, is authenticated, or ends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,20 +20,20 @@ use crate::limits::{Bounds, ConnectionLimits};
 /// Shortest time between two log lines about connections that were closed for others.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The names of what a client may take too long for.
+/// The names of the phases that have a time limit.
 const TIMED: [&str; 3] = ["head", "body", "idle"];
 
 // The phases of a connection.
-/// It waits for a request.
+/// The connection waits for a request.
 const IDLE: u8 = 0;
-/// A part of the head of a request has come.
+/// A part of the head of a request has arrived.
 const HEAD: u8 = 1;
-/// It has a request, or an answer that is not whole yet.
+/// The connection has a request, or an answer that is not complete yet.
 const BUSY: u8 = 2;
-/// It has to be closed.
+/// The connection has to be closed.
 const SHED: u8 = 3;
 
-/// The connections of one server. Clones share the count: the threads of a server have one limit together.
+/// The connections of one server. Clones share the count, so all threads of a server have one common limit.
 #[derive(Debug, Clone)]
 pub struct Connections {
     shared: Arc<Shared>,
@@ -63,16 +63,16 @@ struct Seats {
 pub(crate) struct Seat {
     number: u64,
     connections: Connections,
-    /// The lock is held only within a poll. The connection's task reads and writes; the listener's task looks
-    /// at what has not been read.
+    /// The lock is held only within a poll. The connection's task reads and writes. The listener's task
+    /// checks for unread bytes.
     pub(crate) stream: Mutex<TcpStream>,
     phase: AtomicU8,
-    /// When the phase began, in milliseconds since the server's beginning.
+    /// The time at which the phase began, in milliseconds since the server started.
     since_ms: AtomicU64,
     is_authenticated: AtomicBool,
-    /// Whether bytes of an answer have been written and not flushed.
+    /// Whether bytes of an answer have been written, but not flushed.
     is_writing: AtomicBool,
-    /// The time until which a lease that was taken here may last.
+    /// The time until which a lease of this client may last.
     leased_until_ms: AtomicU64,
     /// The connection's task.
     task: AtomicWaker,
@@ -119,7 +119,8 @@ impl Connections {
         u64::try_from(self.shared.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Takes a new connection in, for which another one may have to go. `None` if there is no room.
+    /// Adds a new connection. Another connection may be closed to make room for it. `None` if there is no
+    /// room.
     pub(crate) fn join(&self, stream: TcpStream) -> Option<Arc<Seat>> {
         let bounds = self.shared.bounds;
         let mut seats = self.shared.seats.lock();
@@ -151,7 +152,7 @@ impl Connections {
         Some(seat)
     }
 
-    /// Closes a connection that is not authenticated, since the process has no descriptor left.
+    /// Closes a connection that is not authenticated, because the process has no file descriptor left.
     pub(crate) fn make_room(&self) {
         self.shed_unauthenticated(&mut self.shared.seats.lock());
     }
@@ -167,7 +168,8 @@ impl Connections {
         true
     }
 
-    /// Closes the connection that has been idle longest of those that are authenticated and have no lease.
+    /// Of the connections that are authenticated and have no lease, closes the one that has been idle
+    /// longest.
     fn shed_idle(&self, seats: &mut Seats) -> bool {
         let now_ms = self.now_ms();
         let spare = |seat: &&Arc<Seat>| {
@@ -176,7 +178,7 @@ impl Connections {
                 && !seat.is_writing.load(Ordering::Relaxed)
                 && seat.phase.load(Ordering::Acquire) < BUSY
         };
-        // Requests may begin and end while this looks: the times are read once.
+        // Requests may begin and end during the search, so each time is read only once.
         let timed = |seat: &Arc<Seat>| (seat.since_ms.load(Ordering::Relaxed), Arc::clone(seat));
         let mut idle: Vec<_> = seats.authenticated.values().filter(spare).map(timed).collect();
         idle.sort_unstable_by_key(|(since_ms, _)| *since_ms);
@@ -187,8 +189,8 @@ impl Connections {
         true
     }
 
-    /// Lets the counters begin at 0 when the server does. A counter that appears with its first event has no
-    /// rate before the second one.
+    /// Sets the counters to 0 when the server starts. A counter that appears with its first event has no rate
+    /// before the second event.
     pub(crate) fn begin_counters(&self) {
         for shed in Shed::ALL {
             self.count_shed(shed, 0);
@@ -203,7 +205,7 @@ impl Connections {
         metrics::counter!("rolldock_connections_shed_total", &labels).increment(connections);
     }
 
-    /// Counts a closed connection, and logs from time to time that connections are closed.
+    /// Counts a closed connection, and logs at most every [`LOG_INTERVAL`] that connections are closed.
     fn report(&self, seats: &mut Seats, shed: Shed) {
         let listener = self.shared.listener;
         self.count_shed(shed, 1);
@@ -248,7 +250,7 @@ impl Seat {
         false
     }
 
-    /// The bytes that have arrived and that the server has not read.
+    /// The number of bytes that have arrived and that the server has not read.
     pub(crate) fn unread_bytes(&self) -> u64 {
         ioctl_fionread(&*self.stream.lock()).unwrap_or_default()
     }
@@ -258,7 +260,7 @@ impl Seat {
         self.task.wake();
     }
 
-    /// Closes it if it waits for a request, and no byte of one has arrived that the server has not read.
+    /// Closes the connection if it waits for a request and has no unread bytes.
     fn shed_if_idle(&self) -> bool {
         let is_shed = self.unread_bytes() == 0 && self.change(&[IDLE, HEAD], SHED);
         if is_shed {
@@ -267,7 +269,7 @@ impl Seat {
         is_shed
     }
 
-    /// A request begins. `false` if the connection has to be closed.
+    /// A request begins. Returns `false` if the connection has to be closed.
     pub(crate) fn begin(&self) -> bool {
         self.change(&[IDLE, HEAD], BUSY)
     }
@@ -278,7 +280,7 @@ impl Seat {
         self.change(&[BUSY], IDLE);
     }
 
-    /// The client has shown that it may be here. `false` if the connection has to be closed.
+    /// The client has proved its right to connect. Returns `false` if the connection has to be closed.
     pub(crate) fn authenticate(&self) -> bool {
         if self.is_authenticated.load(Ordering::Relaxed) {
             return true;
@@ -297,7 +299,7 @@ impl Seat {
         self.leased_until_ms.fetch_max(until_ms, Ordering::Relaxed);
     }
 
-    /// Whether it has to be closed for another one.
+    /// Whether the connection has to be closed for another one.
     pub(crate) fn is_shed(&self) -> bool {
         self.phase.load(Ordering::Acquire) == SHED
     }
@@ -307,7 +309,7 @@ impl Seat {
         self.task.register(task);
     }
 
-    /// The connection is closed, and counts no more.
+    /// The connection is closed, and no longer counts.
     pub(crate) fn leave(&self) {
         let mut seats = self.connections.shared.seats.lock();
         seats.unauthenticated.remove(&self.number);
@@ -330,12 +332,12 @@ impl Seat {
         }
     }
 
-    /// Bytes of an answer are on their way to the kernel, or all of them have arrived there.
+    /// Notes whether some bytes of an answer have not been passed to the kernel yet.
     pub(crate) fn writes(&self, is_writing: bool) {
         self.is_writing.store(is_writing, Ordering::Relaxed);
     }
 
-    /// When the client has had its time, and the name of what it did not do.
+    /// The time limit of the present phase, and the phase's name; `None` if the phase has no limit.
     pub(crate) fn limit(&self) -> Option<(Instant, &'static str)> {
         let bounds = self.connections.bounds();
         match self.phase.load(Ordering::Acquire) {

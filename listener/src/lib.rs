@@ -6,26 +6,26 @@
 //!                  Connections <-- authenticated, lease, busy -- Client
 //! ```
 //!
-//! Clients without a token could fill a port at no cost: each idle connection takes one file descriptor, and a
-//! process may have only a thousand. So each server counts its connections ([`Connections`]) and closes one of
-//! them when a new one finds no room. A connection whose client has sent a valid token counts as
-//! authenticated. At a server without tokens, the first request has this effect.
+//! Clients without a token could fill a port at no cost: each idle connection takes one file descriptor, and
+//! a process may have only a thousand. Each server therefore counts its connections ([`Connections`]), and
+//! closes one of them when there is no room for a new one. A connection whose client has sent a valid token
+//! counts as authenticated. At a server without tokens, the first request has this effect.
 //!
 //! # Invariants
 //! - At most [`ConnectionLimits::max`] connections are open, and at most
 //!   [`ConnectionLimits::unauthenticated_max`] of them are not authenticated.
-//! - The connection that makes room is the one that was accepted first of those that are idle and not
-//!   authenticated; then the first of those that are not authenticated; then the one that has been idle longest.
-//!   Connections that are authenticated and have a request, an unsent answer or a lease are never closed for
-//!   others. If no connection can be closed, the new one is.
-//! - A connection that has sent bytes which the server has not read yet is not idle.
+//! - To make room, a server closes the oldest connection that is idle and not authenticated. If there is
+//!   none, it closes the oldest one that is not authenticated, and else the authenticated one that has been
+//!   idle longest. Connections that are authenticated and have a request, an unsent answer or a lease are
+//!   never closed for others. If no connection can be closed, the new one is closed.
+//! - A connection with bytes that the server has not read yet is not idle.
 //! - A request that has begun on an authenticated connection is never cut off by these limits.
 //! - Every state that waits for the client has a time-out: the head and the body of a request, the pause between
 //!   two requests, and the client's reading of an answer.
 //!
 //! # Deliberately absent
-//! Limits for each address of clients: all clients of a cluster may share the address of a gateway. TLS: traffic
-//! that leaves the machine belongs on a private network.
+//! There are no limits for each client address, because all clients of a cluster may share the address of a
+//! gateway. There is no TLS, because traffic that leaves the machine belongs on a private network.
 
 mod accept;
 mod body;

@@ -5,10 +5,10 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
 
-/// The most connections by default, whatever the limit of open files is.
+/// The default maximum of connections, even if the limit of open files allows more.
 const MAX_DEFAULT: usize = 65_536;
 /// The share of the process's file descriptors that the connections of one server may use by default. A proxy
-/// needs a second descriptor for each connection, and the rest is for files.
+/// needs a second descriptor for each connection. The rest is for files.
 const DESCRIPTORS_SHARE: usize = 3;
 /// The share of the connections that may be unauthenticated by default.
 const UNAUTHENTICATED_SHARE: usize = 4;
@@ -17,18 +17,19 @@ const UNAUTHENTICATED_SHARE: usize = 4;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConnectionLimits {
-    /// The most open connections. If absent, a third of the process's limit of open files, and at most 65536.
+    /// The most open connections. If absent, a third of the process's limit of open files, but at most 65536.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<usize>,
-    /// The most open connections without authentication. If absent, a quarter of all.
+    /// The most open connections without authentication. If absent, a quarter of the maximum of all
+    /// connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unauthenticated_max: Option<usize>,
     /// Longest time in which the head of a request arrives. A connection that is not authenticated also has
-    /// this time for its first request, and between two of them.
+    /// to begin its first request within this time, and may pause for at most this time between two requests.
     pub head_timeout: f64,
     /// Longest time in which no byte of a request's body arrives.
     pub body_timeout: f64,
-    /// Longest time between two requests, and in which a client takes no byte of an answer.
+    /// Longest time between two requests, and longest time in which a client takes no byte of an answer.
     pub keep_alive: f64,
 }
 
@@ -70,9 +71,9 @@ impl ConnectionLimits {
     }
 }
 
-/// A time that is no `Duration` (negative, or longer than the age of the universe) means no limit.
+/// A time that is not a valid `Duration` (negative or too large) means no limit.
 fn seconds(seconds: f64) -> Duration {
-    /// As long as a timer can be set for.
+    /// The longest time for which a timer is set.
     const LONGEST: Duration = Duration::from_secs(1 << 30);
     Duration::try_from_secs_f64(seconds).map_or(LONGEST, |duration| duration.min(LONGEST))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
 
-/// Renders metrics as text in Prometheus' format. It is called at each request for the page.
+/// Renders metrics as text in Prometheus' format. The function is called for each request of the page.
 #[derive(Clone)]
 pub struct RenderMetrics(pub Arc<dyn Fn() -> String + Send + Sync>);
 

@@ -24,19 +24,19 @@ use crate::connections::Connections;
 use crate::socket::Socket;
 use crate::ticket::Ticket;
 
-/// What becomes of a request whose client has closed its side of the connection before the answer.
+/// The fate of a request whose client closes its side of the connection before the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HalfClosed {
-    /// It is dropped: the client is taken for gone.
+    /// The request is dropped: the client is assumed to have disconnected.
     Dropped,
-    /// It is answered. Handlers that wait learn of it by [`Client::closed_its_side`].
+    /// The request is answered. Waiting handlers can notice the event with [`Client::closed_its_side`].
     Answered,
 }
 
 /// Serves `router` at `listener` until `end`. Then idle connections are closed, and running requests are
 /// finished.
 ///
-/// Cancel-safe: dropping it drops the running requests and closes all connections.
+/// Cancel-safe: dropping the future drops the running requests and closes all connections.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -84,7 +84,8 @@ async fn converse(
     poll_fn(|context| poll_connection(connection.as_mut(), &mut ticket, context)).await;
 }
 
-/// Drives a connection until it ends or has to be closed. An error only means that the client has gone away.
+/// Drives a connection until it ends or has to be closed. An error only means that the client has
+/// disconnected.
 fn poll_connection<Connection: Future>(
     connection: Pin<&mut Connection>,
     ticket: &mut Ticket,
@@ -96,7 +97,7 @@ fn poll_connection<Connection: Future>(
     ticket.poll_ended(context)
 }
 
-/// What a connection needs to answer requests.
+/// The data that a connection needs to answer requests.
 #[derive(Clone)]
 struct Handling {
     router: Router,

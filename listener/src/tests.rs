@@ -34,7 +34,7 @@ async fn until(mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Connections that join without a server: each is a client's end, and a ticket.
+/// Connections without a server. Each consists of the client's end and a ticket.
 struct Joining {
     listener: TcpListener,
     connections: Connections,
@@ -71,7 +71,7 @@ async fn the_first_idle_connection_without_a_token_makes_room() {
     assert!(idle.client().begin().now_or_never().is_none(), "a request on it has no effect");
     drop(idle);
     assert!(![&mut unread, &mut busy, &mut late].into_iter().any(is_ended));
-    // Where none is idle, the first one goes.
+    // If no connection is idle, the first one is closed.
     let _other = late.client().begin().await;
     let (_e, mut last) = joining.join().await.unwrap();
     assert!(is_ended(&mut unread) && !is_ended(&mut last));
@@ -92,7 +92,7 @@ async fn an_authenticated_connection_goes_only_where_it_is_idle_and_has_no_lease
     let request = joined[1].1.client().begin().await;
     let (_near, mut fourth) = joining.join().await.unwrap();
     assert!(is_ended(&mut joined[2].1), "it has neither a request nor a lease");
-    // A connection without a token goes before all others.
+    // A connection without a token is closed before all others.
     let (_near, fifth) = joining.join().await.unwrap();
     assert!(is_ended(&mut fourth));
     fifth.client().authenticated().await;
@@ -187,13 +187,13 @@ async fn heads_bodies_and_pauses_have_their_times() {
         answer.starts_with("HTTP/1.1 408") && answer.contains("no byte of the body for 0.1 s"),
         "{answer}"
     );
-    // A request takes as long as it takes, and an authenticated connection may rest.
+    // A request has no time limit, and an authenticated connection may pause.
     let mut client = served.connect("GET /token HTTP/1.1\r\nhost: x\r\n\r\n").await;
     head(&mut client).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     client.write_all(b"GET /late HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
     assert!(head(&mut client).await.starts_with("HTTP/1.1 200"));
-    // The head of a later request has its time, too.
+    // The head of a later request has a time limit, too.
     let mut late = [0; 4];
     client.read_exact(&mut late).await.unwrap();
     client.write_all(b"GET /tok").await.unwrap();
@@ -236,7 +236,7 @@ async fn a_small_body_that_comes_late_and_is_not_read_keeps_the_connection() {
     let mut client = served.connect("").await;
     for _ in 0..2 {
         client.write_all(b"POST /ack HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n").await.unwrap();
-        // The head has been read long before the body comes.
+        // The head has been read long before the body arrives.
         tokio::time::sleep(Duration::from_millis(50)).await;
         client.write_all(b"{}").await.unwrap();
         let mut answer = Vec::new();

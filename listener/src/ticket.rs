@@ -1,4 +1,5 @@
-//! The part of a connection that its task holds: it says when the connection has to be closed.
+//! The ticket of a connection, which the connection's task holds. It reports when the connection has to be
+//! closed.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,8 +10,8 @@ use tokio::time::{Instant, Sleep};
 use crate::client::Client;
 use crate::connections::Seat;
 
-/// The part of a connection that belongs to the task which drives it. Dropping this ends the count of the
-/// connection.
+/// The part of a connection that belongs to the task which drives it. When the ticket is dropped, the
+/// connection no longer counts.
 #[derive(Debug)]
 pub struct Ticket {
     seat: Arc<Seat>,
@@ -28,8 +29,9 @@ impl Ticket {
         Client::of(Arc::clone(&self.seat))
     }
 
-    /// Ready when the connection has to be closed: for another one, or because the client has had its time.
-    /// Has to be polled after each poll of the connection, which may change what the client has time for.
+    /// Ready when the connection has to be closed: for another connection, or because the client's time is
+    /// over. Has to be polled after each poll of the connection, because such a poll may change the time
+    /// limit.
     pub fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.seat.wake_when_shed(context.waker());
         loop {
@@ -48,12 +50,12 @@ impl Ticket {
             let now = Instant::now();
             match limit {
                 Some((at, phase)) if at <= now => {
-                    // A request cannot begin meanwhile: the task that drives the connection is here.
+                    // A request cannot begin meanwhile, because this is the task that drives the connection.
                     self.seat.count_timeout(phase);
                     return Poll::Ready(());
                 }
                 Some((at, _)) => self.alarm.as_mut().reset(at),
-                // What follows a request has at least this much time.
+                // Every phase that follows a request lasts at least this long.
                 None => self.alarm.as_mut().reset(now + self.seat.bounds().head),
             }
         }

@@ -1,6 +1,6 @@
-//! Finds a server's capacity by trying. The capacity rises by a few places as long as the server copes, and
-//! is multiplied by a factor when it does not (additive increase, multiplicative decrease, as in Chiu and
-//! Jain, 1989).
+//! Finds a server's capacity by trying. The capacity rises by a few places as long as the server copes. When
+//! the server does not cope, the capacity is multiplied by a factor below 1 (additive increase,
+//! multiplicative decrease, as in Chiu and Jain, 1989).
 //!
 //! A vLLM server copes while no request waits to be scheduled, its KV cache has room and it preempts no
 //! sequence. A preempted sequence is computed again from its prompt, so an overloaded server generates fewer
@@ -23,15 +23,15 @@ pub struct AdaptiveConfig {
     pub min: u32,
     /// Largest capacity.
     pub max: u32,
-    /// Places added at each look at a server that copes and is nearly full.
+    /// Number of places that each look of the monitor adds to a server that copes and is nearly full.
     pub increase: u32,
     /// Factor on the capacity of a server that does not cope.
     pub decrease: f64,
-    /// Share of the KV cache in use from which on a server does not cope.
+    /// A server does not cope while at least this share of its KV cache is in use.
     pub kv_usage_max: f64,
-    /// Share of the KV cache in use from which on a server gets no more places.
+    /// A server gets no more places while at least this share of its KV cache is in use.
     pub kv_usage_high: f64,
-    /// Shortest time between two decreases, in milliseconds. A decrease takes effect only when running
+    /// Shortest time between two decreases, in milliseconds. A decrease takes effect only after running
     /// requests have ended.
     pub settle_ms: u64,
 }
@@ -51,8 +51,8 @@ impl Default for AdaptiveConfig {
     }
 }
 
-/// Share of a server's places that must be taken for it to get more: a server shows whether it copes with its
-/// capacity only when it is nearly full.
+/// Share of a server's places that must be taken before its capacity is raised. Only a server that is nearly
+/// full shows whether it copes with its capacity.
 const NEARLY_FULL: f64 = 0.9;
 
 /// The state of one server between two looks.
@@ -63,7 +63,7 @@ pub(crate) struct Adaptive {
 }
 
 impl Adaptive {
-    /// The capacity that a server should have after a look at it, given its present `capacity`.
+    /// The capacity that a server should have after a look, given its present `capacity`.
     pub(crate) fn next(
         &mut self,
         config: &AdaptiveConfig,

@@ -51,7 +51,7 @@ impl Default for AdminConfig {
     }
 }
 
-/// Why the admin port is not opened: every client could change the fleet.
+/// Why the admin port is not opened: without a proper token every client could change the fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AdminError {
     /// The token is empty.

@@ -2,8 +2,8 @@
 //!
 //! All state is behind one lock. The lock is held while a server is chosen, and never across an await. A
 //! request that has to wait leaves a one-shot sender in an ordered list. Every change that makes room serves
-//! the list before a new request can take the place. Waiting is therefore fair within a priority and needs no
-//! polling.
+//! the list before a new request can take this room. Waiting is therefore fair within a priority, and it
+//! needs no polling.
 
 mod grant;
 mod lives;
@@ -50,12 +50,12 @@ impl Waiting<'_> {
     fn leave_list(&self) {
         let is_waiting = self.shared.state.lock().waiters.contains_key(&self.key);
         if is_waiting {
-            // This request may have reserved a server that requests behind it can use now.
+            // This request may have reserved a server. The requests behind it can use the server now.
             self.shared.update(|state| drop(state.waiters.remove(&self.key)));
         }
     }
 
-    /// Takes the request off the list. Returns the decision on it, if one was made before.
+    /// Takes the request off the list. Returns the decision on the request, if there is one already.
     fn last_answer(&mut self) -> Option<Result<Permit, BalancerError>> {
         self.leave_list();
         let decision = self.answer.try_recv().ok()?;
@@ -88,16 +88,16 @@ enum Begun {
 /// ];
 /// let balancer = LoadBalancer::new(BalancerConfig::default(), fleet)?;
 ///
-/// // Six samples fit on one server only. While the permit lives, it has six places less.
+/// // Six samples fit on one server only. Until the permit is dropped, six of its places are taken.
 /// let permit = balancer.acquire(PermitRequest::new(6)).await?;
 /// assert_eq!(permit.url(), Some("http://10.0.0.2:8000"));
 /// assert_eq!(balancer.snapshot().in_use(), 6);
 ///
-/// // The caller sends its request there, and says how it went.
+/// // The caller sends its request to this server, and reports the outcome.
 /// permit.finish(Outcome::Success { tokens: 6 * 300 });
 /// assert_eq!(balancer.snapshot().in_use(), 0);
 ///
-/// // No server could ever hold nine samples, so that the request fails instead of waiting.
+/// // No server could ever hold nine samples, so the request fails instead of waiting.
 /// assert!(balancer.acquire(PermitRequest::new(9)).await.is_err());
 /// # Ok::<(), rolldock_loadbalancer::BalancerError>(())
 /// # }).unwrap();
@@ -147,22 +147,22 @@ impl LoadBalancer {
             Begun::Granted(grant) => return Ok(Permit::new(&self.shared, grant)),
             Begun::Waits(answer, key) => Waiting { shared: &self.shared, key, answer },
         };
-        // The new request may be granted before those that wait: it may have a higher priority or other
-        // exclusions.
+        // The new request may be granted before older requests: it may have a higher priority, or exclude
+        // other servers.
         self.shared.update(|_| ());
         match deadline {
             None => self.wait(&mut waiting.answer).await,
             Some(deadline) => match tokio::time::timeout_at(deadline, self.wait(&mut waiting.answer)).await {
                 Ok(outcome) => outcome,
-                // The permit may have been granted at the last moment.
+                // The permit may have been granted just before the deadline.
                 Err(_) => waiting.last_answer().unwrap_or_else(|| Err(self.too_late(weight))),
             },
         }
         .inspect_err(|_| tracing::debug!(weight, ?priority, "no permit"))
     }
 
-    /// Grants a permit at once if no request waits and there is room: the common case needs no list.
-    /// Otherwise puts the request on the list.
+    /// Grants a permit immediately if no request waits and there is room, which is the common case. Otherwise
+    /// puts the request on the waiting list.
     fn begin(&self, request: PermitRequest) -> Result<Begun, BalancerError> {
         let PermitRequest { weight, expected_tokens, group, priority, exclude, .. } = request;
         let config = &self.shared.config;
@@ -209,8 +209,8 @@ impl LoadBalancer {
     }
 
     /// Serves the waiting requests each time a server opens because a cooldown, a trial or a `Retry-After`
-    /// has ended. Every waiting task calls this, and one of them does the work for all; the others wait for
-    /// the semaphore. Ends only if the semaphore is closed, which does not happen.
+    /// has ended. Every waiting task calls this function. One of them does the work for all, and the others
+    /// wait for the semaphore. Ends only if the semaphore is closed, which does not happen.
     async fn keep_time(&self) {
         let Ok(_turn) = self.shared.timekeeper.acquire().await else { return };
         loop {
@@ -244,8 +244,8 @@ impl LoadBalancer {
         BalancerError::Deadline { weight, fleet: parts.join(", ") }
     }
 
-    /// Adds a server. It is active at once, unless weights have been announced: then it takes no permits
-    /// before it has them. Fails if the fleet has a server of this name.
+    /// Adds a server. The server is active immediately, unless weights have been announced. In that case it
+    /// takes no permits before it has these weights. Fails if the fleet has a server of this name.
     pub fn add(&self, spec: ServerSpec) -> Result<ServerId, BalancerError> {
         self.shared.update(|state| {
             if state.servers.iter().any(|server| **server.name() == *spec.name) {
@@ -311,12 +311,13 @@ impl LoadBalancer {
         self.change(id, |server| server.set_admin(admin))
     }
 
-    /// Stops granting permits on a server until it is resumed, also if it dies and comes back in between.
+    /// Stops granting permits on a server until the server is resumed. A death and a revival in between do
+    /// not change this.
     pub fn set_draining(&self, id: ServerId) -> Result<(), BalancerError> {
         self.change(id, |server| server.set_admin(AdminState::Draining))
     }
 
-    /// Changes a server's number of places. Permits beyond the new number stay out until they are returned.
+    /// Changes a server's number of places. Permits beyond the new number stay valid until they are returned.
     /// Waiting requests that no server can hold any more fail with [`BalancerError::TooHeavy`].
     pub fn set_capacity(&self, id: ServerId, capacity: u32) -> Result<(), BalancerError> {
         self.shared.update(|state| {
@@ -333,7 +334,7 @@ impl LoadBalancer {
     }
 
     /// Notes an engine's load. `ours` is the number of samples of this balancer's permits when the load was
-    /// read. All other samples on the engine belong to other clients, and count for
+    /// read. All other samples on the engine belong to other clients. They count for
     /// [`Policy::LeastWork`](crate::Policy::LeastWork).
     pub fn observe(&self, id: ServerId, load: &EngineLoad, ours: u32) -> Result<(), BalancerError> {
         self.change(id, |server| server.observe(load, ours))
@@ -382,14 +383,14 @@ impl LoadBalancer {
     }
 
     /// Returns an exporter's text without the series of servers that have left the fleet. An exporter keeps
-    /// such series for ever. If a server joins again, its counters continue from their last values.
+    /// such series forever. If a server joins again, its counters continue from their last values.
     pub fn series_of_members(&self, text: &str) -> String {
         let departed = self.shared.state.lock().departed().clone();
         metered::without_series_of(text, &departed)
     }
 
-    /// Completes when a server joins, leaves, changes its state or its number of places, or has finished its
-    /// last request while draining or paused; at the latest after `limit`. Cancel-safe.
+    /// Completes when a server joins, leaves, changes its state or its number of places, or finishes its last
+    /// request while draining or paused. Completes after `limit` at the latest. Cancel-safe.
     pub async fn changed(&self, limit: Duration) {
         let _ = tokio::time::timeout(limit, self.shared.changed.notified()).await;
     }

@@ -21,7 +21,7 @@ pub enum Priority {
     Validation,
 }
 
-/// A server that is to join the fleet.
+/// A server that will join the fleet.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerSpec {
@@ -62,7 +62,7 @@ pub struct BalancerConfig {
     /// Maximum number of samples that run at a time on all servers together. If absent, only the servers'
     /// capacities bound it.
     pub capacity_total: Option<u32>,
-    /// Maximum number of waiting requests; a further one is refused.
+    /// Maximum number of waiting requests. Further requests are refused.
     pub waiting_max: usize,
     /// Number of faults in a row that makes a server suspect. A suspect server gets no requests during a
     /// cooldown, and then one request on trial.
@@ -72,7 +72,7 @@ pub struct BalancerConfig {
     /// Number of latest answers in which [`window_faults_max`](Self::window_faults_max) counts faults, at
     /// most 64.
     pub window: u32,
-    /// The longest `Retry-After` that is honoured, in milliseconds. A longer one is cut to this.
+    /// The longest `Retry-After` that is honoured, in milliseconds. A longer one is cut to this time.
     pub retry_after_ms_max: u64,
     /// First cooldown of a server that died or became suspect, in milliseconds. Each further cooldown is
     /// twice as long, until the server succeeds outside of a trial.
@@ -131,7 +131,7 @@ impl BalancerConfig {
 pub struct PermitRequest {
     /// Number of samples. The permit is granted for all of them or not at all.
     pub weight: u32,
-    /// Tokens that each sample is expected to take; 0 stands for the mean of recent samples.
+    /// Tokens that each sample is expected to take; 0 means the mean of recent samples.
     pub expected_tokens: u32,
     /// The group that the samples belong to, for [`Policy::GroupAffinity`].
     pub group: Option<u64>,

@@ -9,7 +9,7 @@ use crate::snapshot::FleetSnapshot;
 #[error("broken invariant: {0}")]
 pub struct Violation(pub String);
 
-/// No server has more permits out than places, except for permits that were out when its capacity was
+/// No server has more taken places than its capacity, except for places that were taken when its capacity was
 /// lowered.
 pub fn within_capacity(fleet: &FleetSnapshot) -> Result<(), Violation> {
     for server in &fleet.servers {
@@ -62,6 +62,6 @@ pub fn owed_are_held(fleet: &FleetSnapshot, owed: &[ServerId]) -> Result<(), Vio
     let is_owed = |id: &ServerId| owed.contains(id);
     match fleet.servers.iter().find(|server| is_owed(&server.id) && server.hold != Some(Hold::Updating)) {
         None => Ok(()),
-        Some(server) => Err(Violation(format!("server={} is let in before it is resumed", server.name))),
+        Some(server) => Err(Violation(format!("server={} takes permits before it is resumed", server.name))),
     }
 }

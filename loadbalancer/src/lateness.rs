@@ -1,10 +1,10 @@
 //! Time limits that do not count the time for which this process was late.
 //!
-//! On an overloaded machine, and after a stop of the process, a time limit may be over before any task has read
-//! an answer that came in time. Such a limit says nothing about the server. So a wait is counted in slices: a
-//! slice counts with its planned length, whenever its end is noticed, and a slice whose end is noticed late does
-//! not count at all, since an answer that came in it may be unread. The number of slices that do not count is
-//! bounded: a process that is always late still ends its waits.
+//! On an overloaded machine, and after a stop of the process, a time limit may end before any task has read
+//! an answer that arrived in time. Such a limit shows nothing about the server. A wait is therefore counted
+//! in slices. A slice counts with its planned length. A slice whose end is noticed late does not count at
+//! all, because an answer that arrived during the slice may be unread. The number of slices that do not count
+//! is bounded, so a process that is always late still ends its waits.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use tokio::time::{Instant, timeout_at};
 
 /// Number of slices of a wait, unless they would be shorter or longer than the bounds below.
 const SLICES: u32 = 20;
-/// The shortest slice. The end of a slice is late if it is noticed a further slice later, and shorter delays are
-/// usual on a busy machine.
+/// The shortest slice. The end of a slice is late if it is noticed at least one slice later. Shorter delays
+/// are usual on a busy machine.
 const SLICE_MIN: Duration = Duration::from_millis(50);
 /// The longest slice.
 const SLICE_MAX: Duration = Duration::from_secs(1);
-/// The most time that does not count because it was late, as a multiple of the limit. It is counted in planned
-/// lengths, too.
+/// The most time that is not counted because slices were late, as a multiple of the limit. This time is also
+/// measured in planned lengths.
 const LATE_FACTOR_MAX: u32 = 3;
 
 /// The time limit of a wait is over.
@@ -27,8 +27,8 @@ const LATE_FACTOR_MAX: u32 = 3;
 #[error("the time limit is over")]
 pub struct Overdue;
 
-/// The result of `future`, or [`Overdue`] if it takes longer than `limit`. The time for which this process was
-/// late does not count.
+/// The result of `future`, or [`Overdue`] if it takes longer than `limit`. The limit does not count the time
+/// for which this process was late.
 ///
 /// As cancel-safe as `future`.
 ///
@@ -75,7 +75,7 @@ mod tests {
         assert_eq!(within(Duration::ZERO, std::future::pending::<()>()).await, Err(Overdue));
     }
 
-    /// The answer comes in time, and the task that passes it on is as late as the whole process.
+    /// The answer arrives in time, but the task that passes it on is as late as the whole process.
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_is_read_late_is_no_missing_answer() {
         let (pass_on, answer) = oneshot::channel();

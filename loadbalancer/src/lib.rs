@@ -1,28 +1,30 @@
 //! Permits, routing and health for a fleet of inference servers.
 //!
-//! A caller that wants to send a request of n samples [acquires](LoadBalancer::acquire) a [`Permit`] of
-//! weight n. The permit names a server and takes n of its places until it is dropped. A caller that has an
-//! answer [finishes](Permit::finish) the permit with an [`Outcome`], which the server's breaker counts. A
-//! permit that is only dropped counts as a cancelled request.
+//! A server has a number of *places*, its capacity, and each running sample takes one place. A caller that
+//! wants to send a request of n samples [acquires](LoadBalancer::acquire) a [`Permit`] of weight n. The
+//! permit names a server and takes n of its places until it is dropped. A caller that has an answer
+//! [finishes](Permit::finish) the permit with an [`Outcome`], which the server's breaker counts. A permit
+//! that is only dropped counts as a cancelled request.
 //!
 //! # Invariants
 //! The functions of the module [`invariants`] check the invariants that a snapshot can show.
 //! - The places taken on a server exceed its capacity only after the capacity was lowered.
 //! - A permit is returned exactly once: it is an RAII guard. If a request is cancelled while its grant
 //!   arrives, the places are returned, too.
-//! - A server that dies starts a new [epoch](server::Epoch). Permits of the old one are
-//!   [revoked](Permit::revoked), and returning them changes nothing in the new one.
+//! - A server that dies starts a new [epoch](server::Epoch). Permits of the old epoch are
+//!   [revoked](Permit::revoked). Returning them changes nothing in the new epoch.
 //! - A permit of weight n is granted for all n samples at once. The first waiting request that fits on no
-//!   server reserves the one that is nearest to having room for it. Requests behind it get no place on this
-//!   server, and may use all others.
-//! - A request that no server of the fleet could hold does not wait: it fails at once, or as soon as a change
-//!   of the fleet makes it too heavy. Dead servers count as servers, since they may come back.
+//!   server reserves the server that is nearest to having room for it. Requests behind it get no place on
+//!   this server. They may use all others.
+//! - A request that no server of the fleet could hold does not wait: it fails immediately, or as soon as a
+//!   change of the fleet makes it too heavy. Dead servers count as servers, since they may return.
 //! - A server takes permits only if it has the weights that were announced last. This also holds for a server
-//!   that comes back or joins.
+//!   that joins, or that returns after its death.
 //! - Waiting is bounded in number ([`BalancerConfig::waiting_max`]) and in time
 //!   ([`PermitRequest::deadline`]).
 //!
-//! The module [`update`] gives the fleet new weights; [`proxy`] offers the balancer as a server of its own.
+//! The module [`update`] brings new weights to the fleet. The module [`proxy`] offers the balancer as a
+//! server.
 //!
 //! # Deliberately absent
 //! Apart from the proxy, this crate sends no requests and does not retry them: both belong to the caller. It

@@ -1,5 +1,5 @@
-//! The members of a running fleet: servers join and leave by calls, or by a file that is read repeatedly.
-//! Servers that did not answer when the fleet was opened join when they do.
+//! The members of a running fleet: servers join and leave by calls, or by a file that is read repeatedly. A
+//! server that did not answer when the fleet was opened joins when it answers.
 
 mod file;
 mod late;
@@ -18,7 +18,7 @@ use crate::balancer::Life;
 use crate::snapshot::ServerSnapshot;
 use crate::{BalancerError, LoadBalancer, ServerSpec};
 
-/// Longest time that a client waits for a change of the fleet. Single permits cause no notification, so the
+/// Longest time that a client waits for a change of the fleet. A single permit causes no notification, so the
 /// client has to read the fleet again after this time.
 const LOOK_MAX: Duration = Duration::from_secs(1);
 /// Time for which aborts can still be sent to a departed server after its last permit has been returned.
@@ -29,7 +29,7 @@ const LEAVE_MAX: Duration = Duration::from_secs(60);
 /// Why a server was not prepared.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnlistError {
-    /// The server answers, and cannot be used as it is.
+    /// The server answers, but cannot be used as it is.
     #[error("{0}")]
     Unfit(String),
     /// The server does not answer, or fails. It may be usable later.
@@ -46,7 +46,7 @@ pub trait Enlist: Send + Sync + 'static {
     fn dismiss(&self, name: &str);
 }
 
-/// A server that is to join.
+/// A server that will join.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewMember {
@@ -122,8 +122,8 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|letter| letter.is_ascii_graphic() && !matches!(letter, '"' | '\\'))
 }
 
-/// A server that has left the fleet. It is dismissed some time after its last request has ended, but at
-/// `until` at the latest.
+/// A server that has left the fleet. The server is dismissed some time after its last request has ended, and
+/// at `until` at the latest.
 struct Leaving {
     name: String,
     /// Each permit of the server has a reference to this life, so the number of references shows whether all
@@ -252,8 +252,8 @@ impl Membership {
         Ok(self.balancer.set_paused(self.find(name)?.id, paused)?)
     }
 
-    /// Waits for [`LoadBalancer::changed`], for `limit` but not longer than a second, and returns the fleet.
-    /// The limit of a second is for the fleet's other numbers, which change all the time.
+    /// Waits for [`LoadBalancer::changed`] for at most `limit` and at most a second, and returns the fleet.
+    /// The bound of a second exists because other numbers of the fleet change without a notification.
     pub async fn changed(&self, limit: Duration) -> crate::snapshot::FleetSnapshot {
         self.dismiss_departed(|_| false);
         self.balancer.changed(limit.min(LOOK_MAX)).await;
@@ -269,8 +269,9 @@ impl Membership {
         file::follow(self, &path, &end).await;
     }
 
-    /// Lets servers join that did not answer when the fleet was opened: asks each of them until it has joined, or
-    /// until `end` is cancelled. A server that answers and cannot be used stays out, with a warning, until it can.
+    /// Adds servers that did not answer when the fleet was opened. Asks each of them until it has joined, or
+    /// until `end` is cancelled. A server that answers but cannot be used stays out, with a warning, until it
+    /// can be used.
     ///
     /// Cancel-safe.
     pub async fn admit(&self, absent: Vec<NewMember>, end: CancellationToken) {

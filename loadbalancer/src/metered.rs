@@ -1,5 +1,5 @@
-//! The metrics of a server, through the `metrics` facade. The program that runs the balancer installs the
-//! exporter.
+//! The metrics of a server, reported through the `metrics` facade. The program that runs the balancer
+//! installs the exporter.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn number(outcome: &Outcome) -> usize {
 impl ServerMetrics {
     pub(crate) fn of(server: &Arc<str>) -> Self {
         let name = || server.to_string();
-        // These counters begin at 0, so that there is a rate from the first event on.
+        // These counters begin at 0, so a rate exists from the first event on.
         aborts_sent(server, 0);
         aborts_confirmed(server, 0);
         counter!("rolldock_aborts_dropped_total").increment(0);
@@ -93,7 +93,7 @@ impl ServerMetrics {
         self.tokens_wasted.increment(tokens);
     }
 
-    /// Sets the gauges to zero when the server leaves. They would otherwise keep their last values for ever.
+    /// Sets the gauges to zero when the server leaves. They would otherwise keep their last values.
     pub(crate) fn clear(&self) {
         self.permits_in_use.set(0.0);
         self.permits.set(0.0);
@@ -102,7 +102,8 @@ impl ServerMetrics {
 }
 
 /// Returns an exporter's text without the series of these servers. The facade cannot remove a series. An
-/// exporter that drops unchanged series is no alternative: it would cut off the handles of idle servers.
+/// exporter that drops unchanged series is no alternative, because it would disconnect the handles of idle
+/// servers.
 pub(crate) fn without_series_of(text: &str, servers: &BTreeSet<Arc<str>>) -> String {
     const LABEL: &str = "server=\"";
     let is_departed = |line: &str| {

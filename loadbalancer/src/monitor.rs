@@ -1,17 +1,16 @@
-//! Finds servers that have died or stalled, and puts servers that have come back on trial.
+//! Finds servers that have died or stalled, and puts servers on trial that have returned.
 //!
-//! An answer that is not streamed has no bytes until it is complete, so a silent connection does not show
+//! A server sends no byte of an unstreamed answer until it is complete, so a silent connection does not show
 //! that a server has stalled. Instead, the monitor watches each server's count of generated tokens. A server
 //! stalls if it owes answers, is not paused, and its count does not rise. A server that got SIGTERM neither
 //! answers nor closes its connections; only its count and its health check show that it is lost.
 //!
 //! # Invariants
-//! - A silent server does not delay the verdicts on other servers.
+//! - A silent server does not delay the decisions on other servers.
 //! - Observations of one life of a server do not count for the next.
 //! - An engine that reports a pause is not probed, and its lack of progress does not count as a stall.
-//! - What was late in this process is held against no server. The time limits of looks count only the time in
-//!   which this process was on time, and so does the time of a stall: answers may have come that no task has
-//!   read.
+//! - Delays of this process do not count against a server. The time limits of looks and stalls do not count
+//!   the time for which this process was late, because no task may have read the answers that arrived then.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -34,7 +33,7 @@ use crate::{AdaptiveConfig, LoadBalancer, within};
 const LOOKS_MAX: usize = 128;
 /// Time limit of one look at a server, in addition to the deadlines of its calls.
 const LOOK_LIMIT: Duration = Duration::from_secs(30);
-/// Lower limit of [`MonitorConfig::stall`]. For shorter times, a healthy server's count of generated tokens
+/// Lower limit of [`MonitorConfig::stall`]. In a shorter time, a healthy server's count of generated tokens
 /// may stay the same.
 const STALL_MIN: Duration = Duration::from_secs(1);
 /// Number of failed health checks in a row after which a server is dead. A single failure may be a lost
@@ -48,11 +47,11 @@ pub enum Probe {
     /// It has to answer its health check.
     #[default]
     Health,
-    /// It has to answer its health check. An idle or a dead server also has to generate a token.
+    /// A server has to answer its health check. An idle or a dead server also has to generate a token.
     Generate,
 }
 
-/// How often the monitor looks at the fleet, and what it looks for.
+/// The configuration of the monitor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MonitorConfig {
     /// Time between two looks at the fleet.
@@ -77,7 +76,7 @@ impl Default for MonitorConfig {
     }
 }
 
-/// What the monitor remembers of a server.
+/// The monitor's data about a server.
 #[derive(Debug, Default)]
 struct Watched {
     is_looked_at: bool,
@@ -117,7 +116,8 @@ struct Look {
 
 type Looks = FuturesUnordered<BoxFuture<'static, Look>>;
 
-/// Looks at the servers of a fleet and reports to the balancer which ones are dead, stalled or back.
+/// Looks at the servers of a fleet, and reports to the balancer which of them are dead, have stalled or have
+/// returned.
 pub struct Monitor {
     balancer: LoadBalancer,
     control: Arc<dyn EngineControl>,
@@ -155,7 +155,7 @@ impl Monitor {
         }
     }
 
-    /// Looks once at every server, and judges each as soon as it has answered. Cancel-safe.
+    /// Looks once at every server, and judges each server as soon as it has answered. Cancel-safe.
     pub async fn look(&mut self) {
         let (mut looks, mut queue) = (Looks::new(), VecDeque::new());
         self.watched.values_mut().for_each(|watched| watched.is_looked_at = false);
@@ -237,7 +237,7 @@ impl Monitor {
         if server.state == ServerState::Dead {
             return;
         }
-        // A server that is only outdated takes no permits, but its requests go on and can stall.
+        // A server that is only outdated takes no permits, but its requests continue and can stall.
         let paused = server.state == ServerState::Paused && server.hold != Some(Hold::Outdated);
         let standing = match load {
             Ok(EngineLoad { generation_tokens_total: Some(tokens), paused, .. }) => {
@@ -247,7 +247,7 @@ impl Monitor {
                 }
                 before == *tokens && *paused != Some(true)
             }
-            // Without the count a stall cannot be noticed. Only the deadlines of samples end it.
+            // Without the count a stall cannot be noticed. Only the deadlines of samples end such a stall.
             Ok(_) | Err(ControlError::Unsupported { .. } | ControlError::Unasked { .. }) => false,
             Err(ControlError::Failed { .. }) => true,
         };

@@ -22,7 +22,7 @@ pub enum ServerState {
     /// The operator or a weight update has paused the server, or the server has older weights than are
     /// required. It takes no permits until it is resumed or has the weights.
     Paused,
-    /// The server is suspect after failures, or has come back after its death. After a cooldown it takes one
+    /// The server is suspect after failures, or has returned after its death. After a cooldown it takes one
     /// request at a time until one succeeds. Requests that are already running on it continue.
     Probing,
     /// The server takes no permits, and the permits of its last life are revoked.

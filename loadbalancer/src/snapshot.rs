@@ -60,9 +60,9 @@ pub struct ServerSnapshot {
     pub foreign: u32,
     /// Measured tokens a second of one running sample; `None` before the first measurement.
     pub tokens_per_second: Option<f64>,
-    /// Tokens a second of one running sample by the engine's own count, over its last readings; `None` if the
-    /// engine counts none, or has not been busy at two readings. Unlike `tokens_per_second` it is known before the
-    /// first answer.
+    /// Tokens a second of one running sample, by the last readings of the engine's own count; `None` if the
+    /// engine does not count tokens, or was not busy at two readings. Unlike `tokens_per_second`, this rate
+    /// is known before the first answer.
     pub decode_rate: Option<f64>,
     /// Number of permits granted so far.
     pub granted_total: u64,
@@ -77,7 +77,7 @@ pub struct FleetSnapshot {
     pub servers: Vec<ServerSnapshot>,
     /// Number of requests that wait for a permit.
     pub waiting: usize,
-    /// The weight version that a server needs to take permits; `None` if a server with any weights may.
+    /// The weight version that a server needs to take permits; `None` if any weights will do.
     pub weights_required: Option<u64>,
 }
 

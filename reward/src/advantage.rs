@@ -4,11 +4,12 @@
 //! [`Advantage::of_group`] rounds to 32 bits where trainers do; if a reference implementation is known, the
 //! results are bit-identical. [`Advantage::of_group_f64`] is the plain formula, for analysis.
 //!
-//! An [`Advantage`] needs only its group; an [`Estimator`] is an [`Advantage`] or needs the whole batch.
+//! An [`Advantage`] needs only its group. An [`Estimator`] is either an [`Advantage`], or a method that needs
+//! the whole batch.
 //!
 //! # Deliberately absent
 //! There are no estimators that need more than the outcome (GAE needs a critic). Dr. GRPO also changes the
-//! loss, which is up to the trainer: see [`Advantage::DR_GRPO`].
+//! loss, which the trainer computes: see [`Advantage::DR_GRPO`].
 
 mod estimator;
 
@@ -39,9 +40,8 @@ impl Advantage {
 
     /// The advantage of Dr. GRPO (Liu et al. 2025, "Understanding R1-Zero-Like Training", section 3.2), which
     /// is [`Advantage::GrpoNoStd`]. The method also changes the loss: the trainer must divide the sum of a
-    /// batch's token losses by a constant (the number of samples times the most tokens of a response) and
-    /// never by a response's own length, because long wrong answers would then be punished less than short
-    /// ones.
+    /// batch's token losses by a constant (the number of samples times the maximum length of a response). If
+    /// it divided by a response's own length, long wrong answers would be punished less than short ones.
     pub const DR_GRPO: Self = Self::GrpoNoStd;
 
     /// One advantage per reward, rounded to 32 bits where the reference does so. A single sample keeps its
@@ -83,7 +83,7 @@ struct Moments {
 
 impl Moments {
     fn of(rewards: &[f64]) -> Self {
-        // A single sample has nothing to be compared with and keeps its reward.
+        // A single sample cannot be compared with others, so it keeps its reward.
         if rewards.len() <= 1 {
             return Self { mean: 0.0, deviation: 1.0, leave_one_out: 1.0 };
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What a caller may do about an error.
+/// The class of an error, which tells callers how to react.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
     /// A later attempt may succeed.
@@ -103,8 +103,8 @@ pub enum RewardError {
         what: String,
         /// What was expected of the answer.
         reason: String,
-        /// The beginning of the answer, its end if a judge wrote it, or the violation if the score is
-        /// unsound.
+        /// The beginning of the answer. For a judge it is the end of the answer, and for an unsound score the
+        /// violated invariant.
         quote: String,
     },
     /// A reward function or a sandbox failed.
@@ -115,7 +115,8 @@ pub enum RewardError {
         /// The error message.
         reason: String,
     },
-    /// A reward says that it failed for a reason outside of the sample, or this machine could not run a sandbox.
+    /// A reward reports a failure with a reason outside of the sample, or this machine could not run a
+    /// sandbox.
     #[error("{what} is unavailable: {reason}")]
     Unavailable {
         /// The runner.
@@ -175,7 +176,7 @@ pub enum RewardError {
         after: Duration,
         /// What the job waited for last.
         waiting_for: &'static str,
-        /// How the previous attempt failed, or that no attempt had failed.
+        /// The error of the previous attempt, or a remark that no attempt has failed.
         last_error: String,
     },
     /// The reward has answered no job for so long that the run has to end.
@@ -216,7 +217,7 @@ impl RewardError {
         Self::Invalid { what, value, reason: reason.into() }
     }
 
-    /// What a caller may do about the error.
+    /// The class of the error, which tells callers how to react.
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::UnknownSource { .. }
@@ -247,8 +248,8 @@ impl RewardError {
         }
     }
 
-    /// Whether the failure may have a reason outside of the sample, so that the sample may get a score later.
-    /// Whether it had one, only the answers to other samples can tell.
+    /// Whether the failure may have a reason outside of the sample, so the sample may get a score later. Only
+    /// the answers to other samples can show whether it had such a reason.
     pub fn may_be_outage(&self) -> bool {
         match self {
             Self::Unreachable { .. }
@@ -274,8 +275,8 @@ impl RewardError {
         }
     }
 
-    /// Whether the runner refused the job without asking about it, because of what became of earlier jobs. A
-    /// refusal is evidence neither about the job nor about the reward.
+    /// Whether the runner refused the job without scoring it, because of the failures of earlier jobs. A
+    /// refusal shows nothing about the job or the reward.
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::WorkersKeepDying { .. })
     }

@@ -5,17 +5,17 @@
 //! makes the same decisions.
 //!
 //! Every gate except the outside gates checks every group, even when another gate has rejected the group
-//! already. So the counters do not depend on the order of the gates, and a rejection can say whether all the
-//! gates that reject the group would yield. The gates named in [`KeepIfShort`] yield when a step runs out of
-//! prompts: a group that only such gates reject has [`Rejection::yields`] set, and the caller may accept it
-//! after all.
+//! already. The counters therefore do not depend on the order of the gates, and a rejection can report
+//! whether all the gates that reject the group would yield. The gates named in [`KeepIfShort`] yield when a
+//! step runs out of prompts. A group that only such gates reject has [`Rejection::yields`] set, and the
+//! caller may accept it after all.
 //!
 //! # Invariants
-//! - Outside gates aside, the verdict is a pure function of the group and the gates.
+//! - Apart from outside gates, the result is a pure function of the group and the gates.
 //! - For each gate, seen = passed + rejected, and kept <= rejected. Counting never waits.
 //!
 //! # Deliberately absent
-//! Gates do not decide that a step is short, because only the caller knows its prompts and its target.
+//! Gates do not decide whether a step is short, because only the caller knows the step's prompts and target.
 
 mod outside;
 mod rule;
@@ -77,8 +77,8 @@ pub trait Gate: Send + Sync + 'static {
 /// A rejected group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rejection {
-    /// The name of the first gate, in the order of the list, that rejects the group and does not yield; if
-    /// all of them yield, of the first that rejects it.
+    /// The name of the first gate, in the order of the list, that rejects the group and does not yield. If
+    /// all rejecting gates yield, the name of the first of them.
     pub gate: Arc<str>,
     /// The name of the reason; see [`Refusal::reason`].
     pub reason: &'static str,
@@ -90,8 +90,8 @@ pub struct Rejection {
 }
 
 impl Rejection {
-    /// Combines the result of [`Gates::check`] and then that of [`Gates::ask`]: the first rejection that does
-    /// not yield, or else the first rejection.
+    /// Combines the results of [`Gates::check`] (`inside`) and [`Gates::ask`] (`outside`). Returns the first
+    /// rejection that does not yield, or else the first rejection.
     pub fn of_both(inside: Result<(), Self>, outside: Result<(), Self>) -> Result<(), Self> {
         match (inside, outside) {
             (Err(inside), Err(outside)) if inside.yields && !outside.yields => Err(outside),
@@ -107,7 +107,7 @@ pub struct GateConfig {
     /// The name in counters and rejections; by default the name of the rule. Names must differ within a list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The rule, which also refuses unknown keys.
+    /// The rule and its options. Unknown keys are refused.
     #[serde(flatten)]
     pub rule: GateRule,
 }
@@ -187,7 +187,7 @@ impl Counted {
         Rejection { gate: Arc::clone(&self.name), reason, value, yields: self.yields }
     }
 
-    /// The gate with counters that start at zero.
+    /// A copy of the gate with counters that start at zero.
     fn afresh(&self) -> Self {
         let zero = || AtomicU64::new(0);
         let name = Arc::clone(&self.name);
@@ -222,7 +222,7 @@ impl fmt::Debug for Gates {
 }
 
 impl Gates {
-    /// Builds the gates; an error names the gate and what was expected of it.
+    /// Builds the gates. An error names the gate and the expected value.
     pub fn new(config: &GatesConfig) -> Result<Self, RewardError> {
         let mut gates = Self::default();
         let yielding = &config.keep_if_short.gates;
@@ -264,7 +264,7 @@ impl Gates {
         }
     }
 
-    /// Adds the counts of gates that [`Self::with_own_counts`] has made of these.
+    /// Adds the counts of `own`, a copy that [`Self::with_own_counts`] has made of these gates.
     pub fn add_counts(&self, own: &Self) {
         for (gate, own) in self.all().zip(own.all()) {
             let GateCounts { passed, rejected, kept, .. } = own.counts();
@@ -274,13 +274,13 @@ impl Gates {
         }
     }
 
-    /// The number of valid samples that the `min_samples` gates demand of a group, whose other samples may
-    /// have failed; `None` without such a gate.
+    /// The number of valid samples that the `min_samples` gates require of a group. The other samples may
+    /// have failed. `None` without such a gate.
     pub fn samples_min(&self) -> Option<usize> {
         self.samples_min
     }
 
-    /// Appends a gate; `yields` says whether it yields as in [`KeepIfShort`].
+    /// Appends a gate. `yields` tells whether it yields as in [`KeepIfShort`].
     pub fn push(&mut self, name: &str, gate: Box<dyn Gate>, yields: bool) -> Result<(), RewardError> {
         let counted = self.counted(name, yields)?;
         self.gates.push(Named { counted, gate: gate.into() });
@@ -334,8 +334,8 @@ impl Gates {
         }
     }
 
-    /// Adds what an earlier process has counted for the gate of this name. A gate that the run has no longer is
-    /// left out.
+    /// Adds the counts of an earlier process to the gate with this name. Counts of a gate that the run no
+    /// longer has are ignored.
     pub fn go_on(&self, name: &str, passed: u64, rejected: u64, kept: u64) {
         if let Some(gate) = self.all().find(|gate| &*gate.name == name) {
             gate.passed.fetch_add(passed, Ordering::Relaxed);

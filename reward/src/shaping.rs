@@ -36,7 +36,7 @@ pub enum Normalise {
 }
 
 impl Shaping {
-    /// Checks the configuration; an error names the value and what was expected.
+    /// Checks the configuration. An error names the value and what was expected.
     pub fn check(&self) -> Result<(), RewardError> {
         let Some([least, most]) = self.clip else { return Ok(()) };
         if least.is_finite() && most.is_finite() && least <= most {

@@ -27,7 +27,7 @@ pub trait Codec: Send + Sync + 'static {
     /// The text of ids, without special tokens. Unknown ids are skipped.
     fn decode(&self, ids: &[u32]) -> String;
 
-    /// The text of one id. Empty for an unknown id. An id may stand for a part of a character.
+    /// The text of one id. Empty for an unknown id. The text may be a part of a character.
     fn piece(&self, id: u32) -> &str;
 }
 

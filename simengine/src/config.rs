@@ -116,7 +116,7 @@ impl ServerConfig {
             return Err(config_error("stream_interval_ms", "must be at least 1"));
         }
         let cache_tokens = u64::from(self.kv_blocks) * u64::from(self.block_tokens);
-        // The cache must hold one token more than the model's length, since a step allocates a place for the
+        // The cache must hold one token more than the model's length, since a step allocates room for the
         // token that it will write.
         if cache_tokens <= u64::from(self.max_model_len) {
             return Err(SimError::Config {

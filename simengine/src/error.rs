@@ -19,13 +19,13 @@ pub enum SimError {
         /// Number of samples that wait, are held or run.
         requests: usize,
     },
-    /// The process is gone. HTTP connections to it are refused.
+    /// The process has ended. HTTP connections to it are refused.
     #[error("server={server} is unreachable")]
     Unreachable {
         /// The server's name.
         server: String,
     },
-    /// The engine died during the request, or was already dead when the request came.
+    /// The engine died during the request, or was already dead when the request arrived.
     #[error("the engine of server={server} is dead")]
     EngineDead {
         /// The server's name.

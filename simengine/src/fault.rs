@@ -9,7 +9,7 @@ use crate::hash::unit;
 /// [`SimServer::heal`](crate::SimServer::heal).
 ///
 /// If a fault has a `share`, the server's name and the request's id determine whether the fault hits a
-/// request. So runs with the same server names and request ids have the same faults.
+/// request. Runs with the same server names and request ids therefore have the same faults.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
@@ -18,7 +18,7 @@ pub enum Fault {
     Die,
     /// Requests are accepted but never answered. `/health` still answers 200.
     Stall,
-    /// This share of the requests fails at once with status 500.
+    /// This share of the requests fails immediately with status 500.
     Error500 {
         /// From 0 to 1.
         share: f64,

@@ -1,22 +1,22 @@
 //! A simulated vLLM server that is faithful enough to develop a scheduler with.
 //!
-//! There are two ways to use the engine: [`SimServer`] in process, on real time or on a paused `tokio` clock,
-//! and [`http::serve`] over loopback sockets with vLLM's endpoints, bodies and quirks.
+//! There are two ways to use the engine. [`SimServer`] runs in process, in real time or on a paused `tokio`
+//! clock. [`http::serve`] serves it over loopback sockets with vLLM's endpoints, bodies and quirks.
 //!
 //! The engine batches continuously under a sequence limit and a KV-block budget, shares prompt prefixes and
 //! preempts by recomputation. It computes the time of its next event in integer nanoseconds. Between events
-//! the batch does not change, so the cost of thousands of decode steps is computed at once. An engine has one
-//! task and one timer, whatever the number of requests and tokens. The tokens of a sample are a pure function
-//! of (simulation seed, prompt, sample seed); [`Workload`] defines the function.
+//! the batch does not change, so the cost of thousands of decode steps is computed in one operation. An
+//! engine has one task and one timer, regardless of the number of requests and tokens. The tokens of a sample
+//! are a pure function of (simulation seed, prompt, sample seed); [`Workload`] defines the function.
 //!
 //! # Invariants
 //! The module [`invariants`] checks that batch and cache keep their bounds, that every admitted sample ends
 //! exactly once, and that every token is counted once.
 //!
 //! # Deliberately absent
-//! Sampling (temperature and similar parameters are checked and ignored), weights (a version is a label),
-//! speculative decoding, LoRA, multi-modal input and pooling endpoints. Generated tokens do not enter the
-//! prefix cache.
+//! There is no sampling: temperature and similar parameters are checked and ignored. There are no weights: a
+//! version is a label. Speculative decoding, LoRA, multi-modal input and pooling endpoints are not simulated.
+//! Generated tokens do not enter the prefix cache.
 
 mod answer;
 mod codec;

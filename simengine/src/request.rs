@@ -35,7 +35,7 @@ impl fmt::Debug for StopScan {
 /// One request for `n` samples of one prompt.
 ///
 /// Choice `i` is the sample of the seed `seed + i`, as in vLLM. One request for n samples therefore gives the
-/// samples that n requests with these seeds give.
+/// same samples as n requests with these seeds.
 #[derive(Debug, Clone)]
 pub struct SimRequest {
     /// The id for [`SimServer::abort`](crate::SimServer::abort). Requests that share an id are aborted
@@ -55,7 +55,7 @@ pub struct SimRequest {
     pub stop_token_ids: Vec<u32>,
     /// Finds where the request's stop strings end a sample.
     pub stop_scan: Option<StopScan>,
-    /// Whether samples ignore their end and go on to `max_tokens`.
+    /// Whether samples ignore their end and continue to `max_tokens`.
     pub ignore_eos: bool,
     /// Set if the request continues a sample that was cut off. `prompt_ids` then ends in the tokens of the
     /// sample so far, and `n` is 1.
@@ -67,7 +67,8 @@ pub struct SimRequest {
     /// response always has all tokens.
     pub stream: Option<mpsc::Sender<SimChunk>>,
     /// Receives the number of tokens that the engine generated for the request, over all samples, when the
-    /// request leaves the engine: with its answer, or because it failed or its caller has gone.
+    /// request leaves the engine. It leaves with its answer, because it failed, or because its caller stopped
+    /// waiting.
     pub generated: Option<Arc<AtomicU64>>,
 }
 
@@ -94,8 +95,8 @@ impl SimRequest {
 
 /// The point from which a sample that was cut off continues.
 ///
-/// The response is exactly the rest of the sample. The sample is that of this seed and of the prompt without
-/// its last `tokens` tokens, and the rest begins at position `tokens`. Its length and its correctness do not
+/// The response is exactly the rest of the sample. The sample belongs to this seed and to the prompt without
+/// its last `tokens` tokens. The rest begins at position `tokens`. The sample's length and correctness do not
 /// depend on how often it was cut off. Limits count only the tokens of this request, and positions in the
 /// response start at 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

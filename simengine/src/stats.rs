@@ -7,7 +7,7 @@ pub const LATENCY_BOUNDS_S: [f64; 16] =
 /// A histogram with the bounds [`LATENCY_BOUNDS_S`].
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Histogram {
-    /// Number of observations for each bound: at most as large as this bound, and larger than the previous
+    /// For each bound, the number of observations that are at most this bound and larger than the previous
     /// one. The counts are not cumulative.
     pub buckets: [u64; LATENCY_BOUNDS_S.len()],
     /// Number of observations.
@@ -65,7 +65,7 @@ pub struct SimStats {
     pub ended_total: u64,
     /// Simulated time of the reading, in ns since the server started.
     pub now_ns: u64,
-    /// 0: awake; 1: weights offloaded; 2: all discarded.
+    /// 0: awake; 1: asleep, weights offloaded; 2: asleep, weights discarded.
     pub sleep_level: u8,
     /// Time of each sample from submission to its first scheduling.
     pub queue_time: Histogram,

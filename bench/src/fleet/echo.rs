@@ -1,4 +1,4 @@
-//! Backends that answer immediately, so that only the proxy in front of them is measured.
+//! Backends that answer immediately, so only the proxy in front of them is measured.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 const AWAKE: Duration = Duration::from_millis(5);
 const ANSWER: &str = "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":1,\"model\":\"echo\",\"choices\":[{\"index\":0,\"text\":\"hello\",\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":8,\"completion_tokens\":1,\"total_tokens\":9}}";
 
-/// Runs two backends that answer every request immediately. This never ends. It runs in a process of its own,
+/// Runs two backends that answer every request immediately. Never returns. It runs in a separate process,
 /// `rolldock-bench echo`.
 pub(crate) fn echo() -> anyhow::Result<()> {
     keep_to_core(1)?;

@@ -2,7 +2,7 @@
 //!
 //! Every round measures each router, and one backend directly, in rotated order. The overhead of a router is
 //! its median time for a request minus that of the backend in the same round. The ratio of two overheads is
-//! computed for each round; the figure is the geometric mean over the rounds, with Student's confidence
+//! computed for each round. The figure is the geometric mean over the rounds, with Student's confidence
 //! interval. The other times and rates are medians over the rounds, and their ratios are ratios of medians.
 //! Memory is measured after the last round.
 //!
@@ -186,8 +186,9 @@ fn start_echo() -> anyhow::Result<(Process, [SocketAddr; 2])> {
     let mut child = Command::new(std::env::current_exe()?).arg("echo").stdout(Stdio::piped()).spawn()?;
     let mut lines = BufReader::new(child.stdout.take().context("no output")?).lines();
     let process = Process(child);
-    let mut address =
-        || -> anyhow::Result<SocketAddr> { Ok(lines.next().context("the backends say nothing")??.parse()?) };
+    let mut address = || -> anyhow::Result<SocketAddr> {
+        Ok(lines.next().context("the backends printed no address")??.parse()?)
+    };
     Ok((process, [address()?, address()?]))
 }
 
@@ -245,7 +246,7 @@ fn start_peer(folder: &Path, peer: (&str, &str, &[&str]), backends: &[SocketAddr
         match alone_once(address) {
             Ok(()) => return Ok(runner),
             Err(error) if Instant::now() > give_up => {
-                return Err(error.context(format!("{name} does not pass a request on")));
+                return Err(error.context(format!("{name} does not forward a request")));
             }
             Err(_) => std::thread::park_timeout(Duration::from_millis(200)),
         }
@@ -283,7 +284,7 @@ fn student(freedom: f64) -> f64 {
     NORMAL + cubic / freedom + quintic / freedom.powi(2)
 }
 
-/// Measures Rolldock's proxy and, with `with_peers`, the other routers, round by round.
+/// Measures Rolldock's proxy in rounds. With `with_peers`, also measures the other routers.
 pub(super) fn measure(quick: bool, with_peers: bool) -> anyhow::Result<Vec<Figure>> {
     let (_echo, backends) = start_echo()?;
     let mut runners = vec![Runner::new("the backend itself", backends[0], None), start_ours(&backends)?];

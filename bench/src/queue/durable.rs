@@ -23,8 +23,8 @@ fn directory() -> anyhow::Result<tempfile::TempDir> {
     Ok(tempfile::tempdir_in(target)?)
 }
 
-/// The memory of a server, without the file system's cache, while it is filled and read. With `quick` there
-/// are only a tenth of the rows.
+/// The memory of a server, without the file system's cache, while it is filled and read. With `quick`, only a
+/// tenth of the rows is used.
 pub(super) async fn large(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let dir = directory()?;
     let server = Server::start(Some(dir.path()))?;

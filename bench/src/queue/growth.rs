@@ -1,8 +1,8 @@
 //! Measures whether the memory of a server grows while it does maintenance for a long time.
 //!
-//! Clients take snapshots and verify, each in its own pace, over a queue on disk that is almost empty and in
-//! which rows come and go. These calls work in threads that come and go, too, with buffers of very different
-//! sizes, which is what an allocator keeps most memory for.
+//! Clients take snapshots and verify, each at its own pace. The queue is on disk and almost empty, but rows
+//! are put and removed all the time. The calls run in short-lived threads with buffers of very different
+//! sizes, a load for which allocators keep most memory.
 
 use std::time::Duration;
 
@@ -15,12 +15,12 @@ use super::data;
 use super::server::Server;
 use crate::figures::{Bar, Figure};
 
-/// Clients that take a snapshot and verify once a second.
+/// Number of clients that take a snapshot and verify once a second.
 const MAINTAINERS: usize = 4;
-/// Groups that are put, taken and acked each second.
+/// Number of groups that are put, taken and acked each second.
 const GROUPS: usize = 10;
 const GROUP_ROWS: usize = 16;
-/// The most that the last third may exceed the middle third. The first third is the warm-up.
+/// The largest allowed ratio of the last third to the middle third. The first third is the warm-up.
 const GROWTH_MAX: f64 = 1.05;
 /// Number of points of the printed curve.
 const POINTS: u64 = 30;
@@ -52,7 +52,7 @@ pub(super) async fn figures(seconds: u64) -> anyhow::Result<Vec<Figure>> {
     ])
 }
 
-/// Comes once a second until its end.
+/// A timer that ticks once a second until its end.
 struct Pace {
     ticks: Interval,
     end: Instant,
@@ -93,7 +93,7 @@ async fn train(client: RemoteQueue, mut pace: Pace) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The resident megabytes of the server, once a second. Some of them are printed.
+/// Measures the server's resident memory in MB once a second. Prints some of the values.
 async fn watch(server: &Server, mut pace: Pace, seconds: u64) -> anyhow::Result<Vec<f64>> {
     let mut curve = Vec::new();
     println!("| seconds | resident MB |\n|---|---|");

@@ -1,5 +1,5 @@
 //! Measures the queue within a host: the rate through shared memory, compared with the machine's rate of
-//! copying. It also measures the queue within a process, where no bytes are copied.
+//! copying. Also measures the queue within a process, where no bytes are copied.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -83,7 +83,7 @@ pub(super) async fn figures(quick: bool) -> anyhow::Result<Vec<Figure>> {
         let started = Instant::now();
         let lease = consumer.take("train", &Take::groups("train", 1)).await?.context("nothing to take")?;
         let taken = speed(started);
-        anyhow::ensure!(sum(lease.batches()) == expected, "other rows than were put");
+        anyhow::ensure!(sum(lease.batches()) == expected, "the taken rows are not those that were put");
         let read = speed(started);
         lease.ack().await?;
 

@@ -1,8 +1,8 @@
 //! `queue`: throughput of a served queue, latency of small takes, and memory of rows.
 //!
 //! The server is a separate process that is reached over loopback, as by a trainer on the same machine. The
-//! rounds of a figure also measure what it is compared with, such as a plain loopback socket and, with
-//! `--peer`, the Python package `transferqueue`. So changes of the machine's load affect all of them alike.
+//! rounds of a figure also measure its peers, such as a plain loopback socket and, with `--peer`, the Python
+//! package `transferqueue`. Changes of the machine's load therefore affect all of them alike.
 //!
 //! Each measurement has a file ([`large`], [`small`], [`waiting`], [`local`], [`durable`], [`snapshot`],
 //! [`growth`]).

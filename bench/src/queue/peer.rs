@@ -80,7 +80,7 @@ fn install(environment: &Installation) -> anyhow::Result<()> {
     let mut from_index = environment.pip();
     from_index.args(["--retries", "0", "--timeout", "15", "--index-url", CPU_WHEELS, "torch"]);
     if environment.step("pip install torch, processors only", &mut from_index).is_err() {
-        eprintln!("peer: {CPU_WHEELS} is out of reach; PyPI's torch comes with CUDA: 6 GB on disk");
+        eprintln!("peer: {CPU_WHEELS} cannot be reached; PyPI's torch includes CUDA: 6 GB on disk");
         environment.step("pip install torch", environment.pip().arg("torch"))?;
     }
     environment.step("pip install transferqueue", environment.pip().args([PACKAGE, "psutil"]))

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// The number of rounds that count; callers may add rounds that warm up.
+/// The number of rounds that count. Callers may add warm-up rounds.
 pub(super) fn rounds(quick: bool) -> usize {
     if quick { 10 } else { 30 }
 }

@@ -1,4 +1,4 @@
-//! Measures rows of 1 KB: the cost of calls whose bytes hardly matter, and the memory of such rows.
+//! Measures rows of 1 KB: the cost of calls with little data, and the memory of such rows.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,9 +18,9 @@ use crate::figures::{Bar, Figure};
 const BATCHES: [(usize, usize); 3] = [(1, 50), (16, 30), (512, 10)];
 /// Number of rows of a small take.
 const TAKEN_ROWS: usize = 16;
-/// Number of concurrent puts where their latency is not measured.
+/// Number of concurrent puts if their latency is not measured.
 const PUTS_AT_ONCE: usize = 32;
-/// Number of small takes of the peer per round, which is smaller because they are slow.
+/// Number of small takes of the peer per round. The peer makes fewer takes, because they are slow.
 const PEER_TAKES: usize = 20;
 
 pub(super) async fn rows(quick: bool, mut peer: Option<&mut Peer>) -> anyhow::Result<Vec<Figure>> {

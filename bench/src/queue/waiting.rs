@@ -31,7 +31,7 @@ fn allow_files() -> anyhow::Result<()> {
     setrlimit(Resource::Nofile, raised).with_context(|| format!("{needed} open files are not allowed"))
 }
 
-/// The CPU time of a server while 2,000 clients wait in a take; afterwards all of them get a row.
+/// The CPU time of a server while 2,000 clients wait in a take. Afterwards all of them get a row.
 pub(super) async fn takes() -> anyhow::Result<Figure> {
     allow_files()?;
     let server = Server::start(None)?;
@@ -50,7 +50,7 @@ pub(super) async fn takes() -> anyhow::Result<Figure> {
         .collect::<anyhow::Result<_>>()?;
     let arrived_by = Instant::now() + ARRIVAL;
     while server.connections()? < CLIENTS {
-        anyhow::ensure!(Instant::now() < arrived_by, "not all of {CLIENTS} clients are there");
+        anyhow::ensure!(Instant::now() < arrived_by, "not all of {CLIENTS} clients have connected");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     // After this time the server has received the last requests.

@@ -1,9 +1,9 @@
 //! Measures whether the verdicts of `math_equiv` are right, and whether `math-verify` agrees.
 //!
 //! Every distinct answer of the data sets is compared with itself, with other spellings of itself, and with
-//! answers of other values ([`pairs`]), so the right verdict on each pair is known in advance. Where the two
-//! scorers differ, one of them is wrong, and [`cause`] must explain why; a difference without an explanation
-//! fails the run.
+//! answers of other values ([`pairs`]). The right verdict on each pair is therefore known in advance. If the
+//! two scorers differ, one of them is wrong, and [`cause`] must explain why. A difference without an
+//! explanation fails the run.
 
 mod cause;
 mod form;

@@ -1,4 +1,4 @@
-//! Real answers: those of GSM8K, DAPO-Math-17k and MATH-500, and all possible answers of an AIME.
+//! Real answers of GSM8K, DAPO-Math-17k and MATH-500, and all possible answers of an AIME.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -23,7 +23,7 @@ fn path(name: &str) -> anyhow::Result<PathBuf> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data").join(name);
     anyhow::ensure!(
         file.is_file(),
-        "there is no {}: the reward room measures on real answers, whose files stand in shared/data beside the checkout",
+        "{} does not exist: the measurements use real answers, whose files are in shared/data beside the checkout",
         file.display()
     );
     Ok(file)

@@ -1,8 +1,8 @@
 //! Measures the longest time of a score over many hostile texts of a megabyte. The texts repeat the patterns
-//! that a scorer looks for, alone and in the place of the answer.
+//! that a scorer looks for, alone and at the position of the answer.
 //!
 //! No output of a model may lead to a score that takes a noticeable time. Only CPU time counts. A slow score
-//! is measured twice and the faster time counts, so that the machine's other load has little effect.
+//! is measured twice, and the faster time counts, so the machine's other load has little effect.
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -1,9 +1,8 @@
 //! The peers: verl's scorers, which ours reproduce exactly, and `math-verify`, which compares answers by
 //! value like `math_equiv`.
 //!
-//! The script `bench/peers/reward_peer.py` has the questions. Two releases of verl are installed for their
-//! two versions of `math_dapo`. Only three of their files are loaded, so their dependencies are not
-//! installed.
+//! The script `bench/peers/reward_peer.py` runs them. Two releases of verl are installed for their two
+//! versions of `math_dapo`. Only three of their files are loaded, so their dependencies are not installed.
 
 use std::path::Path;
 
@@ -91,7 +90,7 @@ fn install(environment: &Installation) -> anyhow::Result<()> {
         let target = environment.folder.join(format!("verl-{release}"));
         let mut pip = environment.pip();
         pip.args(["--no-deps", "--target"]).arg(target).arg(format!("verl=={release}"));
-        environment.step(&format!("pip install verl {release}, without what it depends on"), &mut pip)?;
+        environment.step(&format!("pip install verl {release}, without its dependencies"), &mut pip)?;
     }
     Ok(())
 }

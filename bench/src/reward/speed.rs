@@ -2,8 +2,8 @@
 //! end alone.
 //!
 //! The responses are short and made of real texts: the end of a GSM8K solution or of a DAPO problem, followed
-//! by an answer, alternately the right one and that of another row. Both sides score these texts in turn,
-//! each on one thread. Only CPU time counts, so the machine's other load has little effect.
+//! by an answer. The answer is alternately the right one and that of another row. Both sides score these
+//! texts in turn, each on one thread. Only CPU time counts, so the machine's other load has little effect.
 
 use std::hint::black_box;
 use std::io::{BufWriter, Write};

@@ -1,8 +1,8 @@
 //! The bias meter against the true bias, in 40 configurations of early stops, launches, lengths and failures.
 //!
-//! Every run is a real rollout in virtual time, on an engine that takes 10 ms for a token and has room for all
-//! requests. Lengths and right answers are draws of the simulated model. So the groups that a step sent out are
-//! known with their results, those that were cut off or failed included.
+//! Every run is a real rollout in virtual time, on an engine that takes 10 ms for a token and has room for
+//! all requests. Lengths and right answers are draws of the simulated model. The results of all groups that a
+//! step sent out are therefore known, including groups that were cut off or failed.
 
 mod cases;
 mod run;
@@ -14,26 +14,29 @@ use run::{Outcome, Reading, run};
 
 use crate::figures::{Bar, Figure};
 
-/// Runs of each configuration, and steps of a run.
+/// Number of runs of each configuration.
 const SEEDS: u64 = 25;
 const SEEDS_QUICK: u64 = 2;
+/// Number of steps of a run.
 const STEPS: u64 = 60;
 const STEPS_QUICK: u64 = 40;
 
-/// Steps within which a bias of 0.96 must be told from 1.
+/// Number of steps within which a bias of 0.96 must be distinguished from 1.
 const TOLD_STEPS: u64 = 100;
 
-/// A known ratio may differ from the truth by rounding.
+/// The largest difference between an exact ratio and the truth that rounding may cause.
 const ROUNDING: f64 = 1e-9;
 
-/// How many intervals cover the truth.
+/// Counts of the intervals that cover the truth.
 #[derive(Debug, Clone, Copy, Default)]
 struct Coverage {
-    /// Figures without an estimate, and those of them that are the truth.
+    /// Figures without a standard error.
     exact: u64,
+    /// Those of the exact figures that equal the truth.
     exact_true: u64,
-    /// Figures with a standard error, and those whose interval of two standard errors has the truth in it.
+    /// Figures with a standard error.
     estimated: u64,
+    /// Those of the estimated figures whose interval of two standard errors contains the truth.
     covered: u64,
     /// Runs that gave no figure.
     unknown: u64,
@@ -66,7 +69,7 @@ impl Coverage {
         self.unknown += unknown;
     }
 
-    /// The share of all figures that are the truth or have it in their interval.
+    /// The share of all figures that equal the truth or whose interval contains it.
     fn share(&self) -> f64 {
         (self.exact_true + self.covered) as f64 / (self.exact + self.estimated).max(1) as f64
     }
@@ -90,7 +93,7 @@ struct Compared {
     guarded: u64,
 }
 
-/// Runs a case with these seeds. Runs of one seed have the same prompts, so each case has seeds of its own.
+/// Runs a case with these seeds. Runs with one seed have the same prompts, so each case has its own seeds.
 fn compare(case: &Case, seeds: Range<u64>, steps: u64) -> anyhow::Result<Compared> {
     let runs = seeds.end - seeds.start;
     let mut compared = Compared::default();
@@ -111,7 +114,7 @@ fn compare(case: &Case, seeds: Range<u64>, steps: u64) -> anyhow::Result<Compare
     Ok(compared)
 }
 
-/// In how many of the runs a bias was told from 1 within their steps, and the mean true bias.
+/// The number of runs in which a bias was distinguished from 1 within their steps, and the mean true bias.
 fn count_told(seeds: u64) -> anyhow::Result<(u64, f64)> {
     let (mut told_apart, mut truth) = (0, 0.0);
     for seed in 0..seeds {
@@ -122,8 +125,8 @@ fn count_told(seeds: u64) -> anyhow::Result<(u64, f64)> {
     Ok((told_apart, truth))
 }
 
-/// The number of steps that an audit of all cut-off groups changes, and the number of tokens that the engine has
-/// finished and the run has counted nowhere.
+/// The number of steps that an audit of all cut-off groups changes, and the number of tokens of finished
+/// requests that the run has not counted.
 fn what_an_audit_changes(steps: u64) -> anyhow::Result<(usize, u64)> {
     let without = run(&Case { audit: 0.0, ..told() }, 0, steps)?;
     let with = run(&Case { audit: 1.0, ..told() }, 0, steps)?;

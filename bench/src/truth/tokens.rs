@@ -1,9 +1,10 @@
-//! Every token in one bucket: what a run counts as generated is what the simulated engines count, exactly.
+//! Checks that every token is in one bucket, and that a run counts exactly as many generated tokens as the
+//! simulated engines.
 //!
-//! Each case is a run of two lives: the first one is interrupted in the middle of a step, and the second one goes
-//! on from its ledger. A validation runs between two steps. In half of the cases servers fail, lose answers and
-//! send broken ones; in half of them steps follow without a cut, and a trainer announces versions faster than
-//! the staleness bound allows.
+//! Each case is a run of two lives: the first life is interrupted in the middle of a step, and the second
+//! life continues from its ledger. A validation runs between two steps. In half of the cases servers fail,
+//! lose answers and send broken answers. In half of the cases steps follow each other without a cut, and a
+//! trainer announces versions faster than the staleness bound allows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,7 +38,7 @@ const VALIDATED_PROMPTS: usize = 5;
 pub(crate) struct Case {
     early_stop: EarlyStop,
     on_stop: OnStop,
-    /// Whether tokens of a request that is cut off have been streamed before.
+    /// Whether requests are streamed, so the tokens of a request that is cut off have already arrived.
     stream: bool,
     request: RequestShape,
     /// Whether steps follow each other without a cut.
@@ -50,8 +51,8 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// All combinations of the stopping rules with steps and flows, calm and failing fleets. The other settings
-    /// take turns.
+    /// All combinations of the stopping rules with steps or flows, and with healthy or failing fleets. The
+    /// other settings take turns.
     pub(crate) fn all() -> Vec<Self> {
         let stops = [
             (OnStop::Discard, false),
@@ -138,24 +139,25 @@ impl Case {
     }
 }
 
-/// What a run counted, and what the engines counted.
+/// The counts of a run, and the counts of its engines.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     pub(crate) tokens: TokenTotals,
-    /// The sums of what the steps of both lives counted, each for itself.
+    /// The sums of the counts of all steps of both lives.
     pub(crate) by_steps: TokenTotals,
     pub(crate) by_engines: u64,
-    /// The steps of both lives that the bias meter covers, which agree with the groups that were handed on.
+    /// The number of steps of both lives that the bias meter covers. Its figures agree with the accepted
+    /// groups.
     pub(crate) bias_steps: u64,
 }
 
 impl Outcome {
-    /// Whether the bias meter has figures of steps that began in the second life, beside those of the first.
+    /// Whether the bias meter has figures of steps of both lives.
     pub(crate) fn covers_both_lives(&self) -> bool {
         self.bias_steps > VALIDATED_AFTER
     }
 
-    /// Checks that the run, its steps and the engines say the same.
+    /// Checks that the counts of the run, of its steps and of the engines agree.
     pub(crate) fn check(&self) -> Result<(), Violation> {
         invariants::tokens_counted(&self.tokens, self.by_engines)?;
         token_conservation(&self.by_steps)?;
@@ -200,8 +202,8 @@ mod tests {
 
     use super::*;
 
-    /// Runs the cases of an early stop. Every bucket has tokens at the end of some step, and none are in flight
-    /// at the end of a run.
+    /// Runs the cases of an early stop. Every bucket has tokens at the end of some step, and no tokens are in
+    /// flight at the end of a run.
     fn check(early_stop: EarlyStop) {
         let (mut run_buckets, mut step_buckets) = ([0; 18], [0; 18]);
         let (mut cases, mut with_bias) = (0, 0);
@@ -217,7 +219,7 @@ mod tests {
             run_buckets = std::array::from_fn(|place| run_buckets[place] + of_run[place]);
             step_buckets = std::array::from_fn(|place| step_buckets[place] + of_steps[place]);
         }
-        // Under `first` a valid group is accepted when it ends, and none is held.
+        // Under `first`, a valid group is accepted when it ends, so no group is held.
         let mut absent = vec!["wasted_audit", "probes", "hedges"];
         absent.extend((early_stop == EarlyStop::First).then_some("held"));
         for (bucket, tokens) in TokenTotals::from_counts(step_buckets).buckets() {

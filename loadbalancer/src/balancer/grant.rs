@@ -1,4 +1,4 @@
-//! What a permit stands for: places on one life of a server.
+//! The grant behind a permit: places on one life of a server.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::server::{Epoch, ServerId};
 
-/// What all permits of one life of a server have in common.
+/// The data that all permits of one life of a server share.
 #[derive(Debug)]
 pub(crate) struct Life {
     pub(crate) server: ServerId,
@@ -18,15 +18,15 @@ pub(crate) struct Life {
     pub(crate) end: CancellationToken,
 }
 
-/// Places that a server has given away. A grant is a plain value: a [`Permit`](super::Permit) has to be made
-/// of it at once, since only the permit returns the places.
+/// Places that a server has granted. A grant is a plain value. It has to be turned into a
+/// [`Permit`](super::Permit) immediately, because only a permit returns the places.
 #[derive(Debug)]
 #[must_use = "places that become no permit are never returned"]
 pub(super) struct Grant {
     pub(super) life: Arc<Life>,
     /// Number of samples.
     pub(super) weight: u32,
-    /// The number of this grant among the server's grants, in order.
+    /// The sequence number of this grant among the server's grants.
     pub(super) number: u64,
     /// Expected tokens of all samples together.
     pub(super) tokens: u32,

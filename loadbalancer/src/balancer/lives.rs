@@ -30,7 +30,7 @@ impl LoadBalancer {
         })
     }
 
-    /// Changes a server, unless this life of it is over.
+    /// Changes a server, unless the life `epoch` is over.
     fn change_life(&self, id: ServerId, epoch: Epoch, change: impl FnOnce(&mut Server)) {
         // The server may have left the fleet.
         let _ = self.change(id, |server| {
@@ -40,7 +40,7 @@ impl LoadBalancer {
         });
     }
 
-    /// Ends this life of a server, unless a later one has begun.
+    /// Ends the life `epoch` of a server, unless a later life has begun.
     pub(crate) fn declare_life_over(&self, id: ServerId, epoch: Epoch, reason: &str) {
         self.change_life(id, epoch, |server| self.end_life(server, reason));
     }
@@ -67,7 +67,7 @@ impl LoadBalancer {
         self.change_life(id, epoch, |server| server.change_breaker(|breaker| breaker.has_proved()));
     }
 
-    /// The server's present life and the number of places that are taken; `None` if it has left the fleet.
+    /// The server's present life and its number of taken places; `None` if the server has left the fleet.
     pub(crate) fn life_and_places(&self, id: ServerId) -> Option<(Epoch, u32)> {
         let state = self.shared.state.lock();
         let server = &state.servers[state.index(id)?];

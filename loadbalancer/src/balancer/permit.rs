@@ -48,7 +48,7 @@ impl Permit {
         self.grant.weight
     }
 
-    /// Completes when the server dies, stalls or is removed: no answer will come any more. Cancel-safe.
+    /// Completes when the server dies, stalls or is removed. No answer will arrive after that. Cancel-safe.
     pub fn revoked(&self) -> WaitForCancellationFuture<'_> {
         self.grant.life.end.cancelled()
     }

@@ -1,13 +1,13 @@
-//! A pass over the waiting requests, made whenever there may be room: in order, as many as fit.
+//! A pass over the waiting requests. It is made whenever there may be room, and serves the requests in order.
 //!
-//! A request that fits nowhere reserves one server: the one that is nearest to having room for it. All other
-//! servers are free for the requests behind it, so that a heavy request empties one server and not the fleet.
-//! A reserved server takes nothing new, so that the request gets its places in the end.
+//! A request that fits nowhere reserves the server that is nearest to having room for it. All other servers
+//! are free for the requests behind it, so a heavy request empties one server and not the fleet. A reserved
+//! server takes no other request, so the waiting request gets its places in the end.
 //!
 //! # Invariants
-//! - The first waiting request that could be served loses no place to a request behind it.
-//! - Beyond the permits that it grants, a pass looks at the whole fleet a bounded number of times, and at a
-//!   bounded number of requests that fit nowhere.
+//! - No request takes a place from the first waiting request that could be served.
+//! - Apart from the permits that it grants, a pass does bounded work. It searches the whole fleet a bounded
+//!   number of times, and considers a bounded number of requests that fit nowhere.
 
 use tokio::time::Instant;
 
@@ -19,13 +19,13 @@ use crate::server::{AdminState, ServerId};
 
 /// The most servers that a pass reserves, each for another request that fits nowhere.
 const RESERVED_MAX: usize = 8;
-/// The most looks of a pass at the whole fleet for requests that fit nowhere.
+/// The most searches of the whole fleet that a pass makes for requests that fit nowhere.
 const LOOKS_MAX: usize = 16;
-/// The most requests that fit nowhere and are passed over. A request behind them is looked at when one of
-/// them has been served.
+/// The most requests that a pass skips because they fit nowhere. A request behind them is considered when one
+/// of them has been served.
 const PASSED_OVER_MAX: usize = 256;
 
-/// A demand that fitted nowhere in this pass: a request that demands as much does not fit either.
+/// A demand that fitted nowhere in this pass. A request that demands at least as much does not fit either.
 struct Misfit {
     weight: u32,
     tokens: u32,
@@ -48,14 +48,14 @@ enum Prospect {
     /// The request has to wait for a server that takes nothing at the moment, or that is reserved for another
     /// request.
     Later,
-    /// The fleet is full: no request behind can be served either.
+    /// The fleet is full, so no later request can be served either.
     FleetIsFull,
 }
 
-/// The result of looking for a server.
+/// The result of the search for a server.
 enum Placed {
     Granted(Grant),
-    /// There is no room for this request; requests behind it may find some.
+    /// There is no room for this request. Requests behind it may find room.
     NoRoom,
     /// There is no room for this request or any behind it.
     EndOfPass,
@@ -92,11 +92,12 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Serves one waiting request if there is room; says whether the pass goes on.
+    /// Serves one waiting request if there is room. Returns whether the pass continues.
     fn serve(&mut self, key: WaiterKey) -> bool {
         let Some(waiter) = self.state.waiters.get_mut(&key) else { return true };
         let (weight, tokens, group) = (waiter.weight, waiter.tokens, waiter.group);
-        // The list is put back below: looking for a server needs the whole state.
+        // The list is put back below. It is taken out because the search for a server borrows the whole
+        // state.
         let exclude = std::mem::take(&mut waiter.exclude);
         let avoid: &[ServerId] = if self.state.honours(&exclude, weight) { &exclude } else { &[] };
         let placed = self.place(&Ask { weight, tokens, group, avoid });
@@ -131,8 +132,8 @@ impl<'a> Pass<'a> {
         }
         self.looks += 1;
         match self.prospect(ask) {
-            // The fleet's own bound is reached, and requests end one by one: lighter requests would take
-            // every place before this one could have enough.
+            // The bound on the whole fleet is reached. Requests end one by one, so lighter requests would
+            // take every free place before this request could have enough places.
             Prospect::Nearest(_) | Prospect::Raised(_) if weight > self.state.room(self.config) => {
                 return Placed::EndOfPass;
             }
@@ -151,7 +152,7 @@ impl<'a> Pass<'a> {
         Placed::NoRoom
     }
 
-    /// Hides a server's room from the requests behind.
+    /// Hides a server's room from later requests.
     fn reserve(&mut self, index: usize) {
         if self.reserved.len() < RESERVED_MAX {
             self.state.candidates[index].free = 0;
@@ -172,7 +173,7 @@ impl<'a> Pass<'a> {
                 continue;
             }
             let holds = server.could_hold(weight, tokens);
-            // A server that its operator has paused may stay paused.
+            // A server that its operator has paused does not count: it may stay paused.
             has_holder |= holds && server.admin == AdminState::Active;
             if !server.is_open() || self.reserved.contains(&index) {
                 continue;

@@ -33,9 +33,9 @@ pub(super) struct Server {
     pub(super) breaker: Breaker,
     /// Places taken.
     pub(super) in_use: u32,
-    /// Permits beyond the capacity, out since the capacity was lowered. The number only falls.
+    /// Places taken beyond the capacity since the capacity was lowered.
     overhang: u32,
-    /// Expected tokens of the permits out.
+    /// Expected tokens of the outstanding permits.
     tokens: u64,
     /// Samples of other clients on the engine at the last reading of its load.
     foreign: u32,
@@ -44,7 +44,7 @@ pub(super) struct Server {
     gate: Gate,
     speed: Speed,
     decode_rate: DecodeRate,
-    /// When the breaker opens by itself, as of the last refresh.
+    /// The time at which the breaker opens by itself, as of the last refresh.
     pub(super) opens_at: Option<Instant>,
     /// Whether the server is on the list of those that change as time passes.
     pub(super) is_unsettled: bool,
@@ -52,7 +52,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// A server that takes no permits until it has the weights of `weights_required`, if that is set.
+    /// A new server. If `weights_required` is set, it takes no permits until it has these weights.
     pub(super) fn new(id: ServerId, spec: ServerSpec, weights_required: Option<u64>) -> Self {
         let gate = Gate { required: weights_required, ..Gate::default() };
         let life = Life {
@@ -106,7 +106,7 @@ impl Server {
         if self.is_open() { self.capacity.saturating_sub(self.in_use) } else { 0 }
     }
 
-    /// Whether the server may be given a permit, if it has room for one.
+    /// Whether the server may be given a permit when it has room.
     pub(super) fn is_open(&self) -> bool {
         self.admin == AdminState::Active && self.breaker.is_open() && self.gate.hold().is_none()
     }
@@ -116,12 +116,13 @@ impl Server {
         self.breaker.health() != Health::Dead && self.admin != AdminState::Draining
     }
 
-    /// Whether the server could hold such a request if it were empty.
+    /// Whether the server could hold a request of `weight` samples and `tokens` expected tokens if it were
+    /// empty.
     pub(super) fn could_hold(&self, weight: u32, tokens: u32) -> bool {
         self.capacity >= weight && self.tokens_max() >= tokens
     }
 
-    /// What policies see of the server; `mean_speed` and `mean_tokens` are the fleet's.
+    /// The server as policies see it. `mean_speed` and `mean_tokens` are the means of the fleet.
     pub(super) fn candidate(&self, penalty: f64, mean_speed: f64, mean_tokens: f64) -> Candidate {
         let load = f64::from(self.in_use) / f64::from(self.capacity.max(1)) + penalty;
         let work = self.tokens as f64 + f64::from(self.foreign) * mean_tokens;
@@ -156,9 +157,9 @@ impl Server {
         self.metrics.places(self.in_use, self.capacity);
     }
 
-    /// Counts the tokens that were decoded in vain for a request of this or an earlier life. An engine does
-    /// not report how far a cancelled request came, so that they are estimated from its age and the server's
-    /// measured speed.
+    /// Counts the wasted tokens of a request of this or an earlier life. An engine does not report how far a
+    /// cancelled request came, so the tokens are estimated from the request's age and the server's measured
+    /// speed.
     pub(super) fn count_waste(&mut self, outcome: &Outcome, weight: u32, took: Duration) {
         if !matches!(outcome, Outcome::Cancelled | Outcome::Fault) {
             return;
@@ -175,9 +176,9 @@ impl Server {
         self.metrics.places(self.in_use, capacity);
     }
 
-    /// Takes note of the engine's load. Samples on the engine beyond `ours`, the places that were taken when
-    /// the load was asked for, belong to other clients. This balancer's samples are counted when they are
-    /// sent and not when the engine reports them, so that an old reading does not drive all requests to one
+    /// Records the engine's load. `ours` is the number of places that were taken when the load was asked for.
+    /// Further samples on the engine belong to other clients. This balancer counts its own samples when they
+    /// are sent, not when the engine reports them, so an old reading does not drive all requests to one
     /// server.
     pub(super) fn observe(&mut self, load: &EngineLoad, ours: u32) {
         let on_engine = u32::try_from(load.running.saturating_add(load.waiting)).unwrap_or(u32::MAX);
@@ -198,7 +199,7 @@ impl Server {
         self.changes_state(|server| change(&mut server.gate));
     }
 
-    /// Makes a change and counts it if the state is another one after it.
+    /// Makes a change, and counts it if it has changed the server's state.
     fn changes_state<T>(&mut self, change: impl FnOnce(&mut Self) -> T) -> T {
         let before = self.state();
         let result = change(self);
@@ -209,7 +210,8 @@ impl Server {
         result
     }
 
-    /// The state that others see. A server that is kept out by its weights is paused.
+    /// The state that operators and policies see. A server that is kept out because of its weights counts as
+    /// paused.
     pub(super) fn state(&self) -> ServerState {
         match (self.breaker.health(), self.admin) {
             (Health::Dead, _) => ServerState::Dead,
@@ -221,14 +223,14 @@ impl Server {
         }
     }
 
-    /// How the weights keep the server out. An outdated server shows it only if nothing else keeps it out.
+    /// How the weights keep the server out. A server counts as outdated only if nothing else keeps it out.
     fn hold(&self) -> Option<Hold> {
         let is_wanted = self.breaker.health() != Health::Dead && self.admin == AdminState::Active;
         self.gate.hold().filter(|hold| is_wanted || *hold == Hold::Updating)
     }
 
-    /// Counts the outcome of a request of this life, of `weight` samples and with the number `permit`.
-    /// Returns why the server is suspect, if this outcome has made it so.
+    /// Counts the outcome of a request of this life. The request has `weight` samples and the permit number
+    /// `permit`. Returns why the server is suspect, if this outcome has made it so.
     pub(super) fn record(
         &mut self,
         outcome: &Outcome,
@@ -253,7 +255,7 @@ impl Server {
         self.change_breaker(|breaker| breaker.record(outcome, (permit, permits), now, config))
     }
 
-    /// Ends this life. The permits that are out no longer count.
+    /// Ends this life. Its outstanding permits no longer count.
     pub(super) fn die(&mut self, reason: Arc<str>, config: &BalancerConfig) {
         self.in_use = 0;
         self.tokens = 0;

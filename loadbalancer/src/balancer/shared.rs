@@ -13,7 +13,7 @@ use super::state::State;
 use crate::outcome::Outcome;
 use crate::{BalancerConfig, invariants};
 
-/// What the clones of a balancer and its permits share.
+/// The data that the clones of a balancer and its permits share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) config: BalancerConfig,
@@ -21,9 +21,9 @@ pub(super) struct Shared {
     /// Notified when a server changes its state or its number of places, joins, leaves, or has finished its
     /// last request.
     pub(super) changed: Notify,
-    /// Notified when the time changes at which a server opens.
+    /// Notified when the time at which a server opens has changed.
     pub(super) openings: Notify,
-    /// Held by the one waiting request that watches the clock for servers that open.
+    /// One waiting request holds it, and watches the clock for servers that open.
     pub(super) timekeeper: Semaphore,
     pub(super) waiting: Gauge,
     /// Tokens that servers have generated for probes.

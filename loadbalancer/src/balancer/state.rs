@@ -1,4 +1,4 @@
-//! What a balancer knows: its servers, the requests that wait for them, and what samples took lately. No
+//! A balancer's state: its servers, the waiting requests, and the mean length and speed of recent samples. No
 //! function in here waits.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,14 +16,14 @@ use crate::server::{AdminState, ServerId};
 use crate::snapshot::FleetSnapshot;
 use crate::{BalancerConfig, BalancerError, Priority};
 
-/// Weight of the earlier measurements of the fleet at each new one.
+/// Factor on the earlier measurements of the fleet at each new measurement.
 const MEAN_MEMORY: f64 = 0.99;
 /// The most names of departed servers that are remembered.
 const DEPARTED_MAX: usize = 1 << 12;
 /// Shortest time between two updates of the penalties, however many permits are asked for.
 const SETTLE_GRAIN: Duration = Duration::from_millis(10);
 
-/// The answer to a waiting request: its places, or why it gets none.
+/// The answer to a waiting request: its places, or the reason why it gets no places.
 pub(super) type Decision = Result<Grant, BalancerError>;
 
 /// A request on the waiting list. Its task holds the receiver until the request has left the list.
@@ -39,7 +39,7 @@ pub(super) struct Waiter {
 /// The order in which requests are served: by priority, then in order of arrival.
 pub(super) type WaiterKey = (Priority, u64);
 
-/// Means of what samples took lately, over all servers.
+/// Means over recent samples of all servers.
 #[derive(Debug, Default)]
 pub(super) struct Means {
     samples: f64,
@@ -54,12 +54,12 @@ impl Means {
         self.seconds = self.seconds * MEAN_MEMORY + took.as_secs_f64() * f64::from(samples);
     }
 
-    /// Tokens of a sample.
+    /// Mean number of tokens of a sample.
     pub(super) fn tokens(&self) -> f64 {
         if self.samples > 0.0 { self.tokens / self.samples } else { 1.0 }
     }
 
-    /// Tokens a second of a sample.
+    /// Mean number of tokens per second of a sample.
     pub(super) fn speed(&self) -> f64 {
         if self.seconds > 0.0 && self.tokens > 0.0 { self.tokens / self.seconds } else { 1.0 }
     }
@@ -78,11 +78,11 @@ pub(super) struct Changes {
 pub(super) struct State {
     /// The servers in order of their ids.
     pub(super) servers: Vec<Server>,
-    /// What policies see of each server, in the same order.
+    /// The servers as policies see them, in the same order.
     pub(super) candidates: Vec<Candidate>,
-    /// Servers whose candidates change as time passes: they have a penalty, or open at some later time.
+    /// Servers whose candidates change as time passes: they have a penalty, or open at a later time.
     unsettled: Vec<ServerId>,
-    /// Before this time no candidate has to be updated.
+    /// No candidate has to be updated before this time.
     settles_at: Instant,
     pub(super) next_server: u32,
     /// Places that permits hold, over all servers.
@@ -94,12 +94,12 @@ pub(super) struct State {
     pub(super) policy: Box<dyn RoutingPolicy>,
     pub(super) rng: ChaCha8Rng,
     pub(super) means: Means,
-    /// Maximum number of places of a server where capacities are found by trying; 0 where they are fixed.
+    /// Maximum capacity of a server if capacities are found by trying; 0 if they are fixed.
     pub(super) capacity_ceiling: u32,
-    /// The weight version that a server needs to take permits. Servers that join need it, too.
+    /// The weight version that a server needs to take permits. This also holds for servers that join.
     pub(super) weights_required: Option<u64>,
     pub(super) changes: Changes,
-    /// Names of servers that have left and not come back.
+    /// Names of servers that have left the fleet and have not rejoined.
     departed: BTreeSet<Arc<str>>,
     pub(super) closed: bool,
 }
@@ -153,7 +153,8 @@ impl State {
         self.servers.binary_search_by_key(&id, |server| server.id).ok()
     }
 
-    /// Changes a server and then the candidate that policies see of it. No server is changed in another way.
+    /// Changes a server, and then updates its candidate, which policies see. Every change of a server goes
+    /// through this function.
     pub(super) fn change<T>(
         &mut self,
         config: &BalancerConfig,
@@ -220,20 +221,20 @@ impl State {
         }
     }
 
-    /// When the next server opens that takes no permits for a while.
+    /// The time at which the next closed server opens.
     pub(super) fn next_opening(&self) -> Option<Instant> {
         let unsettled = self.unsettled.iter().filter_map(|id| self.index(*id));
         unsettled.filter_map(|index| self.servers[index].opens_at).min()
     }
 
     /// The weight of the heaviest request that a server of the fleet could hold. Dead servers count, since
-    /// they may come back.
+    /// they may return.
     pub(super) fn heaviest(&self, config: &BalancerConfig) -> u32 {
         let places = self.servers.iter().map(|server| server.capacity.max(self.capacity_ceiling));
         places.max().unwrap_or(0).min(config.capacity_total.unwrap_or(u32::MAX))
     }
 
-    /// Capacity of the largest live server; of the largest server at all if none is live.
+    /// Capacity of the largest live server, or of the largest server if none is live.
     pub(super) fn largest_capacity(&self, config: &BalancerConfig) -> u32 {
         let living = self.servers.iter().filter(|server| server.is_live()).map(|server| server.capacity);
         let largest = living.max().or_else(|| self.servers.iter().map(|server| server.capacity).max());
@@ -246,7 +247,8 @@ impl State {
         self.chargeable(weight, (each * f64::from(weight)) as u32)
     }
 
-    /// A request with more expected tokens than any server may hold is charged the largest server's limit.
+    /// The tokens that a request is charged: `tokens`, but at most the largest limit of a server that has
+    /// `weight` places.
     pub(super) fn chargeable(&self, weight: u32, tokens: u32) -> u32 {
         let has_places = |server: &&Server| server.capacity.max(self.capacity_ceiling) >= weight;
         if self.servers.iter().filter(has_places).any(|server| server.tokens_max() >= tokens) {
@@ -255,7 +257,7 @@ impl State {
         self.servers.iter().filter(has_places).map(Server::tokens_max).max().unwrap_or(tokens)
     }
 
-    /// Exclusion is a wish: it is ignored when no other server could be asked.
+    /// Whether a request's exclusions are respected. They are ignored if no other server could be asked.
     pub(super) fn honours(&self, exclude: &[ServerId], weight: u32) -> bool {
         let other = |server: &Server| {
             let may_be_asked = server.is_live() && !server.breaker.is_cooling();
@@ -292,7 +294,7 @@ impl State {
         }
         let Self { policy, candidates, rng, .. } = self;
         let index = policy.pick(ask, candidates, rng)?;
-        // A policy of the crate's user may err.
+        // The policy may be the caller's own and return a wrong index.
         candidates.get(index).filter(|candidate| ask.fits(candidate))?;
         let now = Instant::now();
         let (life, number) = self.change_at(config, index, now, |server| {
@@ -302,7 +304,7 @@ impl State {
         Some(Grant { life, weight: ask.weight, number, tokens: ask.tokens, granted_at: now })
     }
 
-    /// Samples that the fleet's own bound still allows.
+    /// Number of further samples that the bound on the whole fleet allows.
     pub(super) fn room(&self, config: &BalancerConfig) -> u32 {
         config.capacity_total.unwrap_or(u32::MAX).saturating_sub(self.in_use)
     }

@@ -46,8 +46,8 @@ async fn cancelling_waiters_leaks_no_permit() {
         assert!(wait.now_or_never().is_none());
     }
     assert_eq!(balancer.snapshot().waiting, 256);
-    // Some are dropped without a grant. Of the others half are granted, and all are dropped before they are
-    // polled.
+    // Some requests are dropped without a grant. Of the others, half are granted, and all are dropped before
+    // they are polled.
     waiting.truncate(192);
     held.truncate(416);
     assert_eq!((in_use(&balancer), balancer.snapshot().waiting), (512, 96));
@@ -148,7 +148,7 @@ async fn a_server_that_joins_again_shares_nothing_with_its_former_self() {
 #[tokio::test]
 async fn an_old_reading_of_the_load_sends_not_all_requests_to_one_server() {
     let balancer = fleet(&[100, 100, 100, 100], Policy::LeastWork);
-    // One reading: three servers had samples of other clients, one had none. No further reading comes.
+    // There is only one reading: three servers had samples of other clients, and one had none.
     for (id, running) in [(0, 20), (1, 20), (2, 20), (3, 0)] {
         let load = EngineLoad { running, ..EngineLoad::default() };
         balancer.observe(ServerId(id), &load, 0).unwrap();
@@ -223,7 +223,7 @@ async fn permits_above_a_lowered_capacity_stay_until_they_are_returned() {
 #[tokio::test(start_paused = true)]
 async fn weighted_gives_a_faster_server_its_share() {
     let balancer = fleet(&[100, 100], Policy::Weighted);
-    // The second is three times as fast.
+    // The second server is three times as fast.
     for _ in 0..20 {
         let (first, second) =
             (balancer.acquire(request(1)).await.unwrap(), balancer.acquire(request(1)).await.unwrap());

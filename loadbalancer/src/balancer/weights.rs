@@ -1,4 +1,4 @@
-//! What a weight update does to the fleet. Each step is one change under the lock.
+//! The steps of a weight update in the fleet's state. Each step is one change under the lock.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use crate::server::{Epoch, ServerId, ServerState};
 use crate::snapshot::ServerSnapshot;
 
 impl LoadBalancer {
-    /// Begins an update: from this moment on, no server takes a permit before it has the weights of
-    /// `required`. Returns the servers that `wants` chooses among those that are not dead. If the update
-    /// `holds` them, they take no permits before they are [released](Self::release).
+    /// Begins an update: from now on, no server takes a permit before it has the weights of `required`.
+    /// Returns those servers that are not dead and that `wants` selects. If the update `holds` them, they
+    /// take no permits before they are [released](Self::release).
     pub(crate) fn begin_update(
         &self,
         required: Option<u64>,
@@ -22,7 +22,7 @@ impl LoadBalancer {
             let ids: Vec<ServerId> = state.servers.iter().map(|server| server.id).collect();
             let mut chosen = Vec::new();
             for id in ids {
-                // The server is in the fleet, since the lock is held.
+                // The server is still in the fleet, since the lock is held.
                 let _ = state.change(&self.shared.config, id, |server| {
                     server.set_gate(|gate| gate.required = required);
                     let seen = server.snapshot();
@@ -36,8 +36,8 @@ impl LoadBalancer {
         })
     }
 
-    /// Notes which weights this life of a server has been given, if any, and why it lacks the required ones.
-    /// A later life is not changed.
+    /// Notes which weights the life `epoch` of a server was given, if any, and why it lacks the required
+    /// weights. Does not change a later life.
     pub(crate) fn set_weights(&self, id: ServerId, epoch: Epoch, weights: Option<u64>, reason: Option<&str>) {
         // The server may have left the fleet.
         let _ = self.change(id, |server| {
@@ -51,14 +51,14 @@ impl LoadBalancer {
         });
     }
 
-    /// Ends the update of this server: its engine runs.
+    /// Ends the update of this server, whose engine runs again.
     pub(crate) fn release(&self, id: ServerId) {
         // The server may have left the fleet.
         let _ = self.change(id, |server| server.set_gate(|gate| gate.is_updating = false));
     }
 
     /// Begins a new life of a live server whose weights cannot be trusted: its permits are revoked, and it
-    /// comes back on trial, without known weights. `None` if that life is over already.
+    /// starts on trial, without known weights. Returns `None` if the life `epoch` is over already.
     pub(crate) fn restart(&self, id: ServerId, epoch: Epoch, reason: &str) -> Option<Epoch> {
         let restarted = self.shared.update(|state| {
             state.change(&self.shared.config, id, |server| {

@@ -38,8 +38,8 @@ pub struct HttpControl {
 }
 
 impl HttpControl {
-    /// `deadline` bounds every call; `api_key` is sent as a bearer token. The time for which this process was
-    /// late does not count.
+    /// `deadline` bounds every call; `api_key` is sent as a bearer token. The limit does not count the time
+    /// for which this process was late.
     pub fn new(deadline: Duration, api_key: Option<Arc<str>>) -> Result<Self, ControlError> {
         // The engine closes idle connections after 5 s, so the pool has to drop them earlier.
         let client = Client::builder().pool_idle_timeout(Duration::from_secs(4)).no_proxy().build().map_err(
@@ -74,7 +74,7 @@ impl HttpControl {
         })
     }
 
-    /// The result of a call, if it comes within the deadline.
+    /// The result of a call, if it arrives within the deadline.
     async fn timed<T>(
         &self,
         server: &ServerRef,
@@ -86,8 +86,8 @@ impl HttpControl {
         })
     }
 
-    /// Sends a request that changes nothing on the server. A server closes a connection that stays silent for a
-    /// few seconds, which may happen before a busy process comes back to it: then the request is sent again,
+    /// Sends a request that changes nothing on the server. A server closes a connection that has been silent
+    /// for a few seconds. A busy process may write to such a connection. The request is then sent again,
     /// once. Fails if the answer has an error status.
     async fn ask(
         &self,
@@ -104,7 +104,7 @@ impl HttpControl {
         }
     }
 
-    /// The answer to a request. Fails if there is none, or if it has an error status.
+    /// The answer to a request. Fails if no answer arrives, or if the answer has an error status.
     async fn accept(
         &self,
         server: &ServerRef,

@@ -113,7 +113,7 @@ pub trait EngineControl: Send + Sync + 'static {
     /// The server's load.
     fn load<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<EngineLoad, ControlError>>;
 
-    /// Aborts the request that was sent with `request_id`, also if the engine has given it another id. It is
+    /// Aborts the request that was sent with `request_id`, even if the engine uses another id for it. It is
     /// not an error if the request has already ended, because engines do not report this.
     fn abort<'a>(
         &'a self,

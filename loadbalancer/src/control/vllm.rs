@@ -4,10 +4,10 @@
 //! - `/health` and `/metrics` need no key.
 //! - An abort names the id that the engine gave the request: the client's id with a prefix and, for
 //!   completions, the prompt's index as a suffix.
-//! - There are two abort calls. One exists only with `--enable-scale-out`, the other one only in development
+//! - There are two abort calls. One call exists only with `--enable-scale-out`, the other only in development
 //!   mode. Both answer "aborted" for ids that they have never seen.
 //! - Calls for pauses and weights exist only in development mode (`VLLM_SERVER_DEV_MODE=1`) and need no key.
-//!   The module `bodies` has their request bodies.
+//!   The module `bodies` builds the bodies of these requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,8 +85,8 @@ impl VllmControl {
 const ABORT_PATHS: [&str; 2] = ["/inference/v1/abort_requests", "/abort_requests"];
 
 /// All ids that the engine may have given to the request of `id`. `id` may be the engine's own id, the id in
-/// the engine's answer (which lacks the prompt's index), or the id that the request was sent with (which
-/// lacks the prefix). The engine ignores ids that it does not know.
+/// the engine's answer, or the id that the request was sent with. The id in the answer lacks the prompt's
+/// index, and the id of the request lacks the prefix. The engine ignores ids that it does not know.
 fn engine_ids(id: &str) -> Vec<String> {
     let mut ids = vec![id.to_owned()];
     if id.starts_with("cmpl-") {

@@ -1,7 +1,7 @@
 //! Adds the servers that a file lists to the fleet, and removes those that the file no longer lists.
 //!
-//! A server that does not answer while it joins delays neither other servers nor the next look at the file.
-//! The file removes no server that was added by a call.
+//! A server that does not answer while it joins delays neither other servers nor the next reading of the
+//! file. The file removes no server that was added by a call.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
@@ -16,7 +16,7 @@ use super::{Membership, MembershipError, NewMember, base_of};
 use crate::server::{AdminState, ServerId};
 use crate::snapshot::ServerSnapshot;
 
-/// Time between two looks at the file.
+/// Time between two readings of the file.
 const FILE_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of servers that join concurrently.
 const JOINS_MAX: usize = 16;
@@ -37,7 +37,7 @@ type Endpoints = BTreeMap<Address, String>;
 type Joined = Result<ServerId, MembershipError>;
 
 fn address_of(url: &str) -> Address {
-    // An invalid URL is refused later, when its server is to join.
+    // An invalid URL is refused later, when its server should join.
     base_of(url).unwrap_or_else(|_| url.to_owned())
 }
 
@@ -138,7 +138,7 @@ impl Followed {
     }
 
     /// Listed servers that are neither in the fleet nor joining. A server that could not join is tried again
-    /// at every look.
+    /// after every reading.
     fn missing(&self, members: &Membership) -> VecDeque<(Address, String)> {
         let fleet = members.balancer.snapshot().servers;
         let there: BTreeSet<Address> = fleet.iter().filter_map(address_of_server).collect();

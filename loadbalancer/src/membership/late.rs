@@ -1,7 +1,7 @@
-//! Lets servers join that did not answer when the fleet was opened.
+//! Adds servers that did not answer when the fleet was opened.
 //!
-//! Each server is asked by itself until it has joined, so a silent server delays no other. After that it is a
-//! member like any other: a server that an operator removes does not come back.
+//! Each server is asked separately until it has joined, so a silent server does not delay the others. After
+//! that it is an ordinary member: if an operator removes it, it is not asked again.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 pub(super) async fn admit(members: &Membership, absent: Vec<NewMember>, end: &CancellationToken) {
     let joining = join_all(absent.into_iter().map(|member| join(members, member)));
-    // It is cancelled when the fleet is closed.
+    // `end` is cancelled when the fleet is closed.
     let _ = end.run_until_cancelled(joining).await;
 }
 
@@ -27,7 +27,7 @@ async fn join(members: &Membership, member: NewMember) {
     let mut was_absent = true;
     loop {
         let error = match members.add(member.clone()).await {
-            // It may have joined by a call or by the fleet's file.
+            // The server may have joined by a call or by the fleet's file.
             Ok(_) | Err(MembershipError::Balancer(BalancerError::DuplicateServer { .. })) => return,
             Err(error) => error,
         };

@@ -2,8 +2,8 @@
 //!
 //! A cached prefix saves the prefill of a prompt, which is not worth a long queue. If the group's server is
 //! nearly full, or has far more load than the others, the next sample goes to the server with the least load,
-//! which becomes the group's server. (Routers that never changed a group's server have been seen to send
-//! requests to a saturated engine until its cache evicted the group's prefixes.)
+//! which becomes the group's server. Routers that never changed a group's server have been observed to send
+//! requests to a saturated engine until its cache evicted the group's prefixes.
 
 use std::collections::{HashMap, VecDeque};
 

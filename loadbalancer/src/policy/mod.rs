@@ -7,11 +7,11 @@
 //! | [`least_work`](crate::Policy::LeastWork) | has the fewest expected tokens outstanding | lengths are known to differ, or other clients use the fleet, too |
 //! | [`group_affinity`](crate::Policy::GroupAffinity) | got the group's previous sample, else has the least load | the default: servers cache prefixes |
 //! | [`weighted`](crate::Policy::Weighted) | decodes a further sample fastest | servers differ in speed |
-//! | [`round_robin`](crate::Policy::RoundRobin), [`random`](crate::Policy::Random) | is next in turn; any server | as a baseline |
+//! | [`round_robin`](crate::Policy::RoundRobin), [`random`](crate::Policy::Random) | is next in turn; is any server | as a baseline |
 //!
 //! `rolldock-bench fleet` measures these policies. A policy reads an array with a few numbers for each
-//! server. The policies that compare servers draw one of several equal ones at random, so that the index of a
-//! server gives no advantage.
+//! server. If several servers are equally good, a policy that compares servers draws one of them at random,
+//! so the index of a server gives no advantage.
 
 mod affinity;
 mod least;
@@ -38,8 +38,8 @@ pub enum Policy {
     PowerOfTwo,
     /// The server with the fewest expected tokens outstanding.
     LeastWork,
-    /// The server that got the group's previous sample. If it is too full, or there is none, the least loaded
-    /// server.
+    /// The server that got the group's previous sample. If that server is too full, or no server got one, the
+    /// least loaded server.
     #[default]
     GroupAffinity,
     /// The server that would decode a further sample fastest.
@@ -95,7 +95,7 @@ pub struct Candidate {
     pub in_use: u32,
     /// Share of the server's places that are taken, plus its load penalty.
     pub load: f32,
-    /// Expected tokens outstanding, those of other clients included. The load penalty raises this number.
+    /// Expected tokens outstanding, including those of other clients. The load penalty raises this number.
     pub work: f32,
     /// Measured tokens a second of a running sample; the fleet's mean before the first measurement. The load
     /// penalty lowers this number.
@@ -105,7 +105,7 @@ pub struct Candidate {
     pub is_live: bool,
 }
 
-/// The request that is to be placed.
+/// A request that needs a server.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
     /// Number of samples.
@@ -128,7 +128,7 @@ impl Ask<'_> {
     }
 }
 
-/// A way to choose a server. The balancer calls it under its lock, so it must not block.
+/// A rule for choosing a server. The balancer calls it under its lock, so it must not block.
 pub trait RoutingPolicy: Send + Debug + 'static {
     /// The index of a server that [fits](Ask::fits) the request; `None` if there is none.
     fn pick(&mut self, ask: &Ask<'_>, servers: &[Candidate], rng: &mut ChaCha8Rng) -> Option<usize>;

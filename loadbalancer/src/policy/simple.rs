@@ -1,5 +1,5 @@
-//! Policies that do not compare all servers. They choose each in turn, any at random, or the less loaded of
-//! two.
+//! Policies that do not compare all servers. They choose each server in turn, a random server, or the less
+//! loaded of two random servers.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;

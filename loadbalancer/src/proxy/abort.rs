@@ -1,10 +1,10 @@
 //! Sends the aborts that clients ask for. An abort goes to every server, since the proxy does not know which
-//! one has the request.
+//! server runs the request.
 //!
 //! One task of a proxy sends all aborts over the control connections, where they never wait behind requests
 //! that generate. An abort within 10 ms of its request is usually lost, although the engine answers
 //! "aborted". Every abort is therefore sent several times, which does no harm: engines ignore unknown ids.
-//! The client gets the result of the first time.
+//! The client gets the result of the first sending.
 //!
 //! # Invariants
 //! At most [`ASKED_MAX`] clients wait for a batch, and at most [`BATCHES_MAX`] batches of ids are being sent,
@@ -31,7 +31,8 @@ const BATCHES_MAX: usize = 32;
 /// Maximum number of clients whose aborts are sent in one batch.
 const CLIENTS_PER_BATCH_MAX: usize = 1024;
 const SERVERS_AT_A_TIME: usize = 32;
-/// Time limit of one call. A silent server delays the next round of aborts to the others by this at most.
+/// Time limit of one call. A silent server delays the next round of aborts to the others by at most this
+/// time.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
 /// The result of sending an abort for the first time.
@@ -63,8 +64,8 @@ pub struct Aborter {
     asked: mpsc::Receiver<Asked>,
 }
 
-/// Makes the part that takes aborts and the part that sends them. `api_key` is the key that `control` sends
-/// to the servers. If there is one, clients have to send it, too.
+/// Returns the handle that takes aborts and the object that sends them. `api_key` is the key that `control`
+/// sends to the servers. If it is set, clients have to send it, too.
 pub fn aborts(
     balancer: LoadBalancer,
     control: Arc<dyn EngineControl>,
@@ -105,7 +106,7 @@ impl Aborter {
                 Some(()) = sending.next() => {}
                 taken = self.asked.recv_many(&mut batch, CLIENTS_PER_BATCH_MAX), if sending.len() < BATCHES_MAX => {
                     if taken == 0 {
-                        // All senders are gone.
+                        // All senders have been dropped.
                         while sending.next().await.is_some() {}
                         return;
                     }
@@ -156,7 +157,7 @@ async fn send(control: Arc<dyn EngineControl>, mut servers: Vec<ServerRef>, batc
         told.unsupported = unsupported.len();
         servers.retain(|server| !unsupported.contains(&server.name));
         for client in clients.drain(..) {
-            // The client may have gone away.
+            // The client may have disconnected.
             let _ = client.send(told);
         }
     }

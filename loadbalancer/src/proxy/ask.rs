@@ -1,4 +1,4 @@
-//! Reads from a request what routing needs: its samples, its tokens and its group.
+//! Reads the facts that routing needs from a request: its samples, its tokens and its group.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ impl Demand {
     /// refuse it.
     pub(super) fn of(head: &Parts, body: &[u8], counts_tokens: bool) -> Self {
         let group = head.headers.get(GROUP_HEADER).map(|group| xxh3_64(group.as_bytes()));
-        // Nearly every request leaves `n` out, and so asks for one sample. Its body is not parsed.
+        // Nearly every request omits `n` and therefore asks for one sample. Its body is not parsed.
         if !counts_tokens && memmem::find(body, b"\"n\"").is_none() && !may_have_prompts(body) {
             return Self { samples: 1, expected_tokens: 0, group };
         }
@@ -114,7 +114,7 @@ impl<'de> Deserialize<'de> for Params {
     }
 }
 
-/// A number in one of the forms that engines accept. It may be in a string or have a fraction of zero
+/// A number in one of the forms that engines accept: it may be in a string, or have a fraction of zero
 /// (`3.0`).
 struct Count(Option<u32>);
 
@@ -155,8 +155,8 @@ impl<'de> Deserialize<'de> for Count {
     }
 }
 
-/// The number of prompts. A text is one prompt, and so is a list of tokens; a list of texts or of token lists
-/// has one prompt for each element.
+/// The number of prompts. A text or a list of tokens is one prompt. A list of texts or of token lists has one
+/// prompt for each element.
 struct Prompts(u32);
 
 impl<'de> Deserialize<'de> for Prompts {
@@ -234,7 +234,8 @@ struct AbortBody {
     request_ids: Vec<String>,
 }
 
-/// The ids of the requests to abort; `None` if the body has none. An engine would then abort all requests.
+/// The ids of the requests to abort; `None` if the body names no requests. An engine would abort all its
+/// requests in that case.
 pub(super) fn request_ids(body: &[u8]) -> Option<Vec<String>> {
     let AbortBody { request_ids } = serde_json::from_slice(body).ok()?;
     (!request_ids.is_empty()).then_some(request_ids)

@@ -29,7 +29,7 @@ pub(super) async fn whole<'a>(
     match timed.bound(collect(body, bytes_max, shared.buffered.hold())).await {
         Ok(collected) => collected,
         Err(Over) => {
-            let message = format!("the body has not come within {} s", limit.as_secs_f64());
+            let message = format!("the body has not arrived within {} s", limit.as_secs_f64());
             Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "timeout", message))
         }
     }
@@ -40,7 +40,7 @@ async fn collect(
     bytes_max: usize,
     mut held: Held<'_>,
 ) -> Result<(Bytes, Held<'_>), Refusal> {
-    // A body nearly always comes in one piece. Such a body is not copied.
+    // A body nearly always arrives in one piece. Such a body is not copied.
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     let mut length = 0;

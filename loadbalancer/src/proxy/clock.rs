@@ -1,8 +1,8 @@
 //! The time limits of requests. Each connection has one alarm that watches them.
 //!
-//! Nearly all requests end before their limit, so a timer for every request would be set and cancelled for
-//! nothing. Instead, a request only stores its limit. The connection's alarm is set to the earliest limit
-//! that it has seen. When the alarm goes off, it compares the time with the present limit.
+//! Nearly all requests end before their limit, so a timer for every request would be wasted work. Instead, a
+//! request only stores its limit. The connection's alarm is set to the earliest limit that it has seen. When
+//! the alarm goes off, it compares the time with the present limit.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};

@@ -18,8 +18,8 @@ use crate::server::{ServerId, ServerState};
 use crate::{BalancerError, Permit, PermitRequest};
 
 impl Worker {
-    /// Sends a request to the server that a permit names. If the server cannot have begun with the request,
-    /// it is sent again with a new permit.
+    /// Sends a request to the server that a permit names. If the attempt fails before the server can have
+    /// begun with the request, the request is sent again with a new permit.
     ///
     /// Cancel-safe: the connection to the engine is closed, and the permit is returned.
     pub(super) async fn forward(
@@ -53,7 +53,8 @@ impl Worker {
                 sent = self.upstreams.send(&permit, &head, &bytes) => sent,
                 () = permit.revoked() => Err(Failure::lost("the server was lost")),
                 () = timed.over() => {
-                    // The future that sends has been dropped, which closes the connection: the engine stops.
+                    // The future that sends the request has been dropped. This closes the connection, and the
+                    // engine stops.
                     permit.finish(Outcome::Fault);
                     return Err(self.late("answer"));
                 }
@@ -75,8 +76,8 @@ impl Worker {
                     permit.finish(outcome);
                 }
                 Err(failure) if failure.is_ours => {
-                    // The permit is returned without a verdict on the server. Another server could not be
-                    // reached either.
+                    // The permit is returned without blame for the server. Other servers could not be reached
+                    // either.
                     metrics::counter!("rolldock_proxy_exhausted_total").increment(1);
                     return Err(Refusal::overloaded(failure.to_string()));
                 }
@@ -94,7 +95,7 @@ impl Worker {
         }
     }
 
-    /// Whether a request that no server has begun with may be sent once more: another server has to be
+    /// Whether a request that no server has begun with may be sent once more. Another server has to be
     /// active, and the limit of attempts and the budget of replays must allow it. Takes the replay from the
     /// budget.
     fn may_replay(&self, failed_on: &[ServerId]) -> bool {
@@ -127,7 +128,7 @@ impl Worker {
         let balancer = &self.shared.balancer;
         let deadline = Instant::now() + self.shared.config.permit_wait;
         // A request with more samples than the largest server has places gets a whole server. The engine
-        // decides whether it takes that many.
+        // decides whether it accepts so many samples.
         let mut weight = match demand.samples {
             1 => 1,
             samples => samples.min(balancer.largest_capacity()).max(1),

@@ -1,8 +1,8 @@
-//! The counters of the proxy, through the `metrics` facade.
+//! The counters of the proxy, reported through the `metrics` facade.
 
 use metrics::counter;
 
-/// Lets the counters begin at 0 when the proxy does, so that there is a rate from the first event on.
+/// Sets the counters to 0 when the proxy starts, so a rate exists from the first event on.
 pub(super) fn begin_counters() {
     counter!("rolldock_proxy_replays_total").increment(0);
     counter!("rolldock_proxy_replays_refused_total").increment(0);

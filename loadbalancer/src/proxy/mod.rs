@@ -1,8 +1,8 @@
-//! The balancer as a server of its own. Clients use it like a single engine.
+//! The balancer as an HTTP server. Clients use it like a single engine.
 //!
 //! ```text
 //!   client ---> serve ---> permit of a server ---> its connection ---> engine
-//!          <--- the engine's answer, byte for byte, as it comes <-----
+//!          <--- the engine's answer, byte for byte, as it arrives <--
 //! ```
 //!
 //! Each thread has a runtime and connections of its own. One task drives both sides of a request, so an
@@ -11,13 +11,14 @@
 //!
 //! # Invariants
 //! - A permit is held for as long as the engine works: until the last byte has been passed on, or the client
-//!   is gone. When a client goes away, the proxy closes the connection to the engine, which then stops.
+//!   has disconnected. When a client disconnects, the proxy closes the connection to the engine, which then
+//!   stops.
 //! - Every request has a deadline ([`ProxyConfig::request_timeout`]), and an answer that makes no progress is
 //!   cut off ([`ProxyConfig::idle_timeout`]). The times to read a body, and to write to a client that does
 //!   not read, are bounded, too.
 //! - A request is sent again only if no server can have begun with it: it was not sent, or it was refused
-//!   with 503 or 429. It is sent at most [`ProxyConfig::attempts_max`] times, each time to another server if
-//!   one may be asked. Replays are at most a tenth of all requests, plus a fixed number.
+//!   with 503 or 429. It is sent at most [`ProxyConfig::attempts_max`] times, if possible each time to
+//!   another server. Replays are at most a tenth of all requests, plus a fixed number.
 //! - If this machine lacks the resources for a connection, the client's request is refused. The failure does
 //!   not count against the server.
 //! - An engine's answer to a wrong request is passed on and does not count against the engine.
@@ -100,12 +101,13 @@ pub struct ProxyConfig {
     pub read_timeout: Duration,
     /// Longest total time of a request, from its head to the last byte of its answer.
     pub request_timeout: Duration,
-    /// Longest time in which a begun answer makes no progress: no byte comes from the engine, or the client
-    /// takes none.
+    /// Longest time in which an answer that has begun makes no progress: the engine sends no byte, or the
+    /// client reads none.
     pub idle_timeout: Duration,
     /// Longest time for running requests to finish when the proxy ends.
     pub drain: Duration,
-    /// The connections of clients. One that has sent a request counts as authenticated: there are no tokens.
+    /// The connections of clients. The proxy has no tokens, so a connection that has sent a request counts as
+    /// authenticated.
     pub connections: Connections,
     /// Whether the proxy reads the token limits of requests, for policies that count expected tokens.
     pub counts_tokens: bool,
@@ -136,7 +138,7 @@ impl Default for ProxyConfig {
     }
 }
 
-/// What the threads of a proxy share.
+/// The data that the threads of a proxy share.
 struct Shared {
     balancer: LoadBalancer,
     config: ProxyConfig,
@@ -222,7 +224,7 @@ async fn converse(worker: Rc<Worker>, socket: Socket, mut ticket: Ticket, end: C
     };
     let mut connection = pin!(http1::Builder::new().serve_connection(TokioIo::new(socket), service));
     {
-        // An error only means that the client has gone away.
+        // An error only means that the client has disconnected.
         let mut in_time =
             poll_fn(|context| poll_in_time(connection.as_mut(), &mut ticket, &mut alarm, &clock, context));
         tokio::select! {
@@ -235,8 +237,8 @@ async fn converse(worker: Rc<Worker>, socket: Socket, mut ticket: Ticket, end: C
     poll_fn(|context| poll_in_time(connection.as_mut(), &mut ticket, &mut alarm, &clock, context)).await;
 }
 
-/// Drives a connection until it ends or has to be closed. If the time of its request is over and the client
-/// does not read the refusal, completes as well.
+/// Drives a connection until it ends or has to be closed. Also completes if the time of its request is over
+/// and the client does not read the refusal.
 fn poll_in_time<Connection: Future>(
     mut connection: std::pin::Pin<&mut Connection>,
     ticket: &mut Ticket,
@@ -291,7 +293,7 @@ impl Worker {
         Ok(response)
     }
 
-    /// Sends an abort to every server, since the proxy does not know which one has the requests. Servers
+    /// Sends an abort to every server, since the proxy does not know which server has the requests. Servers
     /// ignore unknown ids.
     async fn abort(&self, request: Request<Incoming>, timed: &Timed) -> Result<Response<Reply>, Refusal> {
         let shared = &self.shared;

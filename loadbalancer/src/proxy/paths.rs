@@ -1,12 +1,12 @@
-//! Which requests are passed on, by method and path.
+//! Decides by method and path which requests are passed on.
 //!
 //! Engines have many calls that are not for clients, and every version adds more. Such calls stop an engine,
-//! change its weights or run code in its workers, mostly without a key. Operators do not make them through
-//! this port. The lists in this module therefore name the calls that are allowed.
+//! change its weights or run code in its workers, mostly without a key. Operators make them through other
+//! ports. This module therefore lists the calls that are allowed.
 
 use hyper::Method;
 
-/// Who answers a request, and how.
+/// The party that answers a request, and how it answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
     /// The proxy, about its health.

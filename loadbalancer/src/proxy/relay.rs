@@ -23,7 +23,7 @@ use crate::outcome::Outcome;
 pub(super) enum Reply {
     /// An answer of the proxy itself, or a small one that was read whole.
     Whole(Option<Bytes>),
-    /// An engine's answer, passed on as it comes.
+    /// An engine's answer, passed on as it arrives.
     Relayed(Box<Relayed>),
 }
 
@@ -55,7 +55,7 @@ impl From<Infallible> for CutOff {
     }
 }
 
-/// What the proxy reads from an answer while it passes the answer on.
+/// The data that the proxy extracts from an answer while it passes the answer on.
 enum Reading {
     /// The number of tokens of a good answer.
     Tokens(TokenCount),
@@ -101,7 +101,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Starts the idle time again, since bytes have come or are about to come.
+    /// Starts the idle time again, since bytes have arrived or are about to arrive.
     fn renew(&self) {
         self.timed.until((Instant::now() + self.idle).min(self.deadline));
     }
@@ -135,7 +135,7 @@ pub(super) struct Relayed {
 }
 
 impl Relayed {
-    /// The answer to the client: the engine's head, and its body as it comes.
+    /// The answer to the client: the engine's head, and its body as it arrives.
     pub(super) fn response(
         answer: upstream::Begun,
         permit: Permit,
@@ -180,7 +180,7 @@ impl Relayed {
         if self.patience.timed.is_over() {
             return Poll::Ready(Some(Err(self.patience.cut_off())));
         }
-        // The monitor finds a server that stalls in the middle of an answer, and ends its life.
+        // If a server stalls in the middle of an answer, the monitor notices this and ends the server's life.
         let Some(permit) = &self.permit else { return Poll::Pending };
         let revoked = self.revoked.get_or_insert_with(|| Box::pin(permit.revoked_owned()));
         revoked.poll_unpin(context).map(|()| Some(Err(CutOff::fault("the server was lost"))))

@@ -36,7 +36,7 @@ struct Seen {
     running: Mutex<HashMap<String, (Instant, CancellationToken)>>,
 }
 
-/// Longest time of a test, on a busy machine.
+/// Longest time of a test on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Time in which an engine does not know a new request yet. An abort within this time is lost.
@@ -262,7 +262,7 @@ async fn a_client_that_goes_away_ends_the_engines_work_and_returns_the_permit() 
             tokio::time::timeout(Duration::from_millis(100), proxy.ask(json!({ "say": "hang", "n": 3 })));
         assert!(asking.await.is_err());
         until(|| engine.seen.gone.load(Ordering::Relaxed) == 1 && proxy.in_use() == 0).await;
-        // The client goes away in the middle of an answer, too.
+        // The client also disconnects in the middle of an answer.
         let mut stream = proxy.ask(json!({ "say": "stall" })).await;
         assert!(stream.chunk().await.unwrap().is_some());
         assert_eq!(proxy.in_use(), 1);
@@ -284,7 +284,7 @@ async fn an_abort_is_not_lost_in_the_proxy() {
         let aborting = async {
             let is_there = |engine: &Engine| engine.seen.running.lock().contains_key("cmpl-a-0");
             until(|| engines.iter().any(is_there)).await;
-            // The abort comes too early for the engine, and it has the id that the engine gave the client.
+            // The abort arrives too early for the engine. It names the id that the engine gave the client.
             proxy.post("/abort_requests", "{\"request_ids\":[\"cmpl-a\",\"b\"]}").await
         };
         let (ended, told) = tokio::join!(asking, aborting);

@@ -1,5 +1,5 @@
-//! Reads from forwarded answers the number of tokens, and whether the engine has caused an error. The bytes
-//! are searched and not parsed. Only the end of the last piece is kept, for matches that span two pieces.
+//! Reads the number of tokens from forwarded answers, and whether the engine has caused an error. The bytes
+//! are searched, not parsed. Only the end of the last piece is kept, for matches that span two pieces.
 
 use memchr::memmem;
 

@@ -110,7 +110,7 @@ impl Wire {
         self.connection.is_some() && matches!(self.sender.poll_ready(context), Poll::Ready(Ok(())))
     }
 
-    /// Reads the whole body of an answer that came on this connection.
+    /// Reads the whole body of an answer that arrives on this connection.
     pub(super) async fn whole(mut self, body: Limited<Incoming>) -> Result<Bytes, Failure> {
         let mut collecting = std::pin::pin!(body.collect());
         let whole = poll_fn(|context| {
@@ -253,7 +253,7 @@ impl Upstreams {
                     let (head, body) = response.into_parts();
                     return Ok(Begun { head, body, wire });
                 }
-                // The server had closed the idle connection; another one is tried.
+                // The server had closed the idle connection. Another connection is tried.
                 Err(failure) if failure.is_unsent && was_used => {}
                 Err(failure) => return Err(failure),
             }

@@ -1,4 +1,4 @@
-//! What an updater remembers: the announcements, which server has which weights, which engines have to be
+//! The memory of an updater: the announcements, which server has which weights, which engines have to be
 //! resumed, and the jobs that callers have asked for. No function in here waits.
 
 use std::collections::BTreeMap;
@@ -26,12 +26,12 @@ pub(super) struct Loaded {
     pub(super) version: u64,
     pub(super) is_reset: bool,
     pub(super) is_labelled: bool,
-    /// Whether the server can tell the name of its weights. A server without names for weights counts as
-    /// labelled, and cannot.
+    /// Whether the server can report the name of its weights. A server without names for weights counts as
+    /// labelled, but cannot report a name.
     pub(super) is_named: bool,
 }
 
-/// What is known of a server.
+/// The updater's knowledge of one server.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Known {
     pub(super) has: Option<Loaded>,
@@ -42,7 +42,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// The version that this life of the server has loaded, and which later phases are done.
+    /// The state of `version` on this life of the server; `None` if the life has not loaded the version.
     pub(super) fn has(&self, epoch: Epoch, version: u64) -> Option<Loaded> {
         self.has.filter(|has| has.epoch == epoch && has.version == version)
     }
@@ -108,10 +108,11 @@ impl Servers {
 pub(super) enum Job {
     /// Give the fleet the announced weights.
     Update(Announcement, Vec<oneshot::Sender<UpdateReport>>),
-    /// Resume engines that are left paused. The token is cancelled when an announcement comes, which is more
-    /// urgent.
+    /// Resume engines that are left paused. The token is cancelled when an announcement arrives, because an
+    /// announcement is more urgent.
     Recover(Vec<oneshot::Sender<Vec<ServerRef>>>, CancellationToken),
-    /// Give the current weights to servers that lack them. The token is cancelled when an announcement comes.
+    /// Give the current weights to servers that lack them. The token is cancelled when an announcement
+    /// arrives.
     CatchUp(Vec<oneshot::Sender<Vec<ServerUpdate>>>, CancellationToken),
 }
 
@@ -125,20 +126,20 @@ pub(super) struct Book {
     next: Option<(Announcement, Vec<oneshot::Sender<UpdateReport>>)>,
     recoveries: Vec<oneshot::Sender<Vec<ServerRef>>>,
     catch_ups: Vec<oneshot::Sender<Vec<ServerUpdate>>>,
-    /// Cancelled when an announcement comes, so that the running job gives way to it.
+    /// Cancelled when an announcement arrives, so that the running job ends early.
     yields: Option<CancellationToken>,
     /// Whether the task runs.
     pub(super) is_working: bool,
 }
 
 impl Book {
-    /// Queues an announcement. Of several queued ones only the newest stays.
+    /// Queues an announcement. It replaces an older announcement in the queue.
     pub(super) fn announce(&mut self, announcement: Announcement, reply: oneshot::Sender<UpdateReport>) {
         let version = announcement.version;
         let superseded = |version, by| UpdateReport::without_work(version, UpdateOutcome::Superseded { by });
         let newest = self.newest();
         if newest.is_some_and(|newest| version < newest) {
-            // The caller may have gone.
+            // The caller may have stopped waiting.
             let _ = reply.send(superseded(version, newest.unwrap_or(version)));
             return;
         }
@@ -152,7 +153,7 @@ impl Book {
             }
             None => {}
         }
-        // Each caller waits for one reply, so that the number of callers bounds the list.
+        // Each caller waits for one reply, so the number of callers bounds the list.
         replies.retain(|reply| !reply.is_closed());
         self.next = Some((announcement, replies));
         if let Some(token) = &self.yields {
@@ -160,8 +161,7 @@ impl Book {
         }
     }
 
-    /// Makes an announcement the current one. If its label is a new one, every server has to be labelled
-    /// again.
+    /// Makes an announcement the current one. If the label is new, every server has to be labelled again.
     pub(super) fn begin(&mut self, announcement: &Arc<Announcement>) {
         let former = self.current.replace(Arc::clone(announcement));
         if former.is_some_and(|former| former.label != announcement.label) {
@@ -169,8 +169,8 @@ impl Book {
         }
     }
 
-    /// Makes an announcement the current one without a job for it. Returns false, and does nothing, if a
-    /// newer one is known.
+    /// Makes an announcement the current one, but queues no job for it. Returns false and does nothing if a
+    /// newer announcement is known.
     pub(super) fn adopt(&mut self, announcement: &Arc<Announcement>) -> bool {
         let is_newest = self.newest().is_none_or(|newest| newest <= announcement.version);
         if is_newest {
@@ -194,7 +194,7 @@ impl Book {
         self.catch_ups.push(reply);
     }
 
-    /// Takes the most urgent job. If there is none, the task counts as ended from this moment on.
+    /// Takes the most urgent job. If there is no job, the task counts as ended from now on.
     pub(super) fn take(&mut self, end: &CancellationToken) -> Option<Job> {
         self.yields = None;
         if let Some((announcement, replies)) = self.next.take() {

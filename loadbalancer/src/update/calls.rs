@@ -12,12 +12,12 @@ use super::{Announcement, Reload};
 use crate::PauseMode;
 use crate::control::{ControlError, EngineControl};
 
-/// How a call went.
+/// The outcome of a call.
 #[derive(Clone)]
 pub(super) enum Attempt {
-    /// It was not made, for this reason.
+    /// The call was not made, for this reason.
     NotMade(String),
-    /// It was not answered in time, or it was given up: its effect is unknown.
+    /// The call was not answered in time, or it was given up. Its effect is unknown.
     Unanswered(String),
     /// The server answered.
     Answered(Result<(), ControlError>),
@@ -26,7 +26,7 @@ pub(super) enum Attempt {
 /// A call to one server.
 pub(super) type Call = BoxFuture<'static, Result<(), ControlError>>;
 
-/// The time that a phase has.
+/// The time limits of a phase.
 #[derive(Clone, Copy)]
 pub(super) struct Until {
     pub(super) began: Instant,
@@ -46,7 +46,7 @@ pub(super) async fn attempt(
     }
     let seconds = limit.as_secs_f64();
     if Instant::now() >= until.ends {
-        return Attempt::NotMade(format!("its turn did not come within {seconds} s"));
+        return Attempt::NotMade(format!("it was not called within {seconds} s"));
     }
     match token.run_until_cancelled(tokio::time::timeout_at(until.ends, call)).await {
         Some(Ok(answer)) => Attempt::Answered(answer),
@@ -93,18 +93,21 @@ pub(super) fn transfer(
             }
             control.finish_weight_update(server, Some(&*announcement.label)).await
         };
-        // The transfer has begun: if the server does not offer this call, the transfer has failed half-way.
+        // The transfer has begun. If the server does not offer this call, the transfer has failed half-way.
         received.await.map_err(|error| match error {
-            ControlError::Unsupported { server, what } => {
-                ControlError::Failed { server, what, reason: "it does not offer this".to_owned() }
-            }
+            ControlError::Unsupported { server, what } => ControlError::Failed {
+                server,
+                what,
+                reason: "the server does not offer this call".to_owned(),
+            },
             other => other,
         })
     }
     .boxed()
 }
 
-/// Empties the server's prefix cache; while requests run there, they are computed again.
+/// Empties the server's prefix cache. If `is_running`, the cache blocks of running requests are computed
+/// again.
 pub(super) fn reset(control: Arc<dyn EngineControl>, target: Target, is_running: bool) -> Call {
     async move {
         match is_running {

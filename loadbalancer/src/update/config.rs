@@ -11,20 +11,20 @@ use serde_json::{Map, Value};
 use super::{Announcement, Phase};
 use crate::PauseMode;
 
-/// Longest deadline in seconds: control gives up after an hour in any case.
+/// Longest deadline in seconds. Control calls give up after an hour in any case.
 const DEADLINE_SECONDS_MAX: f64 = 3600.0;
 
 /// Why an updater cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UpdateError {
-    /// A key of [`UpdateConfig`] has a value that makes no sense.
+    /// A key of [`UpdateConfig`] has a value that is not allowed.
     #[error("{key}: expected {expected}, found {found}")]
     Config {
         /// The key as it is written.
         key: String,
-        /// What it may be set to.
+        /// The values that are allowed.
         expected: &'static str,
-        /// What it is set to.
+        /// The value in the configuration.
         found: String,
     },
     /// The HTTP client for the user's hook did not start.
@@ -42,8 +42,8 @@ pub enum UpdateError {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UpdateMethod {
-    /// The trainer updates the servers by itself. They are only told the name of their weights, if they offer
-    /// that.
+    /// The trainer updates the servers by itself. A server is only told the name of its weights, if it offers
+    /// this call.
     #[default]
     None,
     /// Each server loads the weights from the announced path.
@@ -54,7 +54,8 @@ pub enum UpdateMethod {
     /// A program is run once for all servers. It gets `ROLLDOCK_VERSION`, `ROLLDOCK_PATH` (unless none was
     /// announced) and `ROLLDOCK_SERVERS` (URLs with spaces between) in its environment.
     Command(Vec<String>),
-    /// `{version, label, path, payload, servers}` is posted to this URL, once for all servers.
+    /// A JSON object with `version`, `label`, `path`, `payload` and `servers` is posted to this URL, once for
+    /// all servers.
     Http(String),
 }
 
@@ -130,13 +131,13 @@ impl<'de> Deserialize<'de> for UpdateMethod {
 pub struct Deadlines {
     /// Pausing the engines. With `pause = "wait"` it has to be longer than the longest answer.
     pub pause: f64,
-    /// Giving the weights to the servers.
+    /// Passing the weights to the servers.
     pub update: f64,
     /// Resetting the prefix caches.
     pub reset: f64,
     /// Naming the weights.
     pub label: f64,
-    /// Resuming the engines. An engine that has not answered by then is asked again at every look.
+    /// Resuming the engines. An engine that has not answered by then is asked again later.
     pub resume: f64,
 }
 
@@ -169,17 +170,17 @@ impl Deadlines {
 pub struct UpdateConfig {
     /// How the servers get their weights.
     pub method: UpdateMethod,
-    /// How the engines are paused during an update; they are not paused if absent.
+    /// How the engines are paused during an update. If absent, they are not paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pause: Option<PauseMode>,
-    /// Whether cache blocks that the old weights computed are dropped.
+    /// Whether prefix cache blocks that the old weights computed are dropped.
     pub reset_prefix_cache: bool,
     /// The longest time of each phase.
     pub deadlines: Deadlines,
-    /// Servers that are called at a time. A transfer calls all at once, since its servers wait for each
-    /// other.
+    /// Number of servers that are called concurrently. A transfer calls all servers together, since they wait
+    /// for each other.
     pub concurrency: usize,
-    /// Time between two looks for servers that lack the weights, in seconds.
+    /// Time between two searches for servers that lack the weights, in seconds.
     pub interval: f64,
 }
 
@@ -197,7 +198,7 @@ impl Default for UpdateConfig {
 }
 
 impl UpdateConfig {
-    /// Checks every field; the error names the first one that makes no sense.
+    /// Checks every field. The error names the first field whose value is not allowed.
     pub fn check(&self) -> Result<(), UpdateError> {
         let refuse = |key: &str, expected, found: String| {
             Err(UpdateError::Config { key: key.to_owned(), expected, found })
@@ -230,7 +231,8 @@ impl UpdateConfig {
         }
     }
 
-    /// Whether the updater gives weights, so that a server that begins a life lacks the announced ones.
+    /// Whether the updater passes weights to servers. If so, a server that begins a life lacks the announced
+    /// weights.
     pub(super) fn gives_weights(&self) -> bool {
         self.method != UpdateMethod::None
     }
@@ -240,7 +242,7 @@ impl UpdateConfig {
         match (&self.method, &announcement.path) {
             // Only the trainer knows which weights a server has at the beginning of a life.
             (UpdateMethod::None, _) => None,
-            // The trainer sends to all servers at once and cannot repeat that for one of them.
+            // The trainer sends to all servers together, and cannot repeat this for one of them.
             (UpdateMethod::Transfer, Some(_)) => Some(UpdateMethod::Reload(Reload::default())),
             (UpdateMethod::Transfer, None) => None,
             (method, _) => Some(method.clone()),
@@ -251,7 +253,7 @@ impl UpdateConfig {
         Duration::from_secs_f64(self.interval.clamp(0.001, DEADLINE_SECONDS_MAX))
     }
 
-    /// Servers that are called at a time in a phase.
+    /// Number of servers that are called concurrently in a phase.
     pub(super) fn concurrency_in(&self, phase: Phase) -> usize {
         match (&self.method, phase) {
             (UpdateMethod::Transfer, Phase::Update) => usize::MAX,

@@ -1,4 +1,4 @@
-//! The user's hook, which updates all servers at once: a program, or a URL.
+//! The user's hook, a program or a URL that updates all servers in one call.
 
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::{Announcement, UpdateError};
 use crate::ServerRef;
 use crate::control::http::{error_text, reason_of};
 
-/// Bytes of a failed program's standard error that are kept, from its end.
+/// Number of bytes that are kept from the end of a failed program's standard error.
 const STDERR_BYTES_MAX: usize = 500;
 /// How long the rest of the standard error is read after the program's end. A process that the program left
-/// behind may keep the pipe open for ever.
+/// behind may keep the pipe open forever.
 const STDERR_WAIT: Duration = Duration::from_millis(100);
 
 /// An HTTP client without a deadline, since the phase has one.
@@ -24,7 +24,7 @@ pub(super) fn client() -> Result<Client, UpdateError> {
     Client::builder().no_proxy().build().map_err(|error| UpdateError::Client { reason: reason_of(&error) })
 }
 
-/// The servers' URLs; the names of servers that have none.
+/// The servers' URLs. A server without a URL is listed by its name.
 fn addresses(servers: &[ServerRef]) -> Vec<&str> {
     servers.iter().map(|server| server.url.as_deref().unwrap_or(&server.name)).collect()
 }
@@ -52,8 +52,8 @@ pub(super) async fn post(
     Err(format!("{url} answered with status {status}{}", error_text(response).await))
 }
 
-/// Kills a program and all processes that it has started when it is dropped. Once the program has been waited
-/// for, another process may get its number, so `leader` is cleared then.
+/// Kills a program and all processes that it has started when this value is dropped. After the program has
+/// been waited for, another process may get its process id, so `leader` is cleared then.
 struct Group {
     leader: Option<Pid>,
 }
@@ -123,7 +123,7 @@ async fn watch(child: &mut Child, group: &mut Group) -> (std::io::Result<ExitSta
     (ended, message)
 }
 
-/// Reads the standard error and keeps its end.
+/// Reads the standard error, and keeps its last bytes.
 async fn listen(mut stderr: impl AsyncRead + Unpin, last: &mut Vec<u8>) {
     let mut piece = [0_u8; 4096];
     while let Ok(length @ 1..) = stderr.read(&mut piece).await {

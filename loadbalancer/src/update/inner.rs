@@ -1,5 +1,5 @@
-//! What the clones of an updater and its task share: the book, and the debt of resuming each engine that was
-//! paused.
+//! The data that the clones of an updater and its task share: the book, and the list of engines that have to
+//! be resumed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ const RESUME_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest such pause.
 const RESUME_PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// What an updater's clones and its task share.
+/// The data that an updater's clones and its task share.
 pub(super) struct Inner {
     pub(super) balancer: LoadBalancer,
     pub(super) control: Arc<dyn EngineControl>,
@@ -39,10 +39,10 @@ pub(super) struct Inner {
 
 impl Inner {
     /// Resumes an engine and lets its server take permits again. Repeats the call until it succeeds, the
-    /// server is lost, `until` has come, or the token is cancelled.
+    /// server is lost, `until` is reached, or the token is cancelled.
     ///
-    /// A round passes no token: only an engine that has to be resumed gets the call. A recovery passes its
-    /// token, because it has found the engine paused.
+    /// A round passes no token, because it only resumes engines that have to be resumed. A recovery passes
+    /// its token, because it has found the engine paused.
     pub(super) async fn resume(
         &self,
         target: &Target,
@@ -58,15 +58,15 @@ impl Inner {
         }
         let call_until = || until.min(Instant::now() + CALL_MAX);
         if needs_abort {
-            // The permits of its requests are revoked, so even if this call fails no caller reads their
-            // answers.
+            // The permits of the engine's requests are revoked. Even if this call fails, no caller reads
+            // their answers.
             let _ = tokio::time::timeout_at(call_until(), self.control.pause(server, PauseMode::Abort)).await;
         }
         let mut pause = RESUME_PAUSE_MIN;
         loop {
             let asked = tokio::time::timeout_at(call_until(), self.control.resume(server)).await;
             let reason = match asked {
-                // An engine that cannot be resumed has not been paused.
+                // An engine that does not offer resuming has not been paused.
                 Ok(Ok(()) | Err(ControlError::Unsupported { .. })) => {
                     self.book.lock().servers.known(id).is_owed = false;
                     self.balancer.release(id);

@@ -1,4 +1,4 @@
-//! The metrics of weight updates, through the `metrics` facade.
+//! The metrics of weight updates, reported through the `metrics` facade.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use metrics::{counter, gauge, histogram};
 
 use super::{Phase, UpdateOutcome, UpdateReport};
 
-/// Records what updates do. Updates are rare, so the handles are looked up each time.
+/// Records the metrics of updates. Updates are rare, so the handles are looked up each time.
 #[derive(Debug)]
 pub(super) struct UpdateMetrics;
 
 impl UpdateMetrics {
-    /// Lets the counters begin at 0, so that there is a rate from the first event on.
+    /// Sets the counters to 0, so a rate exists from the first event on.
     pub(super) fn new() -> Self {
         for outcome in UpdateOutcome::NAMES {
             counter!("rolldock_weight_updates_total", "outcome" => outcome).increment(0);
@@ -31,7 +31,7 @@ impl UpdateMetrics {
         }
     }
 
-    /// Records the time of a phase over all servers, also while they catch up.
+    /// Records the time of a phase over all servers. Catching up counts, too.
     pub(super) fn phase(&self, phase: Phase, took: Duration) {
         histogram!("rolldock_weight_update_phase_seconds", "phase" => phase.as_str())
             .record(took.as_secs_f64());

@@ -1,27 +1,27 @@
-//! Weight updates of a fleet that goes on working.
+//! Weight updates of a fleet that continues to serve requests.
 //!
 //! The trainer announces a version. The servers are paused, get the weights, empty their prefix caches, are
-//! told the weights' name, and are resumed. Each phase has a deadline over all servers, which are called at
-//! the same time; the failure of one server does not affect the others.
+//! told the name of the weights, and are resumed. Each phase calls the servers concurrently and has one
+//! deadline for all of them. The failure of one server does not affect the others.
 //!
 //! # Invariants
-//! - **An engine that was paused here is resumed**: after a failure of any phase, when the caller has gone,
-//!   when the scope ends. An engine that does not answer takes no permits and is asked again at every look.
-//!   After a crash of this process it is unknown which engines were paused, so that
-//!   [`WeightUpdater::recover`] asks them.
+//! - **An engine that was paused here is resumed**: after a failure of any phase, after the caller has
+//!   stopped waiting, and when the scope ends. An engine that does not answer takes no permits, and is asked
+//!   again at a configured interval. After a crash of this process it is unknown which engines were
+//!   paused, so [`WeightUpdater::recover`] asks them.
 //! - **No server takes a permit with older weights than were announced last.** The balancer itself refuses
-//!   the permit from the moment in which a server comes back or joins, so that the updater need not be quick.
-//!   With [`UpdateMethod::None`] only the trainer knows which server has which weights, and nothing is
-//!   required.
+//!   permits as soon as a server returns or joins, so the updater need not be quick. With
+//!   [`UpdateMethod::None`] only the trainer knows which server has which weights, so no version is required.
 //! - **Every token belongs to a version.** A server that failed before its weights were touched finishes its
-//!   requests with the old ones. A server that failed later has weights of no version: its permits are
+//!   requests with the old weights. A server that failed later may have mixed weights, so its permits are
 //!   revoked before it is resumed.
-//! - **One job at a time.** Of the announcements that come during an update only the newest is carried out,
-//!   after it. Catching up gives way to an announcement.
+//! - **One job at a time.** Of the announcements that arrive during an update, only the newest is carried
+//!   out, after the update. An announcement interrupts catching up.
 //!
 //! # Deliberately absent
-//! Moving weights (the trainer, the engine or the user's hook does), undoing an update (a failed one is
-//! repeated or followed by the next), and the fate of samples that are too old (the rollout decides).
+//! The updater does not move weights: the trainer, the engine or the user's hook does. It does not undo an
+//! update: a failed update is repeated, or followed by the next one. It does not decide about samples that
+//! are too old: the rollout does.
 
 use std::sync::Arc;
 
@@ -62,9 +62,9 @@ impl std::fmt::Debug for WeightUpdater {
 }
 
 impl WeightUpdater {
-    /// An updater of `balancer`'s fleet. It works in tasks of `tracker`. Once `end` is cancelled, no job is
-    /// begun, a running one is cut short, and paused engines are resumed; the owner of the tracker should
-    /// wait for that.
+    /// An updater of `balancer`'s fleet. It works in tasks of `tracker`. Once `end` is cancelled, no further
+    /// job begins, a running job is cut short, and paused engines are resumed. The owner of the tracker
+    /// should wait for this.
     pub fn new(
         balancer: LoadBalancer,
         control: Arc<dyn EngineControl>,
@@ -91,8 +91,7 @@ impl WeightUpdater {
     }
 
     /// Gives the announced weights to every server that is not dead. A server that misses them takes no
-    /// permits until it has them. The last announced version may be announced again, for the servers that
-    /// lack it.
+    /// permits until it has them. The last version may be announced again, for the servers that lack it.
     ///
     /// Cancel-safe: from the first poll on, the update continues without its caller.
     pub async fn update(&self, announcement: Announcement) -> UpdateReport {
@@ -109,12 +108,12 @@ impl WeightUpdater {
         report
     }
 
-    /// Lets servers take permits only with these weights or newer ones from now on. A server that lacks them
-    /// gets them when it [catches up](Self::catch_up). Meant for a run that goes on after a crash, when it is
-    /// unknown how far its servers had come.
+    /// From now on, lets servers take permits only with these weights or newer ones. A server that lacks them
+    /// gets them when it [catches up](Self::catch_up). A run that resumes after a crash calls this function,
+    /// because it does not know which weights its servers have.
     ///
-    /// Returns whether the updater can give the weights again. Where only the trainer could, nothing is
-    /// required, since the servers would wait for ever.
+    /// Returns whether the updater can pass the weights again. If only the trainer can, no version is
+    /// required, since the servers would wait forever.
     pub fn require(&self, announcement: Announcement) -> bool {
         if self.inner.config.method_of_one(&announcement).is_none() {
             return false;
@@ -127,12 +126,12 @@ impl WeightUpdater {
         true
     }
 
-    /// Gives the current weights to servers that lack them: they missed the update, came back after their
-    /// death, or joined. A server that failed lately is skipped for a while, at most a minute. A transfer
-    /// cannot be repeated for one server: the server loads the announced path if there is one, and else waits
-    /// for the next announcement.
+    /// Gives the current weights to servers that lack them: servers that missed the update, returned after
+    /// their death, or joined. A server that failed recently is skipped for at most a minute. A transfer
+    /// cannot be repeated for one server. Such a server loads the announced path if there is one, and
+    /// otherwise waits for the next announcement.
     ///
-    /// Cancel-safe: a job that has begun goes on.
+    /// Cancel-safe: a job that has begun continues.
     pub async fn catch_up(&self) -> Vec<ServerUpdate> {
         let (reply, replied) = oneshot::channel();
         if self.inner.end.is_cancelled() {
@@ -142,14 +141,14 @@ impl WeightUpdater {
         replied.await.unwrap_or_default()
     }
 
-    /// Resumes engines that report a pause which neither this process nor an operator has asked for: a crash
-    /// of this process leaves such engines behind. Resumes also the engines for which an earlier attempt
-    /// failed. Returns the resumed ones.
+    /// Resumes engines that report a pause which neither this process nor an operator has asked for. A crash
+    /// of this process leaves such engines behind. Also resumes the engines for which an earlier attempt
+    /// failed. Returns the resumed engines.
     ///
-    /// Where another program pauses engines (a trainer that does the whole update itself, say), this call
+    /// If another program pauses engines, such as a trainer that does the whole update itself, this call
     /// would undo its pause.
     ///
-    /// Cancel-safe: a job that has begun goes on.
+    /// Cancel-safe: a job that has begun continues.
     pub async fn recover(&self) -> Vec<ServerRef> {
         let (reply, replied) = oneshot::channel();
         if self.inner.end.is_cancelled() {
@@ -159,9 +158,9 @@ impl WeightUpdater {
         replied.await.unwrap_or_default()
     }
 
-    /// Recovers at once and then, until `end`, looks repeatedly for engines that are left paused and servers
-    /// that lack their weights. Unless it is configured to pause engines, it resumes only those that it has
-    /// paused.
+    /// Looks immediately, and then repeatedly until `end`, for engines that are left paused and for servers
+    /// that lack their weights. If the configuration does not pause engines, only looks for servers that lack
+    /// their weights.
     ///
     /// Cancel-safe.
     pub async fn run(self, end: CancellationToken) {

@@ -77,7 +77,7 @@ impl Phase {
     }
 }
 
-/// The phase that an updater is in, for a watchdog.
+/// The phase that an updater is in. Watchdogs read it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpdatePhase {
     /// The phase.

@@ -1,12 +1,12 @@
 //! One update of some servers: pause, update, reset, label, resume.
 //!
-//! A server that fails at a phase skips those that follow, except for the last: an engine that was paused is
-//! resumed, whatever happened. If that fails, too, the engine stays on the list of those that have to be
+//! A server that fails in a phase skips the following phases, except for the last: an engine that was paused
+//! is always resumed. If the resume fails, too, the engine stays on the list of engines that have to be
 //! resumed, and the server stays out of rotation.
 //!
 //! A server that failed after its weights were touched may have half of the new weights. Its permits are
-//! revoked before its engine runs again, so that no caller takes tokens of such weights for tokens of a
-//! version. A server that failed before that has its old weights, and its requests go on.
+//! revoked before its engine runs again, so no caller takes tokens of mixed weights for tokens of a version.
+//! A server that failed earlier has its old weights, and its requests continue.
 //!
 //! No function in here is cancel-safe: the updater's task runs a round to its end.
 
@@ -25,7 +25,7 @@ use crate::control::ControlError;
 use crate::snapshot::ServerSnapshot;
 use crate::{PauseMode, ServerRef};
 
-/// One server of a round, and how far it has come.
+/// One server of a round, and its progress.
 struct Participant {
     target: Target,
     is_loaded: bool,
@@ -66,7 +66,7 @@ pub(super) struct Round {
     inner: Arc<Inner>,
     announcement: Arc<Announcement>,
     method: UpdateMethod,
-    /// Once it is cancelled, no further call is made except for resuming the engines.
+    /// Once this token is cancelled, no further call is made, except for those that resume engines.
     token: CancellationToken,
     participants: Vec<Participant>,
 }
@@ -117,7 +117,8 @@ impl Round {
     }
 
     async fn pause(&mut self, mode: PauseMode) {
-        // This is noted before the first call: an engine may have paused although its answer was lost.
+        // This is noted before the first call, because an engine may have paused although its answer was
+        // lost.
         self.inner.owe(self.participants.iter().map(|participant| participant.target.id));
         let control = Arc::clone(&self.inner.control);
         self.each(Phase::Pause, |_| true, |target| calls::pause(Arc::clone(&control), target, mode)).await;
@@ -128,7 +129,7 @@ impl Round {
         let announcement = Arc::clone(&self.announcement);
         let lacks = |participant: &Participant| !participant.is_loaded;
         match self.method.clone() {
-            // The trainer has given the weights, also to engines that could not be paused here.
+            // The trainer has updated all servers, including engines that could not be paused here.
             UpdateMethod::None => {
                 self.participants.iter_mut().for_each(|participant| participant.is_loaded = true)
             }
@@ -169,7 +170,7 @@ impl Round {
                 }
                 _ => Err("there is no hook".to_owned()),
             };
-            // The hook is no server, so that its error needs a name of its own.
+            // The hook is not a server, so its error needs a separate name.
             done.map_err(|reason| ControlError::Failed { server: "hook".into(), what: "update", reason })
         };
         let outcome = attempt(&self.token, until, self.inner.config.deadlines.of(Phase::Update), call).await;
@@ -184,7 +185,7 @@ impl Round {
             return;
         }
         let control = Arc::clone(&self.inner.control);
-        // Requests that go on after the update hold cache blocks that the old weights computed.
+        // Requests that continue after the update hold cache blocks that the old weights computed.
         let is_running = !matches!(self.inner.config.pause, Some(PauseMode::Abort | PauseMode::Wait));
         let call = |target| calls::reset(Arc::clone(&control), target, is_running);
         self.each(Phase::Reset, |participant| !participant.is_reset, call).await;
@@ -197,7 +198,7 @@ impl Round {
         self.each(Phase::Label, |participant| !participant.is_labelled, call).await;
     }
 
-    /// Calls every server that has not failed and `wants` this phase, and waits for all answers.
+    /// Calls every server that has not failed and that `wants` selects, and waits for all answers.
     async fn each(
         &mut self,
         phase: Phase,

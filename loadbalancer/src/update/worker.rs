@@ -1,8 +1,8 @@
 //! The one task that does the jobs of an updater, one at a time. It runs only while there is a job.
 //!
-//! The task does not belong to a caller: a caller that goes away ends no job, so that every engine that was
+//! The task does not belong to a caller. A caller that stops waiting ends no job, so every engine that was
 //! paused is resumed. When the updater's scope ends, no further job is begun, and all paused engines are
-//! resumed. No function in here is cancel-safe, because none is ever cancelled: a token tells a job to end
+//! resumed. No function in here is cancel-safe, because none is ever cancelled. A token tells a job to end
 //! early.
 
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Drop for Working<'_> {
 }
 
 impl Inner {
-    /// Notes a job in the book, and starts the task unless it runs already.
+    /// Stores a job in the book, and starts the task unless it runs already.
     pub(super) fn submit(self: &Arc<Self>, ask: impl FnOnce(&mut Book)) {
         let is_working = {
             let mut book = self.book.lock();
@@ -52,7 +52,7 @@ impl Inner {
         let mut working = Working { inner: &self, is_over: false };
         loop {
             let job = self.book.lock().take(&self.end);
-            // The callers may have gone, so that sending a reply may fail.
+            // The callers may have stopped waiting, so sending a reply may fail.
             match job {
                 None => break,
                 Some(Job::Update(announcement, replies)) => {
@@ -166,8 +166,8 @@ impl Inner {
         self.round(&announcement, method, token.clone(), may).await
     }
 
-    /// Finds the servers whose process was restarted so fast that the monitor did not see it gone: their
-    /// weights have another name than the announced one.
+    /// Finds the servers whose process was restarted so fast that the monitor did not notice. The weights of
+    /// such a server have another name than the announced one.
     async fn notice_lost_weights(&self, announcement: &Arc<Announcement>, token: &CancellationToken) {
         if !self.config.gives_weights() {
             return;
@@ -207,8 +207,8 @@ impl Inner {
         }
     }
 
-    /// Resumes the engines that are owed it, and engines that are paused although this process has not paused
-    /// them.
+    /// Resumes the engines that have to be resumed, and engines that report a pause although neither this
+    /// process nor an operator has paused them.
     async fn recover(self: &Arc<Self>, token: &CancellationToken) -> Vec<ServerRef> {
         let fleet = self.balancer.snapshot().servers;
         let known = {

@@ -17,7 +17,7 @@ pub struct DatasetConfig {
     pub overlong_prompts: OverlongPrompts,
     /// What happens to rows with the prompt and the answer of an earlier row.
     pub duplicates: Duplicates,
-    /// Whether every epoch has an order of its own.
+    /// Whether every epoch has its own random order.
     pub shuffle: bool,
     /// Seed of the order.
     pub seed: u64,
@@ -42,12 +42,12 @@ pub struct Columns {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OverlongPrompts {
-    /// They are dropped and counted.
+    /// Such prompts are dropped and counted.
     #[default]
     Drop,
-    /// Their first tokens are cut.
+    /// Tokens are cut off at the start of such prompts.
     TruncateLeft,
-    /// Drawing one is an error.
+    /// Drawing such a prompt is an error.
     Error,
 }
 

@@ -1,8 +1,8 @@
 //! Draws prompts from a data set, epoch after epoch, in an order that a seed determines.
 //!
 //! A cursor's state is a [`Position`]. The order of an epoch depends only on the seed and the epoch's number,
-//! so a checkpoint needs nothing else. Prompts are tokenised when they are drawn: a run that ends early does
-//! not tokenise the rest. In memory a cursor holds only the order, four bytes a row.
+//! so a checkpoint needs nothing else. Prompts are tokenised when they are drawn, so a run that ends early
+//! does not tokenise the rest. In memory a cursor holds only the order: four bytes per row.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub struct DatasetCursor {
     rows: Arc<IdentifiedRows>,
     codec: Arc<TextCodec>,
     order: Order,
-    /// The shuffled order and its epoch. It is computed when the epoch's first row is drawn.
+    /// The shuffled order and its epoch. The order is computed when the epoch's first row is drawn.
     shuffled: Option<(u32, Vec<u32>)>,
     epochs: Option<u32>,
     tokens_max: usize,
@@ -69,7 +69,7 @@ impl DatasetCursor {
         Ok(())
     }
 
-    /// Counts from here on: an earlier process has drawn these rows.
+    /// Starts the counters at `drawn`, the counts of an earlier process.
     pub fn count_from(&mut self, drawn: DrawCounts) {
         self.drawn = drawn;
     }

@@ -1,7 +1,7 @@
 //! A data set, whose files are read once, checked row by row, and kept on disk.
 //!
-//! All malformed rows are found when the data set is opened, and not hours later in a run. The length of a
-//! prompt depends on the tokenizer and is measured when the prompt is drawn; see [`DatasetCursor`].
+//! All malformed rows are found when the data set is opened, not hours later in a run. The length of a prompt
+//! depends on the tokenizer and is measured when the prompt is drawn; see [`DatasetCursor`].
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::schema::{Row, Schema};
 use crate::spool::{IdentifiedRows, SpoolWriter};
 use crate::{Columns, DataError, DatasetConfig, Duplicates, PromptContent, PromptUid, TextCodec};
 
-/// Maximum number of rows of a data set. The order of an epoch takes four bytes a row.
+/// Maximum number of rows of a data set. The order of an epoch takes four bytes per row.
 const ROWS_MAX: u64 = u32::MAX as u64;
 
 /// Maximum number of sources that a report names.
@@ -37,7 +37,7 @@ pub struct DatasetReport {
     pub duplicates: u64,
     /// Prompts that occur with several different answers. All of their rows are kept.
     pub conflicting_prompts: u64,
-    /// Number of rows of each source, for at most 16 sources: those that occur first.
+    /// Number of rows of each source, for the first 16 sources at most.
     pub sources: BTreeMap<String, u64>,
     /// Bytes of the temporary file.
     pub spool_bytes: u64,
@@ -180,7 +180,8 @@ struct Scan {
     report: DatasetReport,
     /// How often each pair of prompt and answer was seen, by the hash of both.
     occurrences: HashMap<u128, u32>,
-    /// By the hash of a prompt: the hash of it with its first answer, and whether another answer came later.
+    /// By the hash of a prompt: the hash of the prompt with its first answer, and whether another answer has
+    /// occurred.
     answers: HashMap<u128, (u128, bool)>,
 }
 
@@ -234,7 +235,7 @@ impl Scan {
         self.spool.push(row)
     }
 
-    /// How many equal rows came before this one.
+    /// Counts the row. Returns the number of equal rows before it.
     fn count_occurrence(&mut self, row: &Row) -> u32 {
         let (prompt, prompt_and_answer) = row_hashes(&row.prompt, &row.answer);
         let (first_answer, conflicting) = self.answers.entry(prompt).or_insert((prompt_and_answer, false));

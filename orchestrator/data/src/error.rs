@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use crate::PromptUid;
 
-/// A row's place in its file, counted from 1.
+/// The position of a row in its file, counted from 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RowPlace {
     /// A line of a JSONL file.
@@ -55,7 +55,7 @@ pub enum DataError {
         /// The value that was found.
         found: String,
     },
-    /// A row has none of the known schemas, and the recipe names no columns.
+    /// A row does not have a known schema, and the recipe names no columns.
     #[error(
         "{place}: unknown schema with columns=[{columns}]; name its columns in the recipe: data.columns = {{ prompt = \
          \"...\", answer = \"...\" }}"
@@ -63,7 +63,7 @@ pub enum DataError {
     Schema {
         /// The first row.
         place: RowPlace,
-        /// Its columns.
+        /// The columns of the row.
         columns: String,
     },
     /// The files have no rows.
@@ -91,7 +91,7 @@ pub enum DataError {
     TokenizerMissing {
         /// The name in the recipe.
         name: String,
-        /// Where it was searched, and what the user can do.
+        /// Where the tokenizer was searched, and what the user can do.
         reason: String,
     },
     /// A tokenizer or one of its files cannot be used.
@@ -105,7 +105,7 @@ pub enum DataError {
     /// A chat template does not compile, or fails on a prompt.
     #[error("chat template of {origin}: {reason}")]
     Template {
-        /// Where the template comes from.
+        /// The origin of the template.
         origin: String,
         /// The template engine's message, with a line.
         reason: String,
@@ -123,7 +123,7 @@ pub enum DataError {
         uid: PromptUid,
         /// The index of its row.
         row: u64,
-        /// Its length in tokens.
+        /// The length of the prompt in tokens.
         tokens: usize,
         /// Maximum length in tokens.
         tokens_max: usize,

@@ -7,17 +7,17 @@
 //! # Invariants
 //! - A prompt's [`PromptUid`] depends only on the contents of its row and on the number of equal rows before
 //!   it.
-//! - Files, seed and position alone decide which prompts are drawn. This crate reads neither a clock nor a
-//!   source of randomness.
+//! - Only the files, the seed and the position determine which prompts are drawn. This crate reads neither a
+//!   clock nor a source of randomness.
 //! - Every epoch goes through every row exactly once.
-//! - Ground truths stay strings on the way from the file to the scorer.
-//! - Memory grows by at most 20 bytes a row while prompts are drawn (offset, identity, order), and by about
-//!   100 more while the files are read. The text of rows is not kept in memory.
+//! - Ground truths stay strings from the file to the scorer.
+//! - Memory is at most 20 bytes per row while prompts are drawn (offset, identity, order), and about 100
+//!   bytes more per row while the files are read. The text of rows is not kept in memory.
 //!
-//! [`prepare`] makes such files once, from those that were downloaded.
+//! [`prepare`] makes data-set files from downloaded files.
 //!
 //! # Deliberately absent
-//! Downloads, and filters other than those on length and duplicates.
+//! There are no downloads, and no filters except those on length and duplicates.
 
 mod codec;
 mod config;

@@ -1,9 +1,11 @@
-//! Makes the files of a recipe from downloaded ones: without duplicates, and with no prompt in both splits.
+//! Makes the data-set files of a recipe from downloaded files. The results have no duplicates, and no prompt
+//! is in both splits.
 //!
-//! Rows keep the text of their JSON, and those of Parquet files become one. A row is left out if an earlier row of its
-//! split has its prompt and its answer, or if it is a training row whose prompt is in the validation data. Where there
-//! are no files for validation, prompts are set apart from those of training, by a hash of prompt and seed: the choice
-//! depends neither on the order of the rows nor on how often a prompt occurs.
+//! Rows of JSONL files keep their text, and rows of Parquet files are converted to JSON. A row is left out if
+//! an earlier row of its split has the same prompt and answer. A training row is also left out if its prompt
+//! is in the validation data. If there are no validation files, some training prompts are set apart, by a
+//! hash of prompt and seed. The choice depends neither on the order of the rows nor on how often a prompt
+//! occurs.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
@@ -18,26 +20,27 @@ use crate::reader::for_each_row;
 use crate::schema::Schema;
 use crate::{Columns, DataError};
 
-/// What is made of which files.
+/// The configuration of [`prepare`]: the files to read and the files to make.
 #[derive(Debug, Clone)]
 pub struct Prepare {
     /// JSONL and Parquet files for training, which are read in order.
     pub train: Vec<PathBuf>,
     /// Files for validation.
     pub validation: Vec<PathBuf>,
-    /// Number of prompts that are set apart for validation. It has no effect if there are files for it.
+    /// Number of training prompts that are set apart for validation. It has no effect if there are validation
+    /// files.
     pub validation_prompts: usize,
-    /// The seed of that choice.
+    /// The seed that selects these prompts.
     pub seed: u64,
     /// The columns that are read. With `None` the known schemas are recognised.
     pub columns: Option<Columns>,
-    /// The JSONL file for training. A file that exists is replaced.
+    /// The JSONL file for training. An existing file is replaced.
     pub train_to: PathBuf,
-    /// The JSONL file for validation; `None` if there is none.
+    /// The JSONL file for validation; `None` if no validation file is made.
     pub validation_to: Option<PathBuf>,
 }
 
-/// What was made.
+/// The files that were made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prepared {
     /// The file for training.
@@ -46,22 +49,22 @@ pub struct Prepared {
     pub validation: Option<Split>,
 }
 
-/// A file that was made.
+/// A file that was made, with counts of its rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Split {
-    /// Its path.
+    /// The path of the file.
     pub file: PathBuf,
     /// Rows that were read for it.
     pub read: u64,
-    /// Rows that it has.
+    /// Rows in the file.
     pub rows: u64,
-    /// Rows that were left out because an earlier row has their prompt and answer.
+    /// Rows that were left out because an earlier row has the same prompt and answer.
     pub duplicates: u64,
     /// Training rows that were left out because their prompt is in the validation data.
     pub in_validation: u64,
     /// Prompts with several different answers. All of their rows are kept.
     pub conflicting_prompts: u64,
-    /// The hash XXH3 of the file, with 128 bits; `xxh128sum` prints the same.
+    /// The 128-bit XXH3 hash of the file, as `xxh128sum` prints it.
     pub xxh128: u128,
 }
 
@@ -71,7 +74,7 @@ pub enum PrepareError {
     /// A downloaded file cannot be read, or a row of it cannot be used.
     #[error(transparent)]
     Data(#[from] DataError),
-    /// There is nothing to write.
+    /// No rows are left to write.
     #[error("no rows are left for file={}", file.display())]
     Empty {
         /// The file that would be empty.
@@ -87,10 +90,10 @@ pub enum PrepareError {
     },
 }
 
-/// Makes the files. Blocks. A file appears under its name when it is complete.
+/// Makes the files. Blocks. A file gets its name when it is complete.
 ///
 /// # Errors
-/// See [`PrepareError`]. Then no file has been made or replaced, except perhaps that for validation.
+/// See [`PrepareError`]. After an error, only the validation file may have been made or replaced.
 pub fn prepare(config: &Prepare) -> Result<Prepared, PrepareError> {
     let columns = config.columns.as_ref();
     let Some(validation_to) = &config.validation_to else {
@@ -141,7 +144,7 @@ fn prompts_of(files: &[PathBuf], columns: Option<&Columns>) -> Result<HashSet<u1
     Ok(prompts)
 }
 
-/// The `count` prompts with the smallest hashes under `seed`.
+/// The `count` prompts whose hashes with `seed` are smallest.
 fn choose(
     files: &[PathBuf],
     columns: Option<&Columns>,
@@ -210,7 +213,7 @@ fn make(
     Ok(split)
 }
 
-/// Gives a temporary file, which only its owner can read, the usual permissions of a data file.
+/// Gives a temporary file the usual permissions of a data file. At first only its owner can read it.
 fn readable(file: &File) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     file.set_permissions(std::fs::Permissions::from_mode(0o644))?;

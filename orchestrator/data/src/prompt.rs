@@ -9,9 +9,10 @@ use xxhash_rust::xxh3::Xxh3;
 
 /// The identity of a row with `occurrence` equal rows before it.
 ///
-/// It is a hash of source, messages, answer and the number of equal rows before this row. It therefore stays
-/// the same after shuffling, with files in another order, and with added columns. It has 64 bits: among two
-/// million different rows, the probability that any two share one is about one in ten million.
+/// The identity is a hash of source, messages, answer and the number of equal rows before this row. It
+/// therefore stays the same after shuffling, with files in another order, and with added columns. It has 64
+/// bits. Among two million different rows, the probability that any two share an identity is about one in ten
+/// million.
 pub(crate) fn row_uid(source: &str, prompt: &PromptContent, answer: &str, occurrence: u32) -> PromptUid {
     let mut hasher = Xxh3::new();
     update_text(&mut hasher, source);
@@ -21,7 +22,7 @@ pub(crate) fn row_uid(source: &str, prompt: &PromptContent, answer: &str, occurr
     PromptUid(hasher.digest())
 }
 
-/// The hashes by which rows are compared: that of the prompt, and that of prompt and answer.
+/// The two hashes by which rows are compared: the hash of the prompt, and the hash of prompt and answer.
 pub(crate) fn row_hashes(prompt: &PromptContent, answer: &str) -> (u128, u128) {
     let mut hasher = Xxh3::new();
     prompt.update(&mut hasher);
@@ -39,26 +40,26 @@ pub struct Prompt {
     pub uid: PromptUid,
     /// Index of the row in the data set, after duplicates were dropped.
     pub row: u64,
-    /// How many epochs came before this one.
+    /// Number of epochs before this one.
     pub visit: u32,
     /// Token ids that the engine gets, with the chat template applied.
     pub ids: Arc<[u32]>,
     /// The text of `ids`, for people and for servers that take no ids.
     pub text: Arc<str>,
-    /// The ground truth as the data set writes it. It is never parsed as a number, because some do not fit 64
-    /// bits.
+    /// The ground truth as the data set writes it. It is never parsed as a number, because some numbers do
+    /// not fit into 64 bits.
     pub answer: Arc<str>,
-    /// Which data set the row belongs to, for example `openai/gsm8k`.
+    /// The name of the row's data set, for example `openai/gsm8k`.
     pub source: Arc<str>,
     /// The column `extra_info.difficulty`, if it is in 0..=1. Only the simulated engine reads it.
     pub difficulty: Option<f32>,
-    /// The columns that have no meaning here.
+    /// The columns that this crate does not interpret.
     pub fields: DataFields,
 }
 
 /// A row's other columns, as the text of one JSON object. Values have exactly the text of the file.
 ///
-/// It is text and not a tree, because a tree would round numbers beyond 64 bits.
+/// The columns are stored as text and not as a tree, because a tree would round numbers beyond 64 bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DataFields(Arc<str>);
 

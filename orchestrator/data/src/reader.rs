@@ -14,7 +14,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use crate::{DataError, RowPlace};
 
-/// Maximum bytes of a row. A longer row is an error; a longer line of JSONL is not read to its end.
+/// Maximum number of bytes of a row. A longer row is an error. A longer line of JSONL is not read to its end.
 pub(super) const ROW_BYTES_MAX: u64 = 16 << 20;
 
 /// Number of Parquet rows that are in memory at a time.
@@ -22,7 +22,7 @@ const BATCH_ROWS: usize = 256;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// The place of a row, with a borrowed file name.
+/// The position of a row, with a borrowed file name.
 #[derive(Clone, Copy)]
 pub(super) struct RowLocation<'a> {
     file: &'a Path,
@@ -112,7 +112,7 @@ fn for_each_line(
             _ => line.as_slice(),
         };
         let text = std::str::from_utf8(bytes).map_err(|error| {
-            place.complain("*", "UTF-8", format!("a byte that is none after {} bytes", error.valid_up_to()))
+            place.complain("*", "UTF-8", format!("an invalid byte after {} bytes", error.valid_up_to()))
         })?;
         if !text.trim_ascii().is_empty() {
             visit(place, text)?;

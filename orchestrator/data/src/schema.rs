@@ -1,7 +1,7 @@
 //! The meaning of a row's columns.
 //!
-//! The first row of a file determines the schema of all its rows. Values keep the text that the row has for
-//! them: a ground truth that is written as a number keeps all of its digits.
+//! The first row of a file determines the schema of all its rows. Values keep their text in the row, so a
+//! ground truth that is written as a number keeps all of its digits.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -129,7 +129,7 @@ struct Object<'json>(Vec<(Cow<'json, str>, &'json RawValue)>);
 impl<'json> Object<'json> {
     /// The value at a dotted path, or in a column whose name contains the dots.
     fn find(&self, path: &str) -> Option<&'json RawValue> {
-        // The last of equal names wins, as in most readers of JSON.
+        // If a name occurs several times, its last value counts, as in most readers of JSON.
         if let Some((_, value)) = self.0.iter().rfind(|(name, _)| name == path) {
             return Some(value);
         }
@@ -195,7 +195,7 @@ fn read_prompt(
     Ok(content)
 }
 
-/// Reads a string, or a number as the text in which it is written.
+/// Reads a string, or the text of a number.
 fn read_text(place: RowLocation<'_>, column: &str, value: Option<&RawValue>) -> Result<String, DataError> {
     const EXPECTED: &str = "a string or a number";
     let Some(value) = value else { return Err(place.complain(column, EXPECTED, "nothing")) };

@@ -1,7 +1,7 @@
 //! The order of an epoch.
 //!
-//! The shuffle is implemented here and not taken from a crate, because old checkpoints need the same order,
-//! and the shuffles of random-number crates change between releases.
+//! The shuffle is implemented here because old checkpoints need the same order in every release. The shuffles
+//! of random-number crates change between releases.
 
 use xxhash_rust::xxh3::xxh3_64;
 

@@ -7,13 +7,13 @@ use crate::{DataError, Prompt};
 
 /// The source of the rollout's prompts.
 ///
-/// Draws block, because they read and tokenise. Do not call them on I/O threads.
+/// The methods block, because they read and tokenise. Do not call them on I/O threads.
 pub trait PromptSource: Send {
     /// The next prompt, or `None` when the data is used up. All later calls return `None` too.
     fn next(&mut self) -> Result<Option<Prompt>, DataError>;
 
-    /// The prompt of a row in the given visit, whatever the position of the draws is. It is for prompts that
-    /// are sent out again after a restart. It is `None` if the source cannot look up rows, or if it drops the
+    /// The prompt of a row in the given visit, independent of the position of the draws. A restart uses it
+    /// for prompts that are sent out again. `None` if the source cannot look up rows, or if it drops the
     /// prompt because of its length.
     fn fetch(&mut self, _row: u64, _visit: u32) -> Result<Option<Prompt>, DataError> {
         Ok(None)
@@ -24,7 +24,7 @@ pub trait PromptSource: Send {
         None
     }
 
-    /// How many rows were drawn and skipped so far; `None` if the source does not count.
+    /// The numbers of rows that were drawn and skipped so far; `None` if the source does not count them.
     fn drawn(&self) -> Option<DrawCounts> {
         None
     }

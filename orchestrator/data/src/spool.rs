@@ -1,6 +1,6 @@
-//! The rows of a data set on disk, with eight bytes a row in memory.
+//! The rows of a data set on disk. In memory a row takes eight bytes.
 //!
-//! Rows go into a temporary file without a name, which disappears with the process, however the process ends.
+//! Rows are written to a temporary file without a name. It disappears with the process, even after a crash.
 //! The copy is deliberate: an edit of a data file during the run has no effect, and rows of both formats can
 //! be read in any order.
 
@@ -40,7 +40,7 @@ impl Record {
 /// Writes rows one by one.
 pub(super) struct SpoolWriter {
     file: BufWriter<File>,
-    /// Where each row ends.
+    /// The offset at which each row ends.
     ends: Vec<u64>,
     buffer: Vec<u8>,
 }
@@ -67,7 +67,7 @@ impl SpoolWriter {
     }
 }
 
-/// Reads rows in any order. Cursors share it.
+/// Reads rows in any order. Cursors share one reader.
 #[derive(Debug)]
 pub(super) struct Spool {
     file: File,

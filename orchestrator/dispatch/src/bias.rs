@@ -1,31 +1,32 @@
-//! Whether the groups that a run accepts differ from those that it sent out: in length, in accuracy, and in the
-//! share that passes the filter. An early stop can prefer groups that end early, which are short and easy.
+//! The bias meter measures whether the groups that a run accepts differ from the groups that it sent out. It
+//! compares their length, their accuracy, and the share that passes the filter. An early stop can prefer
+//! groups that end early, which are short and easy.
 //!
 //! # What is compared
-//! The meter follows each dispatch number from its first dispatch to its last decision. The numbers that a step
-//! sends out first are the step's *cohort*. Each figure divides a mean over the groups that were accepted (for
-//! the accept rate: that ended before a cut) by the mean over all groups of the same cohorts that are valid (for
-//! the accept rate: all groups), in whatever way they ended. Filtered groups count for the accept rate alone,
+//! The meter follows each dispatch number from its first dispatch to its last decision. The numbers that a
+//! step sends out first are the step's *cohort*. Each figure divides a mean over the accepted groups by the
+//! mean over all valid groups of the same cohorts, including those that were not accepted. The accept rate
+//! compares the groups that ended before a cut with all groups. Only the accept rate counts filtered groups,
 //! because responses of valid and of filtered groups differ in length.
 //!
 //! # What is known, and what is estimated
-//! A cohort counts when all of its numbers are decided, and cohorts count in their order. So nothing is guessed
-//! about work that is under way: a prompt that is requeued, carried or held is decided sooner or later, and until
-//! then the figures only come with a lag. Three kinds of numbers have no result of their own:
+//! A cohort counts when all of its numbers are decided, and cohorts count in order. The meter therefore makes
+//! no guess about work in progress. A prompt that is requeued, carried or held is decided in a later step, so
+//! the figures only have a lag. Three kinds of numbers have no result of their own:
 //!
-//! - Numbers that a mode in dispatch order passes over at its cut. Their place decided that, and not their
-//!   length, so they are left out.
+//! - Numbers that a mode in dispatch order passes over at its cut. They are left out, because they were
+//!   passed over for their position and not for their length.
 //! - Numbers that a stop at the first valid groups cuts off and discards. A random share of them is
-//!   [audited](Decision::Audited), and their mean stands for all that were cut off. If none is audited, nothing
-//!   is known of them, and there is no figure.
-//! - Numbers that failed. They count as a random sample of all, which adds to the standard error.
+//!   [audited](Decision::Audited), and the mean of the audited groups is used for all groups that were cut
+//!   off. If no group is audited, there is no figure.
+//! - Numbers that failed. They count as a random sample of all numbers, which adds to the standard error.
 //!
 //! # Invariants
-//! - If no number was cut off or failed, the standard error is 0. If the accepted groups are then all the valid
-//!   ones, the ratio is exactly 1.
-//! - The meter has neither clock nor randomness: its state is the fold of [`BiasMeter::sent`],
-//!   [`BiasMeter::learn`] and [`BiasMeter::close`]. The ledger has a record of each of these calls, so a run that
-//!   continues has the figures of all its lives.
+//! - If no number was cut off or failed, the standard error is 0. If, in addition, all valid groups were
+//!   accepted, the ratio is exactly 1.
+//! - The meter uses neither a clock nor randomness: its state is the fold of [`BiasMeter::sent`],
+//!   [`BiasMeter::learn`] and [`BiasMeter::close`]. The ledger has a record of each of these calls, so the
+//!   figures of a run that continues cover all of its lives.
 //!
 //! # Bounded
 //! The meter has the sums of the last [`WINDOW`] cohorts, and one decision for each number of at most
@@ -42,10 +43,10 @@ use figures::CohortSums;
 
 /// The number of cohorts that the figures cover, which is a number of steps.
 pub const WINDOW: usize = 100;
-/// The most cohorts that are not complete. Beyond that, the meter no longer waits for the first of them.
+/// The most incomplete cohorts. If there are more, the meter gives up the first of them.
 const LAG_MAX: usize = 100;
 
-/// What the meter knows of a complete group.
+/// The figures of a complete group.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GroupFigures {
     /// Number of samples.
@@ -61,28 +62,30 @@ pub struct GroupFigures {
 pub enum Decision {
     /// The group was accepted.
     Accepted(GroupFigures),
-    /// The group is complete and valid, and was not accepted because of the time at which it ended.
+    /// The group is complete and valid, but it ended too late to be accepted.
     Missed(GroupFigures),
     /// The group is complete, and a gate rejected it.
     Filtered,
     /// The step had enough groups before this one in dispatch order.
     PassedOver,
-    /// There will be no complete group, for another reason than a cut.
+    /// The group will never be complete, and the reason is not a cut.
     Failed,
-    /// The group was cut off, and nothing more will be known of it.
+    /// The group was cut off, and has no further result.
     Cut,
-    /// The group was cut off and has run on to its end; `None` if a gate then rejected it.
+    /// The group was cut off, and was then run to its end for measurement; `None` if a gate rejected the
+    /// complete group.
     Audited(Option<GroupFigures>),
 }
 
-/// What the meter learns of a dispatch number.
+/// An event of a dispatch number that the meter counts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum BiasEvent {
-    /// The last decision about it. Only the first one counts.
+    /// The last decision about the number. Only the first such event of a number counts.
     Decided(Decision),
-    /// It was cut off and runs on: its cut is not its last decision.
+    /// The group was cut off, and continues for an audit. The cut is not the last decision.
     AuditBegan,
-    /// It does not run on any more and has no end: it failed, it was cut off again, or its process has ended.
+    /// The audit of the group ended without a result: the group failed or was cut off again, or its process
+    /// has ended.
     AuditLost,
     /// The decision does not hold: the rows of the accepted group never reached the queue, and its prompt is
     /// sent out again.
@@ -93,7 +96,7 @@ pub enum BiasEvent {
 #[derive(Debug, Clone, PartialEq)]
 struct Cohort {
     step: u64,
-    /// The first of its numbers; the others follow it.
+    /// The first number of the cohort. The others follow it without gaps.
     first: u64,
     decisions: Vec<Option<Decision>>,
     undecided: usize,
@@ -102,16 +105,17 @@ struct Cohort {
 /// One figure of the meter.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Bias {
-    /// The mean over what was accepted.
+    /// The mean over the accepted groups.
     pub accepted: f64,
-    /// The mean over what was sent out.
+    /// The mean over the groups that were sent out.
     pub dispatched: f64,
     /// The standard error of the [ratio](Self::ratio); 0 if nothing had to be estimated.
     pub standard_error: f64,
 }
 
 impl Bias {
-    /// The bias: 1 is unbiased. Below 1, the accepted groups have less of the quantity than those sent out.
+    /// The bias: 1 is unbiased. Below 1, the mean of the accepted groups is smaller than the mean of the
+    /// groups that were sent out.
     pub fn ratio(&self) -> f64 {
         self.accepted / self.dispatched
     }
@@ -129,9 +133,9 @@ impl Bias {
 pub enum Unknown {
     /// Too few groups are decided.
     NotYet,
-    /// Groups were cut off, and none of them is audited.
+    /// Groups were cut off, and no such group is audited.
     Unaudited,
-    /// A number has been undecided for so long that its cohort was given up.
+    /// A number was undecided for so long that its cohort was given up.
     Undecided {
         /// The number.
         number: u64,
@@ -144,7 +148,9 @@ impl fmt::Display for Unknown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotYet => write!(f, "not known yet"),
-            Self::Unaudited => write!(f, "not known without rollout.bias_audit: groups are cut off for good"),
+            Self::Unaudited => {
+                write!(f, "not known without rollout.bias_audit: groups that are cut off have no result")
+            }
             Self::Undecided { number, step } => {
                 write!(f, "not known: dispatch number {number} of step {step} is still undecided")
             }
@@ -155,15 +161,16 @@ impl fmt::Display for Unknown {
 /// All figures of the meter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct BiasReading {
-    /// Mean response length, tokens.
+    /// Mean response length in tokens.
     pub length: Option<Bias>,
     /// Mean accuracy of the samples of valid groups.
     pub accuracy: Option<Bias>,
     /// The share of groups that pass the filter.
     pub accept_rate: Option<Bias>,
-    /// The first and the last step whose cohorts the figures cover; `None` before the first one.
+    /// The first and the last step whose cohorts the figures cover; `None` before the first cohort is
+    /// complete.
     pub steps: Option<(u64, u64)>,
-    /// Why there are no figures; `None` if there are.
+    /// Why there are no figures; `None` if there are figures.
     pub unknown: Option<Unknown>,
 }
 
@@ -171,7 +178,7 @@ pub struct BiasReading {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct BiasMeter {
     open: VecDeque<Cohort>,
-    /// Numbers that were cut off and run on.
+    /// Numbers that were cut off and continue for an audit.
     under_audit: BTreeSet<u64>,
     window: VecDeque<CohortSums>,
     /// The undecided number of the last cohort that was given up, and its step.
@@ -179,7 +186,8 @@ pub struct BiasMeter {
 }
 
 impl BiasMeter {
-    /// Notes that `step` has sent out `number` for the first time. Numbers come in their order.
+    /// Notes that `step` has sent out `number` for the first time. Has to be called in the order of the
+    /// numbers.
     pub fn sent(&mut self, step: u64, number: u64) {
         let follows = |cohort: &&mut Cohort| {
             cohort.step == step && cohort.first + cohort.decisions.len() as u64 == number
@@ -193,7 +201,7 @@ impl BiasMeter {
         }
     }
 
-    /// Notes what has happened to `number`. A number that the meter does not follow is left out.
+    /// Notes an event of `number`. Events of numbers that the meter does not follow are ignored.
     pub fn learn(&mut self, number: u64, event: BiasEvent) {
         let runs_on = self.under_audit.contains(&number);
         let Some((undecided, place)) = place_of(&mut self.open, number) else { return };
@@ -221,8 +229,8 @@ impl BiasMeter {
         }
     }
 
-    /// What has happened to the numbers that the meter follows because the process that sent them out has ended.
-    /// `goes_on` says whether the prompt of a number is sent out again.
+    /// The events of the numbers that the meter follows, after the process that sent them out has ended.
+    /// `goes_on` tells whether the prompt of a number is sent out again.
     pub fn after_restart(&self, goes_on: impl Fn(u64) -> bool) -> Vec<(u64, BiasEvent)> {
         let happened = |number: u64, decision: Option<Decision>| match (goes_on(number), decision) {
             (true, None) | (false, Some(_)) => None,
@@ -236,7 +244,7 @@ impl BiasMeter {
         numbers.filter_map(|(number, decision)| Some((number, happened(number, decision)?))).collect()
     }
 
-    /// Counts the cohorts that are complete, up to that of `step`, which sends out no more numbers.
+    /// Counts the complete cohorts up to the cohort of `step`. `step` sends out no more numbers.
     pub fn close(&mut self, step: u64) {
         while let Some(cohort) = self.open.pop_front_if(|first| first.undecided == 0 && first.step <= step) {
             self.window.push_back(CohortSums::new(cohort.step, &cohort.decisions));
@@ -255,8 +263,8 @@ impl BiasMeter {
         }
     }
 
-    /// The figures of the cohorts that are complete. `audits` says whether a share of the groups that are cut
-    /// off is audited from now on.
+    /// The figures of the cohorts that are complete. `audits` tells whether a share of the groups that are
+    /// cut off is audited from now on.
     pub fn reading(&self, audits: bool) -> BiasReading {
         let (Some(first), Some(last)) = (self.window.front(), self.window.back()) else {
             let undecided = self.given_up.map(|(number, step)| Unknown::Undecided { number, step });
@@ -278,7 +286,7 @@ impl BiasMeter {
     }
 }
 
-/// The cohort's count of undecided numbers, and the place of a number in its cohort.
+/// The count of undecided numbers of the number's cohort, and the decision of the number.
 fn place_of(open: &mut VecDeque<Cohort>, number: u64) -> Option<(&mut usize, &mut Option<Decision>)> {
     let after = open.partition_point(|cohort| cohort.first <= number);
     let cohort = open.get_mut(after.checked_sub(1)?)?;

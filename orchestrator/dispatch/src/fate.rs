@@ -18,17 +18,17 @@ impl fmt::Display for DispatchId {
 /// How a dispatch ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fate {
-    /// The group was handed on to the queue.
+    /// The group was passed to the queue.
     Accepted,
     /// A gate rejected the complete group. The field is the gate's reason.
     Filtered(&'static str),
     /// The group is complete and valid, but older than the staleness bound.
     Stale,
-    /// The early stop or an interrupt ended it. Its work is discarded.
+    /// The early stop or an interrupt ended the group. Its work is discarded.
     Cancelled,
-    /// The early stop ended it. Its prompt is dispatched again, with this dispatch as parent.
+    /// The early stop ended the group. Its prompt is dispatched again, with this dispatch as parent.
     Requeued,
-    /// The early stop ended it. The next dispatch of its prompt resumes from its tokens.
+    /// The early stop ended the group. The next dispatch of its prompt resumes from its tokens.
     Carried,
     /// The group is valid but beyond the target. It counts first in the next step.
     Held,
@@ -36,14 +36,14 @@ pub enum Fate {
     Failed(String),
 }
 
-/// Maximum number of different reasons that are kept. Gates have a few dozen; a file with more is not a
-/// ledger.
+/// Maximum number of different reasons that are kept. Gates have a few dozen reasons. A file with more
+/// reasons than this is not a ledger.
 const REASONS_MAX: usize = 256;
 
 static REASONS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
-/// The static copy of a filter's reason, for [`Fate::Filtered`]. A new reason becomes "other" once too many
-/// are kept.
+/// The static copy of a filter's reason, for [`Fate::Filtered`]. After 256 different reasons, a new reason
+/// becomes "other".
 pub fn interned_reason(reason: &str) -> &'static str {
     let mut reasons = REASONS.lock();
     if let Some(known) = reasons.get(reason) {

@@ -14,7 +14,7 @@ pub struct Violation(pub String);
 /// A [`Violation`] that names the counts that do not add up.
 pub fn conservation(totals: &Totals, open: usize) -> Result<(), Violation> {
     if totals.dispatched != totals.in_flight + totals.ended() {
-        return Err(Violation(format!("dispatched is not in flight + fates: {totals:?}")));
+        return Err(Violation(format!("dispatched differs from in flight + fates: {totals:?}")));
     }
     if totals.in_flight != open as u64 {
         return Err(Violation(format!("in_flight={} but open dispatches={open}", totals.in_flight)));
@@ -35,5 +35,5 @@ pub fn token_conservation(tokens: &TokenTotals) -> Result<(), Violation> {
     if tokens.generated + tokens.earlier == tokens.total() && tokens.estimated <= tokens.generated {
         return Ok(());
     }
-    Err(Violation(format!("tokens generated and left by earlier steps are not those in buckets: {tokens:?}")))
+    Err(Violation(format!("generated and earlier tokens differ from the sum of the buckets: {tokens:?}")))
 }

@@ -3,8 +3,9 @@
 //!
 //! A *dispatch* sends out a prompt group once. It has an id ([`DispatchId`]), belongs to one data-set row
 //! ([`PromptUid`]), ends with exactly one [`Fate`], and may leave tokens ([`CarriedSample`]) from which the
-//! next dispatch of the prompt continues. [`Totals`] counts dispatches by fate, [`TokenTotals`] response tokens by
-//! what became of them. [`bias`] says how the groups that were accepted differ from those that were sent out.
+//! next dispatch of the prompt continues. [`Totals`] counts dispatches by fate, and [`TokenTotals`] counts
+//! response tokens by use. [`bias`] measures how the accepted groups differ from the groups that were sent
+//! out.
 //! A recipe chooses among [`modes`], and accepted samples become rows with the columns of [`rows`].
 //!
 //! # Invariants

@@ -1,4 +1,4 @@
-//! The prompt of a dispatch, and places in the data.
+//! The identity of a prompt, and positions in the data.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ impl fmt::Display for PromptUid {
     }
 }
 
-/// A place in an endless stream of epochs. A checkpoint stores it to continue a data set.
+/// A position in an endless stream of epochs. A checkpoint stores it to continue a data set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Position {

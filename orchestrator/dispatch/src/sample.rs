@@ -1,9 +1,9 @@
 //! The tokens that a sample has so far, over all of its requests.
 //!
 //! A dispatch that is cut off keeps its finished samples and the tokens of the others. The next dispatch of
-//! the same number continues from them, on any server. Its prompt is the old prompt and the tokens so far,
-//! and its token limit is the part that is left. A group that is cut off loses no work, and short responses
-//! gain no advantage over long ones.
+//! the same number continues from them, on any server. The prompt of its request is the old prompt followed
+//! by the tokens so far, and the token limit is reduced by these tokens. A group that is cut off loses no
+//! work, and short responses gain no advantage over long ones.
 //!
 //! # Invariants
 //! - A sample has one log-probability for each token (or none at all, from a server that gives none), and its
@@ -34,7 +34,7 @@ impl FinishReason {
     }
 }
 
-/// Where the time of a sample went.
+/// How the time of a sample was spent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Spent {
     /// Time spent waiting for a permit.
@@ -61,7 +61,7 @@ pub struct PartialOutput {
 /// Tokens of a sample, finished or not.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CarriedSample {
-    /// Place in the group.
+    /// The index of the sample in its group.
     pub index: u32,
     /// The number of the attempt, whose seed was used to draw the tokens.
     pub attempt: u32,
@@ -81,7 +81,7 @@ pub struct CarriedSample {
     pub versions_reported: bool,
     /// Why it ended; `None` if it is unfinished.
     pub finish_reason: Option<FinishReason>,
-    /// Where its time went so far.
+    /// How its time was spent so far.
     pub spent: Spent,
 }
 
@@ -109,8 +109,8 @@ impl CarriedSample {
     }
 
     /// Adds the output of a request, and returns whether it could be added. Tokens without log-probabilities
-    /// cannot be joined to tokens that have them. They are taken only as the first segment of a sample, and
-    /// only if the sample ends with it.
+    /// cannot be joined to tokens that have them. Tokens without log-probabilities are accepted only as the
+    /// first segment of a sample, and only if the sample ends with this segment.
     pub fn extend(&mut self, part: PartialOutput, stamp: Stamp) -> bool {
         let PartialOutput { response_ids, logprobs, version_spans, finish_reason } = part;
         let is_aligned = logprobs.len() == response_ids.len();
@@ -134,7 +134,7 @@ impl CarriedSample {
         true
     }
 
-    /// Adds a last segment without tokens. The response is that of the earlier segments.
+    /// Adds a last segment without tokens. The response consists of the earlier segments.
     pub fn end_without_tokens(&mut self, finish_reason: FinishReason, stamp: Stamp) {
         self.cover(stamp, &[]);
         self.finish_reason = Some(finish_reason);

@@ -1,48 +1,49 @@
-//! Response tokens, counted by what became of them.
+//! Counts of response tokens, by their use.
 //!
 //! Every response token that an engine generates for a run is in exactly one [`Bucket`]. A token of a running
-//! dispatch is *in flight*. When the dispatch ends, its fate says where its tokens go. Tokens that are held or
-//! carried are in flight again when the next dispatch of their prompt begins with them, so over a run no token
-//! is counted twice.
+//! dispatch is *in flight*. When the dispatch ends, its fate determines the bucket of its tokens. Held or
+//! carried tokens are in flight again when the next dispatch of their prompt begins with them. No token is
+//! therefore counted twice in a run.
 //!
-//! A simulated engine says how many tokens it generated for each request, so the sum of the buckets is the
-//! sum of the engines' own counters. A real engine does not say how far a request came whose connection was
-//! cut. Such tokens are an estimate, and [`TokenTotals::estimated`] says how many of the counted tokens are.
+//! A simulated engine reports how many tokens it generated for each request, so the sum of the buckets equals
+//! the sum of the engines' own counters. A real engine does not report how far a request came whose
+//! connection was cut. The tokens of such a request are estimated, and [`TokenTotals::estimated`] counts
+//! them.
 
 use serde::Serialize;
 
-/// Why tokens are of no use.
+/// Why tokens are wasted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Waste {
-    /// Their request or their group was cut off, by the end of a step or an interrupt.
+    /// The request or the group of the tokens was cut off, by the end of a step or an interrupt.
     Cut,
-    /// Their sample was whole and never got a grade: the grading was cut off, or it failed.
+    /// The sample was complete and never got a grade: the grading was cut off, or it failed.
     Ungraded,
-    /// Their request failed before its end, or their group failed or was given up.
+    /// The request failed before its end, or the group failed or was given up.
     FailedAttempt,
-    /// They were generated, and their answer was lost or could not be trusted; or they were lost with the
-    /// process of the run.
+    /// The answer was lost or could not be trusted, or the tokens were lost with the process of the run.
     LostAnswer,
-    /// They were too old, so they were thrown away.
+    /// The tokens were too old and were discarded.
     Stale,
-    /// Their group was cut off and ran on to its end only to be measured.
+    /// The group was cut off, and continued to its end only for an audit.
     Audit,
 }
 
-/// What became of response tokens.
+/// The use of response tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Bucket {
-    /// Their group was handed on within the staleness bound.
+    /// The group of the tokens was passed to the queue within the staleness bound.
     Accepted,
-    /// A gate rejected their group.
+    /// A gate rejected the group.
     Filtered,
-    /// Their group is complete and counts first in the next step.
+    /// The group is complete and counts first in the next step.
     Held,
-    /// The next dispatch of their prompt goes on from them.
+    /// The next dispatch of the prompt continues from the tokens.
     Carried,
-    /// Their group was handed on although it is beyond the staleness bound; the recipe masks or flags it.
+    /// The group was passed to the queue, although it is beyond the staleness bound. The recipe masks or
+    /// flags it.
     Stale,
-    /// They are of no use.
+    /// The tokens are wasted.
     Wasted(Waste),
 }
 
@@ -91,8 +92,8 @@ impl WastedTokens {
 pub struct TokenTotals {
     /// Tokens that engines generated in the step, or in the run.
     pub generated: u64,
-    /// Tokens of earlier steps with which the step began: in flight, held and carried ones. For a run it is 0,
-    /// unless its ledger is older than these counts and has tokens that the run goes on from.
+    /// Tokens of earlier steps that were in flight, held or carried when the step began. For a run it is 0,
+    /// unless its ledger is older than these counts and has tokens from which the run continues.
     pub earlier: u64,
     /// Tokens of dispatches that have no fate yet.
     pub in_flight: u64,
@@ -108,15 +109,15 @@ pub struct TokenTotals {
     pub stale: u64,
     /// [`Bucket::Wasted`].
     pub wasted: WastedTokens,
-    /// Tokens of validations, whatever became of them.
+    /// All tokens of validations.
     pub validation: u64,
     /// Tokens that servers generated to prove that they can.
     pub probes: u64,
-    /// Tokens of requests that were sent a second time while the first one ran. This project sends no request
-    /// twice at a time, so there are none.
+    /// Tokens of requests that were sent a second time while the first one ran. It is always 0, because this
+    /// project sends no request twice at a time.
     pub hedges: u64,
-    /// How many of the tokens above are an estimate: those that were under way on a real engine when their
-    /// connection was cut.
+    /// The estimated tokens among all counts above: tokens that a real engine was generating when the
+    /// connection of their request was cut.
     pub estimated: u64,
 }
 
@@ -140,7 +141,7 @@ impl TokenTotals {
         "hedges",
     ];
 
-    /// All buckets by name. Their sum is what was generated, and what earlier steps left.
+    /// All buckets by name. Their sum is `generated + earlier`.
     pub fn buckets(&self) -> [(&'static str, u64); 15] {
         let wasted = &self.wasted;
         let tokens = [
@@ -163,7 +164,7 @@ impl TokenTotals {
         std::array::from_fn(|place| (Self::BUCKETS[place], tokens[place]))
     }
 
-    /// The counts, in the order of their buckets, with `generated`, `earlier` and `estimated` behind them.
+    /// The counts in the order of the buckets, followed by `generated`, `earlier` and `estimated`.
     pub fn to_counts(&self) -> [u64; 18] {
         let buckets = self.buckets();
         let others = [self.generated, self.earlier, self.estimated];
@@ -202,8 +203,8 @@ impl TokenTotals {
         self.buckets().iter().map(|(_, tokens)| tokens).sum()
     }
 
-    /// The share of wasted tokens in all that were generated or left by earlier steps; `None` if there are
-    /// none.
+    /// The share of wasted tokens in all tokens that were generated or left by earlier steps; `None` if there
+    /// are no tokens.
     pub fn wasted_share(&self) -> Option<f64> {
         let whole = self.generated + self.earlier;
         (whole > 0).then(|| self.wasted.total() as f64 / whole as f64)
@@ -247,7 +248,7 @@ impl TokenTotals {
         brought
     }
 
-    /// Counts the tokens of a validation, which has a rollout of its own. Its probes are those of the run.
+    /// Counts the tokens of a validation, which has its own rollout. Its probes count as probes of the run.
     pub fn validate(&mut self, validation: &Self) {
         let tokens = validation.generated.saturating_sub(validation.probes);
         self.generated += tokens;
@@ -267,9 +268,9 @@ impl TokenTotals {
         Self { earlier: in_flight + held + carried, in_flight, held, carried, ..Self::default() }
     }
 
-    /// The counts of a run that goes on in another process, whose waiting prompts have `kept` tokens. Other
-    /// tokens that were in flight, held or carried are lost. If there are more than the ledger has counted, its
-    /// first processes did not count tokens.
+    /// The counts of a run that continues in another process. Its waiting prompts have `kept` tokens. Other
+    /// tokens that were in flight, held or carried are lost. If `kept` is more than the ledger has counted,
+    /// earlier processes of the run did not count tokens.
     pub fn after_restart(&self, kept: u64) -> Self {
         let there = self.in_flight + self.held + self.carried;
         let mut after = Self { in_flight: 0, held: 0, carried: kept, ..*self };
@@ -278,7 +279,7 @@ impl TokenTotals {
         after
     }
 
-    /// Takes back that a dispatch was accepted: its rows never reached the queue.
+    /// Reverts the acceptance of a dispatch whose rows never reached the queue.
     pub fn take_back(&mut self, accepted: u64) {
         let within = accepted.min(self.accepted);
         self.accepted -= within;

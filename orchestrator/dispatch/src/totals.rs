@@ -18,7 +18,7 @@ pub enum StepEnd {
 }
 
 impl StepEnd {
-    /// The name that records for programs have.
+    /// The name in machine-readable records.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Reached => "reached",

@@ -1,15 +1,15 @@
-//! The errors of requests to a server, and what a caller may do about them.
+//! The errors of requests to a server, and their classes, which tell callers how to react.
 
 use std::time::Duration;
 
-/// What a caller may do about an error.
+/// The class of an error, which tells callers how to react.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
-    /// The server cannot have admitted the request, so the caller may send it again.
+    /// The server cannot have admitted the request, so the caller may repeat it.
     Retryable,
-    /// The server is full. Another server may have room, or this one later.
+    /// The server is full. Another server may have room now, or this server later.
     Backpressure,
-    /// The request itself is wrong; no server will take it.
+    /// The request itself is wrong. No server will accept it.
     Client,
     /// The server or the connection failed.
     Fault,
@@ -17,7 +17,7 @@ pub enum ErrorClass {
     Cancelled,
 }
 
-/// Whether the engine can have started on the request when the error came.
+/// Whether the engine can have started on the request when the error occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Admission {
     /// The engine cannot have started: the request may be sent again with the same id and the same seed.
@@ -34,7 +34,7 @@ pub enum EngineError {
     Unreachable {
         /// The server's name.
         server: String,
-        /// The operating system's or the client's words.
+        /// The error message of the operating system or the client.
         reason: String,
     },
     /// The server answered 503 or 429, or this machine has no room for another connection.
@@ -42,9 +42,9 @@ pub enum EngineError {
     Busy {
         /// The server's name.
         server: String,
-        /// From `Retry-After`.
+        /// The time in the header `Retry-After`.
         retry_after: Option<Duration>,
-        /// The engine's words.
+        /// The engine's error message.
         reason: String,
     },
     /// The server answered with a status other than 429 that is neither a success nor a 5xx: the request or
@@ -55,7 +55,7 @@ pub enum EngineError {
         server: String,
         /// The HTTP status.
         status: u16,
-        /// The engine's words.
+        /// The engine's error message.
         reason: String,
     },
     /// The server answered with a 5xx other than 503, or the connection was lost before the end of the
@@ -83,7 +83,7 @@ pub enum EngineError {
         /// Tokens that were generated.
         tokens: u64,
     },
-    /// The engine has no server of this name, or no longer has it.
+    /// The engine has no server of this name any more, or never had one.
     #[error("unknown server={server}")]
     UnknownServer {
         /// The name.
@@ -101,7 +101,7 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// What a caller may do about it.
+    /// The class of the error, which tells callers how to react.
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Unreachable { .. } => ErrorClass::Retryable,

@@ -1,20 +1,20 @@
-//! What stands between the rollout core and an inference server.
+//! The interface between the rollout core and inference servers, with its implementations.
 //!
-//! The core works with token ids in flat buffers and knows nothing of JSON, HTTP or simulation: it has an
-//! [`Engine`], and gets the server's name from its permit. [`http`] talks to real servers, [`simulated`] to a
-//! simulated fleet in the same process, on real or virtual time.
+//! The core works with token ids in flat buffers, and is independent of JSON, HTTP and simulation. It has an
+//! [`Engine`], and its permit names the server. [`http`] talks to real servers. [`simulated`] talks to a
+//! simulated fleet in the same process, in real or virtual time.
 //!
 //! # Invariants
 //! - **Architecture Invariant:** nothing outside [`http`] parses or writes an engine's wire format.
-//! - Dropping the future of [`Engine::generate`] gives the engine's slots back: the HTTP implementation
-//!   closes the connection, the simulation frees the sequences.
+//! - Dropping the future of [`Engine::generate`] frees the engine's slots: the HTTP implementation closes the
+//!   connection, and the simulation frees the sequences.
 //! - A [`Generation`] that is returned has passed every check of its bytes. An answer that fails a check is
-//!   an [`EngineError`] with a reason, never a sample with holes.
+//!   an [`EngineError`] with a reason, never an incomplete sample.
 //! - The tokens that a cut-off request leaves in its [`Progress`] have passed these checks too.
 //!
 //! # Deliberately absent
-//! Retries: whether, where and how often a request is tried again is the rollout core's business (it owns
-//! attempts and permits). The engine only says what is safe, by [`EngineError::admission`].
+//! The engine does not retry. The rollout core, which owns attempts and permits, decides whether, where and
+//! how often a request is tried again. [`EngineError::admission`] only tells which retries are safe.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,7 @@ pub struct SamplingParams {
     pub temperature: f32,
     /// Nucleus mass in (0, 1].
     pub top_p: f32,
-    /// Number of candidates kept; -1 keeps all.
+    /// Number of most probable tokens that are kept; -1 keeps all.
     pub top_k: i32,
     /// Token ids that end a response besides the model's own.
     pub stop_token_ids: Vec<u32>,
@@ -55,12 +55,14 @@ impl Default for SamplingParams {
 /// One request for `n` samples of one prompt.
 ///
 /// Sample `i` of the answer is drawn with seed `seed + i`, because the engine derives the seeds of a request
-/// with `n > 1` in this way. So one request for n samples and n requests for one give the same samples.
+/// with `n > 1` in this way. One request for n samples therefore gives the same samples as n requests for one
+/// sample each.
 #[derive(Debug, Clone)]
 pub struct GenerateRequest {
-    /// Unique over the run and all its dispatches; the engine can abort by it.
+    /// The request's id, unique over the run and all its dispatches. The engine can abort the request by this
+    /// id.
     pub request_id: Arc<str>,
-    /// The prompt; shared by the samples of a group.
+    /// The token ids of the prompt. The samples of a group share them.
     pub prompt_ids: Arc<[u32]>,
     /// The prompt as text, for servers that take no ids.
     pub prompt_text: Arc<str>,
@@ -70,23 +72,23 @@ pub struct GenerateRequest {
     pub seed: u64,
     /// Maximum number of tokens a sample may have.
     pub max_tokens: u32,
-    /// Shared by every request of a step.
+    /// The sampling parameters, which all requests of a step share.
     pub sampling: Arc<SamplingParams>,
-    /// Where the request leaves its tokens if it does not end well, and how many were generated; if absent,
-    /// they are lost.
+    /// Receives the tokens of a request that does not succeed, and the number of generated tokens. If absent,
+    /// both are lost.
     pub progress: Option<Progress>,
-    /// Whether tokens are put into `progress` as they come. Otherwise they get there only if the engine ends
-    /// the request early. The answer is the same in both cases.
+    /// Whether tokens are added to `progress` as they arrive. Otherwise they are added only if the engine
+    /// ends the request early. The answer is the same in both cases.
     pub stream: bool,
     /// Set if `prompt_ids` ends in tokens of the sample itself. Only the simulation reads it: a real model
-    /// needs no more than the tokens.
+    /// needs only the tokens.
     pub resumed: Option<Resumed>,
     /// Keeps prefix caches apart, for example those of different weights: only requests with the same salt
     /// share a cache. It is sent in the dialects that have it.
     pub cache_salt: Option<Arc<str>>,
 }
 
-/// What a sample that was cut off goes on from. Its request is for one sample.
+/// The point from which a sample that was cut off continues. Its request asks for one sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resumed {
     /// Number of tokens at the end of `prompt_ids` that are the sample's own earlier tokens.
@@ -117,7 +119,7 @@ pub struct Generation {
 
 /// A fleet of servers that generate.
 ///
-/// A server has the name that it has in the load balancer, so that membership has one owner.
+/// A server has the same name as in the load balancer, which owns the membership of the fleet.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -161,8 +163,8 @@ pub struct Generation {
 pub trait Engine: Send + Sync + 'static {
     /// Runs one request to its end on the server called `server`.
     ///
-    /// Cancel-safe: dropping the future frees what the request holds on the engine. The only time-out in here
-    /// is the connect time-out; deadlines and stalls are for the caller to handle.
+    /// Cancel-safe: dropping the future frees the request's resources on the engine. The only time-out in
+    /// this call is the connect time-out. The caller handles deadlines and stalls.
     fn generate<'a>(
         &'a self,
         server: &'a str,
@@ -172,15 +174,16 @@ pub trait Engine: Send + Sync + 'static {
     /// Asks the engine to end a request that `generate` is still running, so that `generate` soon returns
     /// [`EngineError::Aborted`] and the request's [`Progress`] has its tokens.
     ///
-    /// An abort that comes within 10 ms of its request is usually lost, so it is repeated until the request
-    /// returns, a bounded number of times. It may fail all the same: the caller needs a limit of its own,
-    /// after which it drops `generate`. Cancel-safe.
+    /// An abort within 10 ms of its request is usually lost, so it is repeated until the request returns, a
+    /// bounded number of times. All of them may fail. The caller therefore needs a time limit, after which it
+    /// drops `generate`. Cancel-safe.
     fn interrupt(&self, server: &str, request_id: &Arc<str>) -> BoxFuture<'_, ()>;
 
-    /// Tells the engine that the request's future was dropped; the request is aborted by id if the engine
-    /// offers that.
+    /// Tells the engine that the request's future was dropped. The request is aborted by id if the engine
+    /// offers aborts.
     ///
-    /// Returns at once; whatever it starts is bounded in number and time and ends with the engine's scope.
+    /// Returns immediately. The aborts that it starts are bounded in number and time, and end with the
+    /// engine's scope.
     fn cancelled(&self, server: &str, request_id: &Arc<str>);
 
     /// Number of tokens that servers have generated so far to prove that they can: probes of servers that

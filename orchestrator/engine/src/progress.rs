@@ -1,14 +1,14 @@
-//! What a request that was cut off leaves behind.
+//! The tokens that a request leaves when it is cut off.
 //!
-//! The caller hands in a [`Progress`] with a request, and reads it after the request has ended or its future
-//! has been dropped. It holds only tokens that have passed the checks that a whole answer passes, and beside
-//! them what is known of all tokens that the engine generated ([`Generated`]).
+//! The caller passes a [`Progress`] with a request, and reads it after the request has ended or its future
+//! was dropped. A progress has only tokens that have passed the same checks as a whole answer. It also has
+//! counts of all tokens that the engine generated ([`Generated`]).
 //!
 //! # Invariants
-//! - A request that ends well leaves nothing: its tokens are in its [`Generation`](super::Generation).
-//! - Each part has one log-probability per token. Its spans cover its tokens, or there are none: then
-//!   the engine has not said yet which version generated them.
-//! - An answer that cannot be trusted leaves nothing, not even what came before the first sign of it.
+//! - A request that succeeds leaves no tokens here: they are in its [`Generation`](super::Generation).
+//! - Each part has one log-probability per token. Its spans cover its tokens, or are absent because the
+//!   engine has not reported the versions yet.
+//! - An answer that cannot be trusted leaves no tokens, not even those before the first failed check.
 
 use std::sync::Arc;
 
@@ -26,21 +26,21 @@ impl SampleOutput {
     }
 }
 
-/// What is known of the tokens that an engine generated for a request, whether or not they arrived.
+/// Counts of the tokens that an engine generated for a request, including those that did not arrive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Generated {
-    /// Number of tokens over all samples, if the engine says it. Simulated engines always say it; real ones
-    /// do not say how far a request came whose connection was cut.
+    /// Number of tokens over all samples, if the engine reports it. Simulated engines always report it. Real
+    /// engines do not report it for a request whose connection was cut.
     pub tokens: Option<u64>,
-    /// Number of tokens that arrived in sound pieces. The engine generated at least these.
+    /// Number of tokens that arrived and passed the checks. The engine generated at least so many.
     pub arrived: u64,
     /// Whether the engine had generated everything when the request ended.
     pub is_whole: bool,
 }
 
-/// Where a request leaves its tokens, one part per sample, in order of their index.
+/// The place where a request leaves its tokens: one part per sample, in order of their index.
 ///
-/// Clones share their content. A progress belongs to one request; if it is handed to a second one, it is
+/// Clones share their content. A progress belongs to one request. If it is passed to a second request, it is
 /// emptied.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
@@ -61,12 +61,12 @@ impl Left {
 }
 
 impl Progress {
-    /// A progress with nothing in it.
+    /// An empty progress.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes out what is there: nothing, or one part per sample of the request.
+    /// Takes out all parts. There is one part per sample of the request, or none.
     pub fn take(&self) -> Vec<PartialOutput> {
         let mut left = self.left.lock();
         left.note_arrived();
@@ -78,8 +78,8 @@ impl Progress {
         self.left.lock().samples.iter().map(|sample| sample.response_ids.len() as u64).sum()
     }
 
-    /// What is known of all tokens that the engine generated. It is complete when the request has ended or
-    /// its future has been dropped.
+    /// The counts of the tokens that the engine generated. They are final when the request has ended or its
+    /// future was dropped.
     pub fn generated(&self) -> Generated {
         let mut left = self.left.lock();
         left.note_arrived();
@@ -91,24 +91,24 @@ impl Progress {
         *self.left.lock() = Left::default();
     }
 
-    /// Puts `parts` in place of what is there.
+    /// Replaces the present parts by `parts`.
     pub(super) fn leave(&self, parts: Vec<PartialOutput>) {
         let mut left = self.left.lock();
         left.note_arrived();
         left.samples = parts;
     }
 
-    /// Notes the number of tokens that the engine says it generated.
+    /// Notes the number of generated tokens that the engine reports.
     pub(super) fn engine_says(&self, tokens: u64) {
         self.left.lock().generated.tokens = Some(tokens);
     }
 
-    /// Notes that the engine has generated everything, and that its answer is on its way.
+    /// Notes that the engine has generated all tokens, and that its answer is arriving.
     pub(super) fn note_whole(&self) {
         self.left.lock().generated.is_whole = true;
     }
 
-    /// Looks at or changes what is there.
+    /// Reads or changes the present parts.
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut Vec<PartialOutput>) -> T) -> T {
         change(&mut self.left.lock().samples)
     }

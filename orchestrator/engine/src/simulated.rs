@@ -23,7 +23,7 @@ use super::{
 mod partial;
 
 /// An interrupt repeats its abort after these pauses while the server still has the request, because a
-/// simulated server also ignores aborts that come too early.
+/// simulated server also ignores aborts that arrive too early.
 const INTERRUPT_PAUSES: [Duration; 4] = [
     Duration::from_millis(1),
     Duration::from_millis(15),
@@ -32,7 +32,7 @@ const INTERRUPT_PAUSES: [Duration; 4] = [
 ];
 
 /// Maximum number of chunks of a streamed request that wait to be received. Tokens for which there is no room
-/// stay in the engine, and leave with the next chunk.
+/// stay in the engine, and are sent with the next chunk.
 const CHUNKS_MAX: usize = 16;
 
 /// Simulated servers by the names of their configurations.
@@ -64,7 +64,7 @@ impl SimulatedEngine {
         self.servers.values()
     }
 
-    /// Cancel-safe: dropping the future frees the sequences at once.
+    /// Cancel-safe: dropping the future frees the sequences immediately.
     async fn request(&self, name: &str, request: GenerateRequest) -> Result<Generation, EngineError> {
         let server =
             self.server(name).ok_or_else(|| EngineError::UnknownServer { server: name.to_owned() })?;
@@ -178,7 +178,7 @@ impl Engine for SimulatedEngine {
         .boxed()
     }
 
-    /// Nothing is left to do: dropping the future has freed the sequences.
+    /// Does nothing, because dropping the future has freed the sequences.
     fn cancelled(&self, _server: &str, _request_id: &Arc<str>) {}
 
     fn settle(&self, _limit: Duration) -> BoxFuture<'_, ()> {

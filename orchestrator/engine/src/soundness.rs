@@ -2,10 +2,10 @@
 
 use super::VersionSpan;
 
-/// The value that engines write in place of minus infinity and of NaN; no sampled token has it.
+/// The value that engines write instead of minus infinity and NaN. No sampled token has it.
 const POISON_LOGPROB: f32 = -9999.0;
 
-/// Whether a log-probability says that the engine computed nonsense.
+/// Whether a log-probability shows that the engine's numbers are broken.
 pub(super) fn is_poisoned(logprob: f32) -> bool {
     !logprob.is_finite() || logprob == POISON_LOGPROB
 }

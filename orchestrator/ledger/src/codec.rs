@@ -1,4 +1,5 @@
-//! Records as bytes: the kind, then the fields. Integers are LEB128, and a text has its length before it.
+//! Encodes records as bytes: first the kind, then the fields. Integers are LEB128, and a text is preceded by
+//! its length.
 
 mod bias;
 
@@ -187,7 +188,7 @@ pub(super) fn encode(record: &Record, into: &mut Encoder) {
     }
 }
 
-/// A mask that says which counts are not 0, then these counts.
+/// Writes a mask of the counts that are not 0, then these counts.
 fn encode_tokens(tokens: &TokenTotals, into: &mut Encoder) {
     into.byte(10);
     let counts = tokens.to_counts();
@@ -212,7 +213,7 @@ fn encode_dispatch(dispatch: &DispatchRecord, into: &mut Encoder) {
     into.byte(4);
     into.number(dispatch.id.0);
     into.number(dispatch.number);
-    // 0 stands for no parent. The addition cannot overflow, because a parent's id is below its child's.
+    // 0 means no parent. The addition cannot overflow, because a parent's id is below its child's.
     into.number(dispatch.parent.map_or(0, |parent| parent.0 + 1));
     into.0.extend_from_slice(&dispatch.prompt_uid.0.to_le_bytes());
     into.number(dispatch.row);

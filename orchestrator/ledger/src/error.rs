@@ -30,8 +30,8 @@ pub enum LedgerError {
         /// The directory.
         dir: PathBuf,
     },
-    /// The log is missing or empty, and the directory has files of tokens, which only the log can explain.
-    /// Nothing was changed.
+    /// The log is missing or empty, but the directory has files of tokens, which the log should name. No file
+    /// was changed.
     #[error(
         "ledger file={file} is missing or empty, found {found} beside it; expected the ledger that names these tokens: \
          put it back from a copy, or begin a new run in another directory"
@@ -42,7 +42,7 @@ pub enum LedgerError {
         /// One of the files of tokens.
         found: String,
     },
-    /// The file has other bytes than those that were written.
+    /// The bytes of the file are not those that were written.
     #[error("file={file} is damaged at offset={offset}: {found}; expected {expected}")]
     Corrupt {
         /// The log, or a file of tokens.
@@ -72,7 +72,7 @@ pub enum LedgerError {
     /// The queue has a group of a dispatch that is not in the ledger. Either data was lost, or the files
     /// belong to two runs.
     #[error(
-        "the queue holds a group of dispatch={dispatch}, which the ledger does not know; expected a ledger that was \
+        "the queue holds a group of dispatch={dispatch}, which is not in the ledger; expected a ledger that was \
          written before its puts: the machine lost what queue.durability did not protect, or the files are of two runs"
     )]
     UnknownDispatch {

@@ -14,8 +14,8 @@ use super::{LedgerError, Record};
 pub const LEDGER_FILE: &str = "ledger.log";
 /// Maximum bytes of a frame's body.
 const BODY_BYTES_MAX: u32 = 16 << 20;
-/// The format of the log's frames. Damage with more than `tail_bytes_max` bytes after it cannot come from a
-/// crash during the last write.
+/// The format of the log's frames. Damage that is followed by more than `tail_bytes_max` bytes cannot come
+/// from a crash during the last write.
 pub(super) const FORMAT: Format = Format {
     magic: b"ROLLDOCK-LEDGER-1\n",
     body_bytes_max: BODY_BYTES_MAX,
@@ -27,19 +27,19 @@ pub fn ledger_file(dir: &Path) -> PathBuf {
     dir.join(LEDGER_FILE)
 }
 
-/// The end of the sound part of a log.
+/// The end of the undamaged part of a log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LogEnd {
-    /// Bytes of the sound part; 0 if the head of the log is incomplete.
+    /// Length of the undamaged part in bytes; 0 if the head of the log is incomplete.
     pub sound_bytes: u64,
-    /// Bytes after the sound part. They come from an interrupted write or from a write in progress.
+    /// Bytes after the undamaged part. They come from an interrupted write or from a write in progress.
     pub torn_bytes: u64,
 }
 
-/// Calls `each` with every record of the log in `dir` and the offset of its frame. Returns where the sound
-/// part ends.
+/// Calls `each` with every record of the log in `dir` and the offset of its frame. Returns the end of the
+/// undamaged part.
 ///
-/// Blocks. It reads the file up to the length that it has at the start, so a run may append at the same time.
+/// Blocks. It reads the file up to its length at the start of the call, so a run may append at the same time.
 ///
 /// # Errors
 /// [`LedgerError::NoLedger`] if there is no log, [`LedgerError::Corrupt`] for damage that the last write does
@@ -71,7 +71,7 @@ fn refusal(error: ReadError, path: &Path) -> LedgerError {
         ReadError::Io(error) => return LedgerError::io("read", path)(error),
         ReadError::OtherFormat => (0, "other first bytes".to_owned(), "a ledger of version 1"),
         ReadError::Damaged { offset, damage } => {
-            (offset, damage.to_string(), "what was written, since sound frames follow")
+            (offset, damage.to_string(), "the bytes that were written, since undamaged frames follow")
         }
     };
     LedgerError::Corrupt { file: path.to_owned(), offset, found, expected }

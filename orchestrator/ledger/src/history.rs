@@ -1,4 +1,4 @@
-//! The history of dispatches, which shows what became of a prompt or why a step is short of groups.
+//! The history of dispatches. It shows the fates of a prompt, or why a step is short of groups.
 //!
 //! The log is read once, and only the requested dispatches are kept. The run may still be in progress.
 
@@ -14,11 +14,11 @@ use super::{DispatchRecord, LedgerError, LedgerState, LogEnd, Next, Record, read
 pub struct DispatchHistory {
     /// The record that was written when it was sent out.
     pub dispatch: DispatchRecord,
-    /// The step for which its end counts; `None` while it is in flight.
+    /// The step in which its end is counted; `None` while it is in flight.
     pub ended_in: Option<u64>,
     /// The fate; `None` while the dispatch is in flight.
     pub fate: Option<Fate>,
-    /// What becomes of its prompt; `None` while it is in flight.
+    /// How its prompt continues; `None` while it is in flight.
     pub next: Option<Next>,
     /// Whether it was recorded as accepted, but its rows never reached the queue.
     pub is_taken_back: bool,
@@ -31,7 +31,7 @@ pub struct History {
     pub dispatches: Vec<DispatchHistory>,
     /// The state after the whole log.
     pub state: LedgerState,
-    /// The end of the sound part of the log.
+    /// The end of the undamaged part of the log.
     pub end: LogEnd,
 }
 
@@ -82,7 +82,7 @@ impl History {
         Ok(Self { dispatches: found.into_values().collect(), state, end })
     }
 
-    /// The reasons for which groups failed, with the number of groups; the most frequent one is first.
+    /// The reasons for which groups failed, with the number of groups. The most frequent reason is first.
     pub fn failures(&self) -> Vec<(&str, u64)> {
         let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
         for history in &self.dispatches {

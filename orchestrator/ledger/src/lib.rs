@@ -1,5 +1,5 @@
-//! The durable ledger of a run: a journal with one record per fate change. A run continues from it after any
-//! kind of end.
+//! The durable ledger of a run: a journal with one record for each change of a fate. A run continues from its
+//! ledger after any kind of end.
 //!
 //! [`LedgerWriter`] appends to `ledger.log` in the run's directory. [`LedgerState`] is the fold of the
 //! records. After a restart, [`LedgerState::reconcile`] compares it with the queue and returns where the run
@@ -32,8 +32,8 @@
 //! keeps the whole history: it grows as long as the run lasts, by about 120 bytes for a dispatch.
 //!
 //! # Deliberately absent
-//! A snapshot of the state: a fold of a million records takes a second. A clock: the caller gives the times
-//! in the records.
+//! There is no snapshot of the state, because a fold of a million records takes only a second. The ledger has
+//! no clock: the caller gives the times in the records.
 
 mod codec;
 mod error;

@@ -1,4 +1,4 @@
-//! The records of the ledger: one for each change of a fate, and others that a restart needs.
+//! The records of the ledger: one for each change of a fate, and further records that a restart needs.
 
 use std::sync::Arc;
 
@@ -33,13 +33,13 @@ pub struct LifeRecord {
     pub started_s: u64,
 }
 
-/// A step begins, or continues in another life. Every later end of a dispatch counts for this step, whichever
-/// step sent the dispatch out.
+/// A step begins, or continues in another life. Every later end of a dispatch counts for this step, even if
+/// an earlier step sent the dispatch out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepRecord {
     /// The number of the step, counted from 1.
     pub step: u64,
-    /// Groups that it must collect in all of its lives.
+    /// Number of groups that the step must collect in all of its lives.
     pub target: u64,
     /// The policy version that generates tokens when the step begins.
     pub policy_version: u64,
@@ -50,54 +50,54 @@ pub struct StepRecord {
 pub struct DispatchRecord {
     /// The id of the dispatch, greater than all earlier ids.
     pub id: DispatchId,
-    /// Its place in dispatch order. A new prompt gets a number above all earlier ones; a continued prompt
-    /// keeps its number.
+    /// The position in dispatch order. A new prompt gets a number above all earlier numbers. A continued
+    /// prompt keeps its number.
     pub number: u64,
     /// The dispatch that it continues.
     pub parent: Option<DispatchId>,
     /// The prompt.
     pub prompt_uid: PromptUid,
-    /// Its row in the data set.
+    /// The row of the prompt in the data set.
     pub row: u64,
-    /// How many epochs came before this visit to the row.
+    /// Number of epochs before this visit to the row.
     pub visit: u32,
     /// The step that sends it out.
     pub step: u64,
     /// The policy version at the moment of sending.
     pub policy_version: u64,
-    /// The attempt with which its samples start; a carried sample continues with its own.
+    /// The attempt with which its samples start. A carried sample continues with its own attempt.
     pub first_attempt: u32,
-    /// How often its number was sent back because it was too old.
+    /// How often its number was sent out again because it was too old.
     pub returns: u32,
     /// The position in the data after a new prompt. It is `None` for a continued prompt, or if the source of
     /// the data has no positions.
     pub drawn_to: Option<Position>,
 }
 
-/// Where a group's tokens are.
+/// The location of a group's tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokensPlace {
     /// The step in the file's name.
     pub file: u64,
-    /// Where its block begins in the file.
+    /// The offset of its block in the file.
     pub offset: u64,
-    /// Bytes in the body of its block.
+    /// Number of bytes in the body of its block.
     pub length: u32,
 }
 
-/// What becomes of the prompt of a dispatch that has ended.
+/// How the prompt of a dispatch continues after the dispatch has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// It is not sent out again.
+    /// The prompt is not sent out again.
     Nothing,
-    /// It is sent out again unchanged: with its first attempt, and with its tokens if it had any.
+    /// The prompt is sent out again unchanged: with its first attempt, and with its tokens if it had any.
     Again,
-    /// It is sent out again without tokens.
+    /// The prompt is sent out again without tokens.
     Anew {
         /// The attempt with which its samples start.
         first_attempt: u32,
     },
-    /// It is sent out again from these tokens.
+    /// The prompt is sent out again, and continues from these tokens.
     From(TokensPlace),
 }
 
@@ -110,7 +110,7 @@ pub struct StepEndRecord {
     pub end: StepEnd,
 }
 
-/// The groups that a gate has counted in the run so far.
+/// The counts of a gate in the run so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GateRecord {
     /// The name of the gate.
@@ -123,17 +123,17 @@ pub struct GateRecord {
     pub kept: u64,
 }
 
-/// What a run has measured so far, for the next process.
+/// The measurements of a run so far, for the next process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MetersRecord {
-    /// The counts of valid and of filtered groups from which the accept rate is estimated, each as the bits of
-    /// an `f64`: they lose a share of their weight with every step.
+    /// The counts of valid and of filtered groups from which the accept rate is estimated, each as the bits
+    /// of an `f64`. Older counts lose weight with every step, so the counts are not integers.
     pub accept_rate: [u64; 2],
     /// Rows that were dropped because they are too long, up to the last prompt that was sent out.
     pub overlong_dropped: u64,
-    /// Prompts that were cut to the maximum length, up to the last one that was sent out.
+    /// Prompts that were cut to the maximum length, up to the last prompt that was sent out.
     pub overlong_truncated: u64,
-    /// Each gate of the filter.
+    /// The counts of each gate of the filter.
     pub gates: Vec<GateRecord>,
 }
 
@@ -149,13 +149,13 @@ pub enum Record {
     /// A group is sent out. The record is written before the group's first request is sent.
     Dispatch(DispatchRecord),
     /// A dispatch gets a fate. Only [`LedgerState::reconcile`](super::LedgerState::reconcile) changes a fate
-    /// later: it requeues a dispatch that was recorded as accepted and whose rows never reached the queue.
+    /// later: it requeues a dispatch that was recorded as accepted, but whose rows never reached the queue.
     End {
         /// The dispatch.
         id: DispatchId,
         /// How it ended.
         fate: Fate,
-        /// What becomes of its prompt.
+        /// How its prompt continues.
         next: Next,
     },
     /// Accepted dispatches are final, and later records of the queue do not change them. This record must be
@@ -177,17 +177,18 @@ pub enum Record {
         /// The announcement, as JSON.
         announcement: Arc<str>,
     },
-    /// Response tokens of the run so far, over all of its lives. It follows the record of each
-    /// [end](Self::End), so that the tokens of an accepted dispatch are those that it adds.
+    /// Response tokens of the run so far, over all of its lives. This record follows the record of each
+    /// [end](Self::End). The difference to the previous record therefore gives the tokens of an accepted
+    /// dispatch.
     Tokens(TokenTotals),
     /// See [`MetersRecord`]; written when it has changed.
     Meters(MetersRecord),
-    /// What the bias meter learns of a dispatch number. A decision comes before the end of its dispatch. That a
-    /// number is sent out and that a step ends have records of their own.
+    /// An event of a dispatch number for the bias meter. A decision precedes the end of its dispatch.
+    /// Dispatches and ends of steps, which the meter also counts, have other records.
     Bias {
         /// The number.
         number: u64,
-        /// What has happened to it.
+        /// The event.
         event: BiasEvent,
     },
     /// The early-stop mode that the bias guard has set, by its name in recipes.
@@ -216,15 +217,15 @@ impl Record {
     }
 }
 
-/// The record that a put carries in the queue. It names the dispatch that the rows belong to. The put is
-/// submitted after the ledger has synced the record that the dispatch is accepted; the ledger then also has
-/// the step for which the dispatch counts.
+/// The record that a put carries in the queue. It names the dispatch of the rows. The put is submitted after
+/// the ledger has synced the record that the dispatch is accepted. The ledger then also has the step for
+/// which the dispatch counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueRecord {
     /// The accepted dispatch.
     pub dispatch: u64,
-    /// Its number.
+    /// The number of the dispatch.
     pub number: u64,
     /// The step for which it counts.
     pub step: u64,

@@ -20,35 +20,35 @@ pub use reconcile::{OpenStep, Resumption};
 /// A prompt that waits for its next dispatch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueuedPrompt {
-    /// Its place in dispatch order, which the next dispatch keeps.
+    /// The prompt's position in dispatch order, which the next dispatch keeps.
     pub number: u64,
-    /// The dispatch that the next one continues.
+    /// The dispatch that the next dispatch continues.
     pub parent: DispatchId,
     /// How the parent ended.
     pub fate: Fate,
     /// The prompt.
     pub prompt_uid: PromptUid,
-    /// Its row in the data set.
+    /// The row of the prompt in the data set.
     pub row: u64,
-    /// How many epochs came before this visit to the row.
+    /// Number of epochs before this visit to the row.
     pub visit: u32,
     /// The attempt with which its samples start.
     pub first_attempt: u32,
-    /// How often it was sent back because it was too old.
+    /// How often it was sent out again because it was too old.
     pub returns: u32,
-    /// The place of the tokens that it has so far, which [`read_carried`](super::read_carried) reads.
+    /// The location of its tokens so far, which [`read_carried`](super::read_carried) reads.
     pub tokens: Option<TokensPlace>,
 }
 
 /// The state of a step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepState {
-    /// Groups that it must collect.
+    /// Number of groups that it must collect.
     pub target: u64,
     /// The policy version at the start of the step.
     pub policy_version: u64,
-    /// Dispatches by fate, over all lives of the run. A dispatch counts in the step in which it ends,
-    /// whichever step sent it out.
+    /// Dispatches by fate, over all lives of the run. A dispatch counts in the step in which it ends, even if
+    /// an earlier step sent it out.
     pub totals: Totals,
     /// How the step ended; `None` while it continues. It is `None` again if one of its accepted groups never
     /// reached the queue.
@@ -61,7 +61,7 @@ struct Accepted {
     dispatch: DispatchRecord,
     /// The step that it counts for.
     step: u64,
-    /// Its response tokens; 0 until their record comes.
+    /// Response tokens of the dispatch; 0 until their record has been applied.
     tokens: u64,
 }
 
@@ -83,7 +83,7 @@ pub struct LedgerState {
     queued: BTreeMap<u64, QueuedPrompt>,
     /// Tokens of numbers that are not settled, by number.
     tokens: BTreeMap<u64, TokensPlace>,
-    /// How many of these tokens each file has.
+    /// The number of groups in each file that have such tokens.
     token_files: BTreeMap<u64, u64>,
     next_id: u64,
     next_number: u64,
@@ -117,7 +117,7 @@ impl LedgerState {
     /// [`LedgerError::Contradiction`] if the record contradicts earlier ones. The state is then unchanged.
     pub fn apply(&mut self, record: &Record) -> Result<(), LedgerError> {
         if self.run.is_none() && !matches!(record, Record::Run(_)) {
-            return Err(contradiction("the first record is not that of the run".to_owned()));
+            return Err(contradiction("the first record does not begin a run".to_owned()));
         }
         match record {
             Record::Run(run) => self.begin(run),
@@ -199,14 +199,14 @@ impl LedgerState {
         let DispatchRecord { id, number, parent, .. } = *dispatch;
         let refused = |why: String| Err(contradiction(format!("dispatch={id} of number={number} {why}")));
         if id.0 < self.next_id {
-            return refused("comes after a greater one".to_owned());
+            return refused("follows a dispatch with a greater id".to_owned());
         }
         let Some(step) = self.steps.get_mut(&self.current).filter(|_| dispatch.step == self.current) else {
             return refused(format!("belongs to step={}, not to step={}", dispatch.step, self.current));
         };
         match parent {
             None if number < self.next_number => {
-                return refused("is new and has a number of others".to_owned());
+                return refused("is new, but its number is already in use".to_owned());
             }
             None => {}
             Some(parent) => {
@@ -215,7 +215,7 @@ impl LedgerState {
                     queued.parent == parent && queued.prompt_uid == dispatch.prompt_uid
                 };
                 if !waits.is_some_and(is_right) {
-                    return refused(format!("continues parent={parent}, which does not wait for one"));
+                    return refused(format!("continues parent={parent}, but no prompt waits for it"));
                 }
             }
         }
@@ -240,13 +240,13 @@ impl LedgerState {
 
     fn end(&mut self, id: DispatchId, fate: &Fate, next: &Next) -> Result<(), LedgerError> {
         if *fate == Fate::Accepted && *next != Next::Nothing {
-            return Err(contradiction(format!("dispatch={id} is accepted and goes on")));
+            return Err(contradiction(format!("dispatch={id} is accepted, but its prompt continues")));
         }
         if *fate == Fate::Requeued && self.accepted.contains_key(&id) {
             return self.take_back(id, next);
         }
         let Some(dispatch) = self.open.remove(&id) else {
-            return Err(contradiction(format!("dispatch={id} ends ({fate:?}) and is not in flight")));
+            return Err(contradiction(format!("dispatch={id} ends ({fate:?}), but is not in flight")));
         };
         self.totals.count(fate);
         if let Some(step) = self.steps.get_mut(&self.current) {
@@ -260,7 +260,8 @@ impl LedgerState {
         Ok(())
     }
 
-    /// Takes the counts of tokens. What they add to the accepted tokens belongs to the last accepted dispatch.
+    /// Stores the counts of tokens. The increase of the accepted tokens belongs to the last accepted
+    /// dispatch.
     fn count_tokens(&mut self, tokens: &TokenTotals) {
         let handed_on = |tokens: &TokenTotals| tokens.accepted + tokens.stale;
         let added = handed_on(tokens).saturating_sub(handed_on(&self.run_tokens));
@@ -286,12 +287,13 @@ impl LedgerState {
         Ok(())
     }
 
-    /// Decides what becomes of the prompt and of its tokens.
+    /// Decides how the prompt continues, and whether its tokens are kept.
     fn go_on(&mut self, dispatch: &DispatchRecord, fate: &Fate, next: &Next) {
         let number = dispatch.number;
         let mut first_attempt = dispatch.first_attempt;
         match next {
-            // Its tokens are kept until it is settled, because the group may turn out not to be in the queue.
+            // Its tokens are kept until it is settled, because a restart may find that the group is not in
+            // the queue.
             Next::Nothing if *fate == Fate::Accepted => return,
             Next::Nothing => return self.let_go_of_tokens(number),
             Next::Again => {}
@@ -331,7 +333,7 @@ impl LedgerState {
 
     fn settle(&mut self, ids: &[DispatchId]) -> Result<(), LedgerError> {
         if let Some(id) = ids.iter().find(|id| !self.accepted.contains_key(id)) {
-            return Err(contradiction(format!("dispatch={id} is settled and was not accepted")));
+            return Err(contradiction(format!("dispatch={id} is settled, but was not accepted")));
         }
         for id in ids {
             if let Some(accepted) = self.accepted.remove(id) {
@@ -343,7 +345,7 @@ impl LedgerState {
 
     fn end_step(&mut self, ended: StepEndRecord) -> Result<(), LedgerError> {
         let Some(step) = self.steps.get_mut(&ended.step) else {
-            return Err(contradiction(format!("step={} ends and has not begun", ended.step)));
+            return Err(contradiction(format!("step={} ends, but has not begun", ended.step)));
         };
         step.end = Some(ended.end);
         self.bias.close(ended.step);

@@ -1,7 +1,8 @@
 //! Tokens of groups that continue in a later dispatch. Each step has one file of them, `tokens-<step>.bin`.
 //!
-//! A group is one block: length and CRC-32 of its body, each 4 bytes little-endian, then the body. The log
-//! names the place of each block. Bytes that a crash leaves behind the last block are therefore never read.
+//! A group is one block: the length and the CRC-32 of its body, each in 4 bytes little-endian, then the body.
+//! The log stores the location of each block. Bytes that a crash leaves after the last block are therefore
+//! never read.
 //!
 //! A held group is stored in the same way, with all of its samples finished. Its scores are not stored: it is
 //! graded again after a restart, because a reward is a function of the text.
@@ -28,7 +29,7 @@ const GROUP_BYTES_MAX: usize = 1 << 30;
 /// The samples of a group that was cut off or is held.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KeptGroup {
-    /// Its place in dispatch order.
+    /// The group's position in dispatch order.
     pub number: u64,
     /// The dispatch that generated the samples. It is the parent of the next dispatch.
     pub parent: DispatchId,
@@ -162,7 +163,8 @@ fn step_of(name: &str) -> Option<u64> {
 /// Reads a group back. Blocks.
 ///
 /// # Errors
-/// [`LedgerError::Io`] if the file is gone or too short, [`LedgerError::Corrupt`] if it has other contents.
+/// [`LedgerError::Io`] if the file is missing or too short, [`LedgerError::Corrupt`] if it has other
+/// contents.
 pub fn read_carried(dir: &Path, place: TokensPlace) -> Result<KeptGroup, LedgerError> {
     let path = tokens_file(dir, place.file);
     let corrupt = |found: &str, expected| LedgerError::Corrupt {
@@ -261,7 +263,7 @@ impl TokenFiles {
             let options = OpenOptions::new().create(true).truncate(false).write(true).clone();
             let opened = descriptors::open(|| options.open(&path));
             let file = opened.map_err(LedgerError::io("open", &path))?;
-            // New blocks come after those of earlier lives.
+            // New blocks are appended to the blocks of earlier lives.
             let length = file.metadata().map_err(LedgerError::io("read", &path))?.len();
             self.there.insert(step);
             self.open = Some(OpenFile { step, path, file, length, has_unsynced: false });
@@ -278,8 +280,8 @@ impl TokenFiles {
         Ok(())
     }
 
-    /// Deletes files of steps before `step` that are not in use. A file that cannot be deleted is logged and
-    /// stays.
+    /// Deletes files of steps before `step` that are not in use. If a file cannot be deleted, this is logged,
+    /// and the file stays.
     pub(super) fn delete_unused(&mut self, step: u64, is_used: impl Fn(u64) -> bool) {
         let unused: Vec<u64> = self.there.range(..step).copied().filter(|file| !is_used(*file)).collect();
         for file in unused {

@@ -1,9 +1,9 @@
 //! The writer of the ledger.
 //!
 //! [`LedgerWriter::append`] is called under the board's lock: it queues a record and returns. A thread takes
-//! all queued records, writes them as one frame and, if configured, syncs the frame (group commit). It is a
-//! thread and not a task, because a caller that waits for room blocks its executor, and a task on that
-//! executor could then not run. The blocking pool is for short work.
+//! all queued records, writes them as one frame and, if configured, syncs the frame (group commit). The
+//! writer is a thread and not a task: a caller that waits for room blocks its executor, so a task on this
+//! executor could not run. It is not on the blocking pool, which is for short work.
 //!
 //! # Invariants
 //! - Records are written in the order of the calls.
@@ -344,7 +344,7 @@ impl Shared {
         self.progress.send_modify(|progress| match written {
             Ok(()) => progress.written = last,
             Err(error) => {
-                tracing::error!(%error, "the ledger cannot be written; nothing more is accepted");
+                tracing::error!(%error, "the ledger cannot be written; no more groups are accepted");
                 progress.failed = Some(error);
             }
         });

@@ -1,4 +1,4 @@
-//! Checks of announcements, and the reasons for which one is refused.
+//! Checks of announcements, and the reasons for refusing an announcement.
 
 use rolldock_loadbalancer::update::Announcement;
 
@@ -23,12 +23,13 @@ pub fn version_of_label(label: &str) -> Option<u64> {
     label[digits_start..].parse().ok()
 }
 
-/// How an announcement was taken.
+/// The result of an announcement that was accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Announced {
-    /// Its version is now the newest one.
+    /// The announced version is now the newest version.
     Taken,
-    /// It was taken before. If no server could be updated to it, the update is tried again.
+    /// The same announcement was accepted before. If no server could be updated to it, the update is tried
+    /// again.
     Again,
 }
 
@@ -43,7 +44,7 @@ pub enum AnnounceError {
         /// The newest version that was announced before.
         announced: u64,
     },
-    /// The version was announced before with other contents. One number cannot stand for two sets of weights.
+    /// The version was announced before with other contents. One number cannot name two sets of weights.
     #[error("version={version} was announced before, with another label, path or payload")]
     Differs {
         /// The version of both announcements.

@@ -11,12 +11,13 @@ use serde::{Deserialize, Serialize};
 pub enum PolicyMode {
     /// There is no trainer. The version never changes.
     Off,
-    /// It never runs ahead: every group is of the version that the trainer has announced last.
+    /// Generation never runs ahead: every group is generated with the version that the trainer has announced
+    /// last.
     #[default]
     Sync,
-    /// It runs one step ahead.
+    /// Generation runs one step ahead.
     OneStepOff,
-    /// It runs ahead as far as the staleness bound allows.
+    /// Generation runs ahead as far as the staleness bound allows.
     FullyAsync,
 }
 
@@ -56,7 +57,7 @@ pub enum UpdatePause {
     /// Requests are suspended, and continue with the new weights.
     #[default]
     Keep,
-    /// Requests end with the tokens that they have.
+    /// Requests end with the tokens generated so far.
     Abort,
     /// The update waits until requests have ended.
     Wait,
@@ -88,7 +89,7 @@ pub struct PolicyUpdate {
     pub pause: UpdatePause,
     /// Whether servers drop their cached prefixes, which were computed with the old weights.
     pub reset_prefix_cache: bool,
-    /// Whether requests of each version use a prompt cache of their own. Then no cache is reset.
+    /// Whether the requests of each version use a separate prompt cache. If so, no cache is reset.
     pub cache_salt: bool,
     /// Maximum time of each phase over all servers, in seconds.
     pub timeouts: Deadlines,
@@ -110,7 +111,7 @@ impl Default for PolicyUpdate {
 }
 
 impl PolicyUpdate {
-    /// Whether prefix caches are reset. They are not if each version has its own cache.
+    /// Whether prefix caches are reset. They are not reset if each version has its own cache.
     pub fn resets_cache(&self) -> bool {
         self.reset_prefix_cache && !self.cache_salt
     }

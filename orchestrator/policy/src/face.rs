@@ -2,8 +2,8 @@
 //!
 //! | call | what it does |
 //! |---|---|
-//! | `POST /v1/policy/announce` | there is a new version: `{"version": 7}`, and `label`, `path` and `payload` if wanted |
-//! | `GET /v1/policy` | the version that servers have, the announced one, and what is being done about it |
+//! | `POST /v1/policy/announce` | announces a new version: `{"version": 7}`, with an optional `label`, `path` and `payload` |
+//! | `GET /v1/policy` | returns the version that servers have, the announced version, and the state of the update |
 //! | `GET /v1/policy/wait?version=7&timeout_s=60` | answers when the servers have that version, or a later one |
 //!
 //! Errors are answered as `{"error": {"code": "...", "message": "...", ...}}`. The codes are stable.
@@ -133,7 +133,7 @@ impl Failure {
                 (StatusCode::PAYLOAD_TOO_LARGE, "too_large", message, none)
             }
             Self::Slow => {
-                let message = format!("the body did not come within {} s", BODY_MAX.as_secs());
+                let message = format!("the body did not arrive within {} s", BODY_MAX.as_secs());
                 (StatusCode::REQUEST_TIMEOUT, "slow_body", message, none)
             }
             Self::Query(reason) => (StatusCode::BAD_REQUEST, "bad_query", reason.clone(), none),
@@ -176,7 +176,7 @@ async fn announce(State(face): Shared, body: Body) -> Answer {
     let bytes = reading.map_err(|_elapsed| Failure::Slow)?.map_err(|_too_long| Failure::TooLarge)?;
     // serde would read an array as the fields in order.
     if bytes.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
-        return Err(Failure::Body("it is no object".to_owned()));
+        return Err(Failure::Body("it is not an object".to_owned()));
     }
     let read = serde_json::from_slice::<Announcement>(&bytes);
     let announcement = read.map_err(|error| Failure::Body(error.to_string()))?;

@@ -14,12 +14,12 @@
 //! notifies the run.
 //!
 //! # Invariants
-//! Versions only rise, and one number stands for one set of weights. A version is published once at least one
-//! server has it; the published version is never above the announced one. A client's wait ends at its own
+//! Versions only rise, and one number names one set of weights. A version is published once at least one
+//! server has it. The published version is never above the announced version. A client's wait ends at its own
 //! deadline or with the run.
 //!
 //! # Deliberately absent
-//! - Weights: an announcement only says where they are or how servers get them.
+//! - Weights: an announcement only states where they are or how servers get them.
 //! - Decisions about work that is too old: the rollout makes them, from the versions that it reads here.
 //! - A queue of announcements: a run that is two versions behind needs only the newest one.
 

@@ -10,7 +10,7 @@ use super::{PolicyError, Updates, face, watched};
 use rolldock_listener::{ConnectionLimits, Connections};
 use rolldock_scope::Scope;
 
-/// Where a trainer announces versions, and the token that it must send.
+/// The configuration of the sources: where a trainer announces versions, and the token that it must send.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SourcesConfig {
     /// The address to listen on for announcements.
@@ -23,7 +23,7 @@ pub struct SourcesConfig {
     pub watch: Option<PathBuf>,
 }
 
-/// The open sources; they end with their scope, or when this is dropped.
+/// The open sources. They end with their scope, or when this value is dropped.
 #[derive(Debug)]
 pub struct Announcements {
     address: Option<SocketAddr>,
@@ -33,7 +33,7 @@ pub struct Announcements {
 impl Announcements {
     /// Opens the sources that the configuration names. Their announcements go to the state of `updates`.
     ///
-    /// Cancel-safe: dropping it closes the sources that are open.
+    /// Cancel-safe: dropping the future closes the sources that are open.
     ///
     /// # Errors
     /// [`PolicyError::Listen`] if the address cannot be bound. [`PolicyError::Directory`] if the directory
@@ -67,7 +67,8 @@ impl Announcements {
         Ok(Self { address, _tasks: tasks })
     }
 
-    /// The address that is listened on. If the configured port is 0, it has the port that the system chose.
+    /// The address of the listener. If the configured port is 0, the address has the port that the system
+    /// chose.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }

@@ -29,13 +29,13 @@ pub struct PolicyTerms {
 /// The versions at one moment.
 #[derive(Debug, Clone)]
 pub struct Versions {
-    /// The newest announced version. At the trainer's side, staleness is counted from it.
+    /// The newest announced version. For the trainer, staleness is counted from this version.
     pub announced: u64,
     /// The version that the servers have. New tokens are counted as tokens of this version.
     pub served: u64,
     /// The version that servers are being updated to.
     pub updating: Option<u64>,
-    /// Why no server has the announced version, if an update to it has failed.
+    /// Why no server has the announced version; set if an update to it has failed.
     pub failure: Option<Arc<str>>,
     latest: Option<Arc<Announcement>>,
     times: VecDeque<Times>,
@@ -48,10 +48,10 @@ struct Times {
     served_at: Option<Instant>,
 }
 
-/// How old a version is.
+/// The age of a version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VersionAge {
-    /// Its number.
+    /// The number of the version.
     pub version: u64,
     /// The number of versions by which the announced one is newer.
     pub versions_behind: u64,
@@ -122,8 +122,8 @@ impl PolicyState {
         self.versions.subscribe()
     }
 
-    /// Takes a version that is newer than all earlier ones. The newest one may be announced again, if nothing
-    /// about it differs.
+    /// Accepts a version that is newer than all earlier versions. The newest announcement may be repeated
+    /// without changes.
     pub fn announce(&self, announcement: Announcement) -> Result<Announced, AnnounceError> {
         check(&announcement)?;
         let mut outcome = Ok(Announced::Taken);
@@ -139,8 +139,8 @@ impl PolicyState {
         outcome
     }
 
-    /// Announces the version after the newest one by its number alone, and returns the number. It is for a
-    /// trainer in this process that does not change the servers' weights.
+    /// Announces the next version by its number alone, and returns the number. A trainer in this process that
+    /// does not change the servers' weights uses this function.
     pub fn announce_next(&self) -> u64 {
         let mut next = 0;
         self.versions.send_modify(|versions| {
@@ -163,7 +163,7 @@ impl PolicyState {
         let _ = versions.wait_for(|versions| versions.served >= version).await;
     }
 
-    /// How old the last versions are, the oldest first. Only the last versions are kept.
+    /// The ages of the last versions, the oldest version first. Only the last 1024 versions are kept.
     pub fn ages(&self) -> Vec<VersionAge> {
         let now = Instant::now();
         let versions = self.versions.borrow();
@@ -231,7 +231,7 @@ impl Versions {
         }
         let announced_at = Instant::now();
         self.times.push_back(Times { version: announcement.version, announced_at, served_at: None });
-        // An earlier failure was that of an older version.
+        // The stored failure belongs to an older version.
         self.failure = None;
         self.latest = Some(Arc::new(announcement));
     }

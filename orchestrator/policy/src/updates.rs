@@ -1,9 +1,9 @@
 //! The driver, which brings the newest announced version to the servers when the recipe's mode allows it.
 //!
 //! One task runs all updates, so a cancelled caller leaves no server half updated. In `fully_async` it
-//! updates as soon as there is a newer version. In the other modes it updates only when the run reports that
-//! it is between two steps. Announcements are also taken during an update: the newest of them is next, and
-//! the others are skipped.
+//! updates the servers as soon as there is a newer version. In the other modes it updates them only when the
+//! run reports that it is between two steps. Announcements are also accepted during an update. The newest of
+//! them is applied next, and the others are skipped.
 //!
 //! # Invariants
 //! A version is published only if at least one server has it, or if no server is alive. The updater keeps
@@ -30,18 +30,18 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// A server that did not get a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missed {
-    /// Its name in the fleet.
+    /// The server's name in the fleet.
     pub server: String,
     /// The call at which the server failed, and the reason.
     pub reason: String,
 }
 
-/// How an update went.
+/// The result of an update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Applied {
     /// Servers were asked.
     Asked {
-        /// How many have the version.
+        /// Number of servers that have the version.
         updated: usize,
         /// The servers that do not have the version.
         missed: Vec<Missed>,
@@ -67,7 +67,8 @@ pub struct UpdateProgress {
 
 /// Brings versions to servers.
 pub trait ApplyVersion: Send + Sync + 'static {
-    /// Brings every server to a version. It ends by its own deadlines. Dropping it may leave servers paused.
+    /// Brings every server to a version. The future ends by its own deadlines. Dropping the future may leave
+    /// servers paused.
     fn apply<'a>(&'a self, announcement: &'a Announcement) -> BoxFuture<'a, Applied>;
 
     /// Keeps servers from generating until they have these weights or newer ones. It is called when a run
@@ -81,7 +82,7 @@ pub trait ApplyVersion: Send + Sync + 'static {
         future::ready(()).boxed()
     }
 
-    /// Brings servers that lack the version up to date after the update, until `end`.
+    /// After the update, brings servers that lack the version up to date, until `end`.
     fn keep_up(self: Arc<Self>, end: CancellationToken) -> BoxFuture<'static, ()> {
         drop(end);
         future::ready(()).boxed()
@@ -178,7 +179,7 @@ impl Updates {
         Self { driver, boundaries, _tasks: Arc::new([scope.spawn("policy driver", driving), keeping_up]) }
     }
 
-    /// The versions.
+    /// The versions of the run.
     pub fn state(&self) -> &PolicyState {
         &self.driver.state
     }
@@ -207,8 +208,8 @@ impl Updates {
     }
 
     /// Reports that the run is between two steps. In `sync` and `one_step_off`, a pending version is brought
-    /// to the servers now. Returns the version that they have afterwards. If the update failed, this is the
-    /// old version, and the next boundary tries again.
+    /// to the servers now. Returns the version that the servers have afterwards. If the update failed, this
+    /// is the old version, and the next boundary tries again.
     ///
     /// Cancel-safe: an update that has begun continues.
     ///
@@ -262,7 +263,7 @@ impl Driver {
             if self.update(&pending).await {
                 continue;
             }
-            // A newer version ends the pause, and so does another announcement of this one.
+            // A newer version ends the pause, and so does a repeated announcement of this version.
             let news = tokio::time::timeout(pause, versions.wait_for(|versions| versions.failure.is_none()));
             let has_come = matches!(end.run_until_cancelled(news).await, Some(Ok(_)));
             pause = if has_come { RETRY_PAUSE_MIN } else { (pause * 2).min(RETRY_PAUSE_MAX) };

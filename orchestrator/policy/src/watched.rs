@@ -2,11 +2,12 @@
 //!
 //! A checkpoint is a directory whose name ends in the number of its version, for example `step-7`. It is
 //! announced once it contains a file `READY`, which the trainer creates last. The announcement has the
-//! directory's path, and its name as the label. Of several checkpoints only the one with the greatest number
-//! is announced. The trainer may remove old ones.
+//! directory's path, and its name as the label. Of several checkpoints, only the one with the greatest number
+//! is announced. The trainer may remove old checkpoints.
 //!
 //! # Deliberately absent
-//! Notifications of the file system: checkpoints are often on network file systems, which do not send them.
+//! Notifications of the file system are not used: checkpoints are often on network file systems, which do not
+//! send notifications.
 
 use std::fs;
 use std::io;
@@ -19,12 +20,12 @@ use rolldock_scope::Scope;
 
 /// The file that marks a checkpoint as complete.
 const MARKER: &str = "READY";
-/// The time between two looks at the directory.
+/// The time between two readings of the directory.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum number of entries; a directory with more of them is not one of checkpoints.
+/// Maximum number of entries. A directory with more entries is not a directory of checkpoints.
 const ENTRIES_MAX: usize = 1 << 16;
 
-/// Announces checkpoints in `directory` until the scope ends, including those that are there at the start.
+/// Announces checkpoints in `directory` until the scope ends, including checkpoints that exist at the start.
 ///
 /// Cancel-safe.
 pub(super) async fn follow(directory: PathBuf, state: PolicyState, scope: Scope) {
@@ -36,7 +37,7 @@ pub(super) async fn follow(directory: PathBuf, state: PolicyState, scope: Scope)
         let found = looked.map_err(io::Error::other).flatten();
         let problem_now = found.as_ref().err().map(ToString::to_string);
         if let Some(reason) = problem_now.as_ref().filter(|_| problem != problem_now) {
-            tracing::warn!(directory = %directory.display(), reason, "no policy versions can be found here; it is looked at again");
+            tracing::warn!(directory = %directory.display(), reason, "cannot search for policy versions; the next search follows");
         }
         problem = problem_now;
         if let Ok(Some(announcement)) = found {
@@ -52,13 +53,13 @@ fn announce(state: &PolicyState, announcement: Announcement) {
     let version = announcement.version;
     match state.announce(announcement) {
         Ok(_) => tracing::info!(version, "a checkpoint is ready"),
-        // Another source has announced a newer version since the look.
+        // Another source has announced a newer version since the directory was read.
         Err(error) => tracing::debug!(%error, "a checkpoint is passed over"),
     }
 }
 
-/// The complete checkpoint with the greatest number above `above`. Of two with the same number, it is the
-/// first by name.
+/// The complete checkpoint with the greatest number above `above`. Of two checkpoints with the same number,
+/// it is the first by name.
 fn newest_ready(directory: &Path, above: u64) -> io::Result<Option<Announcement>> {
     let mut candidates = Vec::new();
     for (count, entry) in fs::read_dir(directory)?.enumerate() {

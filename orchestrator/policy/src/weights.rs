@@ -13,8 +13,8 @@ use super::{
 };
 use rolldock_scope::Scope;
 
-/// Brings versions to a fleet in the way that a recipe configures. Its work ends with the scope and leaves no
-/// engine paused.
+/// Brings versions to a fleet as the recipe configures. Its work ends with the scope, and leaves no engine
+/// paused.
 #[derive(Debug)]
 pub struct FleetUpdater {
     updater: WeightUpdater,
@@ -108,7 +108,7 @@ impl ApplyVersion for FleetUpdater {
                 return;
             }
             for server in self.updater.recover().await {
-                tracing::warn!(server = %server.name, "it was left paused, and goes on");
+                tracing::warn!(server = %server.name, "a server that was left paused is resumed");
             }
         }
         .boxed()

@@ -1,9 +1,9 @@
 //! Starts the tasks of the orchestrator. Each task has a name, which is logged if the task panics.
 //!
-//! A [`Scope`] has a tracker of the tasks started in it, and the token that ends them. Closing a scope
-//! cancels the token and waits for the tasks, up to a limit. Leaf crates start their tasks in their `tasks`
-//! modules, with the scope's tracker and token. `clippy.toml` forbids `tokio::spawn` and `spawn_blocking`
-//! elsewhere, and a test finds tasks that are started without a name.
+//! A [`Scope`] has a tracker of its tasks, and the token that ends them. Closing a scope cancels the token
+//! and waits for the tasks, up to a limit. Leaf crates start their tasks in their `tasks` modules, with the
+//! scope's tracker and token. `clippy.toml` forbids `tokio::spawn` and `spawn_blocking` elsewhere, and a test
+//! finds tasks that are started without a name.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -45,8 +45,8 @@ impl Scope {
         Self::default()
     }
 
-    /// A scope that ends when this one ends, or earlier. Closing this scope does not wait for the child's
-    /// tasks; closing the child does.
+    /// A scope that ends when this scope ends, or earlier. Closing this scope does not wait for the child's
+    /// tasks. Closing the child waits for them.
     pub fn child(&self) -> Self {
         Self { tracker: TaskTracker::new(), token: self.token.child_token() }
     }
@@ -68,7 +68,7 @@ impl Scope {
         self.tracker.spawn(named(name, task));
     }
 
-    /// Runs `work` on the blocking pool. It cannot be aborted, so it has to be short.
+    /// Runs `work` on the blocking pool. `work` cannot be aborted, so it has to be short.
     pub fn spawn_blocking<F, T>(&self, name: &'static str, work: F) -> JoinHandle<T>
     where
         F: FnOnce() -> T + Send + 'static,
@@ -97,8 +97,8 @@ impl Scope {
     }
 }
 
-/// Runs `work` on the blocking pool, for a caller that awaits it and has no scope. It cannot be aborted, and
-/// ends by itself.
+/// Runs `work` on the blocking pool, for a caller that awaits it and has no scope. `work` cannot be aborted
+/// and has to end by itself.
 #[expect(clippy::disallowed_methods, reason = "this is the place that starts blocking work, under a name")]
 pub fn blocking<F, T>(name: &'static str, work: F) -> JoinHandle<T>
 where

@@ -244,7 +244,7 @@ async fn a_proxy_with_too_many_connections_holds_it_against_no_server() {
     for _ in 0..100 {
         clients.push(TcpStream::connect(&address).await.unwrap());
     }
-    wait_for("complaint", || proxy.process.stderr_so_far().contains("cannot take a connection"));
+    wait_for("complaint", || proxy.process.stderr_so_far().contains("cannot accept a connection"));
     // The monitor checks the fleet every second, and has no file descriptor left for it either.
     tokio::time::sleep(Duration::from_millis(3_500)).await;
     let body = "{\"model\":\"simulated\",\"prompt\":[1,2],\"max_tokens\":1}";
@@ -264,7 +264,7 @@ async fn a_proxy_with_too_many_connections_holds_it_against_no_server() {
     let fleet: Value = serde_json::from_str(&proxy.fleet(&["list", "--json"]).succeeds().stdout).unwrap();
     let server = &fleet["servers"][0];
     assert_eq!((&server["outcomes"]["fault"], &server["epoch"]), (&0.into(), &0.into()), "{server}");
-    let words = proxy.process.stderr_so_far().matches("cannot take a connection").count();
+    let words = proxy.process.stderr_so_far().matches("cannot accept a connection").count();
     assert!(words <= 2, "it is said {words} times in four seconds");
 }
 

@@ -10,7 +10,7 @@ pub enum Estimator {
     /// Each group is estimated on its own.
     PerGroup(Advantage),
     /// REINFORCE++ with a group baseline (Hu et al. 2025, "REINFORCE++", arXiv 2501.03262): `a = r -
-    /// mean(group)` and then `(a - mean(batch)) / sqrt(var(batch) + epsilon)`, with the unbiased variance.
+    /// mean(group)`, and then `(a - mean(batch)) / sqrt(var(batch) + epsilon)` with the unbiased variance.
     /// The mean of the group removes the difficulty of the prompt, and the batch sets the scale, so easy
     /// groups are not amplified as in GRPO.
     ReinforcePlusPlusBaseline {

@@ -1,11 +1,11 @@
 //! Writes a job as a question, and reads an answer as a score.
 //!
 //! A question is `{"id", "data_source", "solution_str", "ground_truth", "extra_info", "prompt"}`, with the
-//! names of verl's `compute_score`. An answer is a number, a bool, `{"score": x}` with optional `"acc"` (0 to
-//! 1, or a bool), `"pred"` and `"parts"` (numbers by name, like those of a rubric), or `{"error": "why"}`, with
-//! `"unavailable": true` if the reason is outside of the sample; other keys are ignored. If an answer has no
-//! `acc`, its `acc` is the score if this is from 0 to 1; otherwise it is 1 for a positive score and 0 for a
-//! negative one.
+//! names of verl's `compute_score`. An answer is a number, a bool, an object with a score, or an object with
+//! an error. `{"score": x}` may also have `"acc"` (0 to 1, or a bool), `"pred"` and `"parts"` (numbers by
+//! name, like those of a rubric). `{"error": "why"}` also has `"unavailable": true` if the reason is outside
+//! of the sample. Other keys are ignored. If an answer has no `acc`, a score from 0 to 1 is also the `acc`.
+//! For other scores the `acc` is 1 if the score is positive, and otherwise 0.
 
 use serde_json::{Value, json};
 

@@ -3,7 +3,7 @@
 //!
 //! `candidate.rs` finds the program in a response, and `cases.rs` reads the tests of a row. Every test runs
 //! in a process of its own in an empty directory, so no test sees the files of another. A program passes a
-//! test when it exits with 0 and prints the expected text; white space at the ends of lines and at the end of
+//! test when it exits with 0 and prints the expected text. White space at the ends of lines and at the end of
 //! the text does not count. A function passes when it returns the expected value (`value.rs`). Assertions
 //! pass when all of them have run. Functions and assertions run with common names of the standard library
 //! imported, and with a `__name__` other than `__main__`.
@@ -14,14 +14,14 @@
 //!
 //! # Invariants
 //! - A failure of a candidate is never an error: the test counts as failed. Only a failure before the
-//!   candidate begins is an error. The first line that the harness prints shows that the candidate begins.
-//! - Expected outputs and results never enter the sandbox. A candidate does not pass by printing what it was
-//!   given, by exiting early with 0, or by ending the harness: a check passes only when the harness returns
-//!   the random number of this run.
+//!   candidate begins is an error. The harness prints its first line when the candidate begins.
+//! - Expected outputs and results never enter the sandbox. A candidate cannot pass by printing its input, by
+//!   exiting early with 0, or by ending the harness. A check passes only when the harness returns the random
+//!   number of this run.
 //!
 //! # Deliberately absent
-//! Only Python is supported. Assertions are not secret: they run in the candidate's interpreter, where it can
-//! find them. The comparison has no tolerance for rounded numbers and none for the order of lines.
+//! Only Python is supported. Assertions are not secret: they run in the candidate's interpreter, where the
+//! candidate can read them. The comparison tolerates neither rounded numbers nor another order of lines.
 
 mod candidate;
 mod cases;
@@ -82,7 +82,7 @@ enum Verdict {
 
 impl CodeRunner {
     /// Creates a runner; the first job or check looks for a sandbox that works on this host. `attempt` is the
-    /// guard's limit of one attempt. Tasks that clean up run on `tracker`. An error names the wrong key.
+    /// guard's time limit of one attempt. Clean-up tasks run on `tracker`. An error names the wrong key.
     pub(crate) fn new(
         config: &CodeConfig,
         attempt: Duration,
@@ -285,8 +285,8 @@ fn same_text(printed: &[u8], expected: &str) -> bool {
     }
 }
 
-/// Draws unpredictable numbers. The harness returns one to prove that a check has run. No score depends on
-/// their values.
+/// Draws unpredictable numbers. The harness returns such a number to prove that a check has run. No score
+/// depends on their values.
 #[derive(Default)]
 struct Seals {
     state: RandomState,

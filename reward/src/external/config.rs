@@ -28,7 +28,7 @@ use crate::invariants::is_finite_in_32_bits;
 const CONCURRENCY_DEFAULT: usize = 64;
 /// The largest `concurrency`.
 const CONCURRENCY_MAX: usize = 1 << 16;
-/// The longest back-off, so that an outage is spoken of at least every ten minutes.
+/// The longest back-off. It makes sure that an outage is logged at least every ten minutes.
 const BACKOFF_S_MAX: f64 = 600.0;
 /// The largest `retries`.
 const RETRIES_MAX: u32 = 100;
@@ -57,21 +57,21 @@ pub struct ExternalConfig {
     /// Maximum number of attempts after the first one. Only errors that may be temporary lead to another
     /// attempt.
     pub retries: u32,
-    /// The time limit of one attempt, in seconds; it includes the wait for a worker. 0 means an equal share
-    /// of the deadline, `deadline_s / (retries + 1)`, so that an attempt that hangs leaves time for the
-    /// others. For `code`, whose tests have limits of their own, 0 means the whole deadline.
+    /// The time limit of one attempt, in seconds. It includes the wait for a worker. 0 means an equal share
+    /// of the deadline, `deadline_s / (retries + 1)`, so an attempt that hangs leaves time for the others.
+    /// For `code`, whose tests have limits of their own, 0 means the whole deadline.
     pub attempt_s: f64,
     /// The time limit of a job with all its attempts and pauses, in seconds. It counts from the job's first
     /// attempt.
     pub deadline_s: f64,
-    /// The number of scores that the cache keeps, by the content of their jobs; with 0, equal jobs are scored
+    /// The number of scores that the cache keeps. Equal jobs share a score. With 0, equal jobs are scored
     /// again.
     pub cache_entries: usize,
     /// What happens to a job that has no score.
     pub on_failure: OnFailure,
-    /// The number of failures in a row after which the reward is suspected to be out. Only failures count that
-    /// may have a reason outside of the sample. With 0, no outage is waited out, and nothing is probed at the
-    /// start.
+    /// The number of failures in a row after which the reward is suspected to be out. Only failures that may
+    /// have a reason outside of the sample are counted. With 0, the run does not wait for outages to end, and
+    /// the reward is not probed at the start.
     pub consecutive_failures_max: u32,
     /// The pause after the first probe of an outage that failed, in seconds. It doubles from probe to probe.
     pub backoff_initial_s: f64,
@@ -105,8 +105,8 @@ impl Default for ExternalConfig {
 }
 
 impl ExternalConfig {
-    /// Builds the runner behind its guard. Nothing is started or asked before the first job or check; tasks
-    /// then run on `tracker`, and all of them end when `token` is cancelled. An error names the key, the
+    /// Builds the runner behind its guard. No process is started and no server is asked before the first job
+    /// or check. Tasks run on `tracker`, and end when `token` is cancelled. An error names the key, the
     /// values it expects and the value that was found.
     pub fn build(
         &self,
@@ -134,8 +134,8 @@ impl ExternalConfig {
         self.guard_runner(runner, concurrency, tracker, token)
     }
 
-    /// Puts a runner behind the guard, in place of the runner that is configured. `concurrency` is the default of
-    /// the key. Tasks and errors are those of [`Self::build`].
+    /// Puts `runner` behind the guard, instead of the configured runner. `concurrency` is the default of the
+    /// key `concurrency`. Tasks and errors are those of [`Self::build`].
     pub fn guard_runner(
         &self,
         runner: Arc<dyn RewardRunner>,

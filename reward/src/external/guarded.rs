@@ -1,32 +1,33 @@
-//! The guard around a runner: it bounds concurrency, rate, attempts and time, and decides what a failure
-//! means.
+//! The guard around a runner: it bounds concurrency, rate, attempts and time, and decides how a failure is
+//! handled.
 //!
-//! A job passes three stages. The first is the cache: equal jobs share one score, and a job waits for an
-//! equal job that is already being scored. In the second stage, the job waits for one of `concurrency`
-//! permits. The third is its attempts, each of which waits for the rate limit and calls the runner under the
-//! attempt's time limit. Only errors of the classes `Retryable` and `Backpressure` are tried again, after a
-//! pause that doubles each time, or after the pause that the server asked for. Finally, [`OnFailure`] is
-//! applied to a failure.
+//! A job passes three stages. The first stage is the cache: equal jobs share one score, and a job waits for
+//! an equal job that is already being scored. In the second stage, the job waits for one of `concurrency`
+//! permits. The third stage is the attempts. Each attempt waits for the rate limit, and then calls the runner
+//! under the attempt's time limit. Only errors of the classes `Retryable` and `Backpressure` are tried again,
+//! after a pause that doubles each time, or after the pause that the server asked for. Finally, [`OnFailure`]
+//! is applied to a failure.
 //!
 //! The deadline counts from the first attempt, after the waits for the permit and the rate limit, so a burst
-//! of jobs does not time out in the queue. The error names what the job waited for.
+//! of jobs does not time out in the queue. The error names the stage in which the job waited.
 //!
 //! # Outages
-//! A reward that answers no job is out (`breaker.rs`), and no sample is at fault. A job that fails meanwhile
-//! waits, and begins anew when the reward answers again: a sample costs far more than its grading. A failure
-//! that may be an outage is the job's own only if the job has failed, the reward has answered another one, and
-//! the job has failed again. A few outages excuse a job, and no more, since a job may be what brings the reward
-//! down; jobs that two outages have excused are asked about one at a time. A runner may also refuse a job
-//! without asking about it; the job then waits, and is tried again. An outage ends by its deadline, and then
-//! every job gets [`RewardError::Outage`].
+//! A reward that answers no job is out (`breaker.rs`), and no sample is at fault. A job that fails during an
+//! outage waits, and begins again when the reward answers, because a sample costs far more than its grading.
+//! A failure that may be an outage counts against the job only if the job has failed, the reward has then
+//! answered another job, and the job has failed again. Only a few outages excuse a job, since the job may be
+//! their cause. Jobs that two outages have excused are scored one at a time. A runner may also refuse a job
+//! without scoring it. Such a job waits, and is tried again. An outage that lasts until its deadline is given
+//! up, and then every job gets [`RewardError::Outage`].
 //!
-//! Without a breaker, a job before its first attempt keeps waiting as long as other jobs are answered, and
-//! fails when no job was answered for [`PATIENCE_DEADLINES`] deadlines.
+//! Without a breaker, a job waits for its first attempt as long as other jobs are answered. It fails when no
+//! job was answered for [`PATIENCE_DEADLINES`] deadlines.
 //!
 //! # Invariants
-//! - A job ends within two deadlines of its first attempt, as long as the reward answers other jobs; without a
-//!   breaker, within one. All jobs end when an outage is given up, and at once when the token is cancelled.
-//! - A job ends after a bounded number of attempts, whatever becomes of other jobs (`breaker.rs`).
+//! - As long as the reward answers other jobs, a job ends within two deadlines of its first attempt, or
+//!   within one deadline without a breaker. All jobs end when an outage is given up, and immediately when the
+//!   token is cancelled.
+//! - A job ends after a bounded number of attempts, regardless of other jobs (`breaker.rs`).
 //! - At most `concurrency` jobs are with the runner. A job keeps its permit during pauses, so a server in
 //!   trouble gets fewer requests, not more.
 //! - Failures are never cached. When a job is dropped, an equal job that waits takes over.
@@ -66,7 +67,7 @@ const RETRY_PAUSE_FIRST: Duration = Duration::from_millis(100);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// A waiting job fails after this many deadlines in which no job was answered. A job that has begun its first
-/// attempt is answered within one deadline, or never.
+/// attempt is answered within one deadline or not at all.
 const PATIENCE_DEADLINES: u32 = 2;
 
 /// What happens to a job that has no score.
@@ -76,7 +77,7 @@ pub enum OnFailure {
     /// The sample fails with the job's error.
     #[default]
     FailSample,
-    /// The sample gets this score, and the `acc` that an answer with this score alone would give.
+    /// The sample gets this score, and the `acc` of an answer that has only this score.
     Score(f64),
     /// The run ends with [`RewardError::Stop`].
     Stop,
@@ -116,7 +117,7 @@ pub(crate) struct Guard {
     pub cache_entries: usize,
     /// What happens to a job that has no score.
     pub on_failure: OnFailure,
-    /// How outages are met; when absent, all failures are those of jobs.
+    /// How outages are handled; when absent, every failure counts against its job.
     pub breaker: Option<BreakerConfig>,
 }
 
@@ -125,7 +126,7 @@ pub(crate) struct Guarded {
     asked: Arc<Asked>,
     guard: Guard,
     places: Semaphore,
-    /// The permit to ask about a job that may be what brings the reward down.
+    /// The permit to score a job that may have caused an outage.
     suspects: Semaphore,
     rate: Option<RateLimit>,
     cache: Option<Cache>,
@@ -140,7 +141,7 @@ impl Guarded {
         tracker: TaskTracker,
         token: CancellationToken,
     ) -> Self {
-        // A rule that ends the run at the first failure waits for no outage to end.
+        // If the first failure ends the run, there is no waiting for the end of an outage.
         let breaker = guard.breaker.filter(|_| guard.on_failure != OnFailure::Stop);
         Self {
             places: Semaphore::new(guard.concurrency.clamp(1, Semaphore::MAX_PERMITS)),
@@ -197,14 +198,15 @@ impl Guarded {
 
     /// Waits for a permit, then scores the job. Cancel-safe.
     async fn in_turn(&self, job: &RewardJob, progress: &Progress) -> Result<Score, RewardError> {
-        progress.waits_for("one of the jobs at a time to end");
+        progress.waits_for("one of the running jobs to end");
         let _place = self.places.acquire().await.map_err(|_| RewardError::Cancelled)?;
         let mut failures = Failures::default();
         let mut alone = None;
         loop {
             if alone.is_none() && failures.is_suspect() {
                 progress.waits_for("other jobs that may have brought the reward down");
-                // It is kept until the job ends, so that what the job brings about meets no other suspect.
+                // The permit is kept until the job ends, so an outage that the job causes affects no other
+                // suspect.
                 alone = Some(self.suspects.acquire().await.map_err(|_| RewardError::Cancelled)?);
             }
             progress.waits_for("the reward to answer again");
@@ -221,7 +223,7 @@ impl Guarded {
                     error
                 }
             };
-            // If the reward is suspected, its probe tells whether the failure is the job's own.
+            // If the reward is suspected, its probe shows whether the failure is the job's own.
             self.asked.ready().await?;
             if self.asked.blames_job(&error, &mut failures) {
                 return Err(error);
@@ -238,7 +240,7 @@ impl Guarded {
         }
     }
 
-    /// The first attempt starts at once; pauses separate the others. Cancel-safe.
+    /// The first attempt starts immediately. A pause precedes each further attempt. Cancel-safe.
     async fn attempts(
         &self,
         job: &RewardJob,

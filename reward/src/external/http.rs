@@ -42,8 +42,8 @@ pub(super) const ANSWER_BYTES_MAX: usize = 8 << 20;
 const REFUSAL_BYTES_MAX: usize = 1024;
 /// The time limit of a connection attempt.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// How long an idle connection is kept. It is below the keep-alive of common servers, so that a request does
-/// not use a connection that the server is closing.
+/// How long an idle connection is kept. The time is shorter than the keep-alive of common servers, so a
+/// request does not use a connection that the server is closing.
 const IDLE_MAX: Duration = Duration::from_secs(4);
 
 /// Maximum number of items of a request.
@@ -159,7 +159,7 @@ impl Endpoint {
             return if is_cut { Err(too_long()) } else { Ok(bytes) };
         }
         let retry_after = retry_after(&response);
-        // The body of a refusal is for people only, so an error while it is read is ignored.
+        // The body of a refusal is only shown to people, so an error while it is read is ignored.
         let words =
             self.read(response, REFUSAL_BYTES_MAX).await.map_or_else(|_| Vec::new(), |(bytes, _)| bytes);
         Err(RewardError::Refused {
@@ -170,7 +170,7 @@ impl Endpoint {
         })
     }
 
-    /// Reads at most `most` bytes of a body; the flag says whether the body has more.
+    /// Reads at most `most` bytes of a body. The flag tells whether the body is longer.
     async fn read(&self, mut response: Response, most: usize) -> Result<(Vec<u8>, bool), RewardError> {
         let mut bytes = Vec::new();
         while let Some(piece) = response.chunk().await.map_err(|error| self.unreachable(&error))? {

@@ -2,14 +2,14 @@
 //! or by unit tests of the code in a response.
 //!
 //! A [`RewardRunner`] scores one job. [`ExternalConfig::build`] makes the runner that a recipe configures and
-//! wraps it in a guard (`guarded.rs`), which bounds concurrency, rate, attempts and time. So a runner that
-//! hangs, answers nonsense or dies can fail samples, but cannot block a step.
+//! wraps it in a guard (`guarded.rs`), which bounds concurrency, rate, attempts and time. A runner that
+//! hangs, answers nonsense or dies can therefore fail samples, but cannot block a step.
 //!
 //! # Invariants
 //! - Dropping a runner's future cancels its work: the connection is closed, or the busy worker process is
 //!   killed with its process group.
-//! - A job that has begun its first attempt ends within two deadlines, with a score or an error, as long as the
-//!   reward answers other jobs. An outage of the reward has a deadline of its own.
+//! - As long as the reward answers other jobs, a job ends within two deadlines of its first attempt, with a
+//!   score or an error. An outage of the reward has its own deadline.
 //! - Answers, queues, restarts, retries, processes and the cache are bounded by named constants or by
 //!   settings.
 //! - A score that leaves this module is finite in 32 bits, and its `acc` is between 0 and 1; see
@@ -17,9 +17,9 @@
 //!
 //! # Deliberately absent
 //! There is no TLS, because the binary has none. Reward functions and commands run without a sandbox, because
-//! they are the user's own code; only the code that a model has written runs in one (`sandbox.rs`). There are
-//! no metrics, because callers count the fates of samples. Virtual time is not supported: real sockets and
-//! processes do not wait for a paused clock.
+//! they are the user's own code; only the code that a model has written runs in a sandbox (`sandbox.rs`).
+//! There are no metrics, because callers count the fates of samples. Virtual time is not supported: real
+//! sockets and processes do not wait for a paused clock.
 
 mod answer;
 mod code;
@@ -93,25 +93,25 @@ pub trait RewardRunner: Send + Sync + 'static {
     /// Cancel-safe: dropping the future cancels the work of this job only.
     fn score<'a>(&'a self, job: &'a RewardJob) -> BoxFuture<'a, Result<Score, RewardError>>;
 
-    /// Checks, without a job, that jobs can be scored. A run calls this before its first step. Workers that
-    /// take long to start are started by it. The only time limit is the runner's own limit for a start.
+    /// Checks, without a job, that jobs can be scored. A run calls this before its first step. The call also
+    /// starts workers that take long to start. The only time limit is the runner's own limit for a start.
     ///
     /// Cancel-safe.
     fn check(&self) -> BoxFuture<'_, Result<(), RewardError>> {
         Box::pin(std::future::ready(Ok(())))
     }
 
-    /// Checks, by asking about a job, that jobs are answered. An error that is the job's own is an answer. A
-    /// run calls this before its first step, and the guard while it suspects an outage. A runner that refuses
-    /// jobs for a while, because of what became of earlier ones, asks about a probe nevertheless.
+    /// Checks that jobs are answered, by asking about `job`. An error that is the job's own counts as an
+    /// answer. A run calls this before its first step, and the guard calls it while it suspects an outage. A
+    /// runner that refuses jobs after earlier failures does not refuse a probe.
     ///
     /// Cancel-safe.
     fn probe<'a>(&'a self, job: &'a RewardJob) -> BoxFuture<'a, Result<(), RewardError>> {
         Box::pin(async move { answers(self.score(job).await) })
     }
 
-    /// How the reward does, for callers that send out no new work while it is out; `None` if the runner does
-    /// not watch it.
+    /// The health of the reward. Callers send out no new work while the reward is out. `None` if the runner
+    /// does not watch the health.
     fn health(&self) -> Option<watch::Receiver<RewardHealth>> {
         None
     }
@@ -125,27 +125,27 @@ fn answers(result: Result<Score, RewardError>) -> Result<(), RewardError> {
     }
 }
 
-/// How a reward does.
+/// The health of a reward.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RewardHealth {
-    /// Whether it answers.
+    /// Whether the reward answers.
     pub state: RewardState,
     /// The number of outages so far, the present one included.
     pub outages: u64,
-    /// The time of the outages that are over.
+    /// The total time of the outages that are over.
     pub out: Duration,
 }
 
 /// Whether a reward answers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum RewardState {
-    /// It answers, as far as is known.
+    /// The reward answers, as far as is known.
     #[default]
     Answering,
-    /// Many jobs in a row have failed, and a probe is on its way.
+    /// Several jobs in a row have failed, and a probe is being sent.
     Suspected,
-    /// Jobs wait until it answers again.
+    /// The reward does not answer. Jobs wait until it answers again.
     Out,
-    /// It was out for too long, and the run has to end with this error.
+    /// The reward was out for too long, and the run has to end with this error.
     GivenUp(RewardError),
 }

@@ -3,28 +3,28 @@
 //! # The protocol
 //! A worker reads one question per line from its standard input and writes one answer per line to its
 //! standard output, in UTF-8. It scores one job at a time. A question is `{"id": 7, "data_source": "..",
-//! "solution_str": "..", "ground_truth": "..", "extra_info": .., "prompt": ".."}`. An answer is a number or a
-//! bool, or `{"id": 7, "score": x, "acc": y, "pred": "z"}` where only `score` is required, or `{"id": 7,
-//! "error": "why"}`, after which the worker continues; `"unavailable": true` beside it says that the reason is
-//! outside of the sample. Empty lines are skipped. Errors quote the last lines of standard error. With a
-//! handshake, a worker first prints `{"ready": true}`, or `{"fatal": "why"}` when no worker could score. A
-//! worker should exit at the end of its input.
+//! "solution_str": "..", "ground_truth": "..", "extra_info": .., "prompt": ".."}`. An answer is a number, a
+//! bool, or `{"id": 7, "score": x, "acc": y, "pred": "z"}` where only `score` is required. After a failure
+//! the answer is `{"id": 7, "error": "why"}`, with `"unavailable": true` if the reason is outside of the
+//! sample; the worker then continues. Empty lines are skipped. Errors quote the last lines of standard error.
+//! With a handshake, a worker first prints `{"ready": true}`, or `{"fatal": "why"}` when no worker could
+//! score. A worker should exit at the end of its input.
 //!
 //! # How it works
 //! A slot is the right to one process; there are `workers` slots. A job waits for an idle worker or for a
 //! free slot, whichever comes first. A separate task starts each worker and puts it into the idle queue, so a
-//! start continues even when the job that requested it is dropped. A busy worker belongs to its job: when the
+//! start continues even when the job that requested it is dropped. A busy worker belongs to its job. When the
 //! job is dropped, the worker is dropped too, because its late answer would be read as the answer to the next
 //! job.
 //!
 //! # Invariants
 //! - At most `workers` worker processes run at a time. Each has its own process group, which contains the
 //!   processes that it starts. A slot is free again only after its process was killed and waited for.
-//! - An attempt at a job is given to at most two workers. After each death in a row without an answer, the
-//!   pause before the next start doubles. After eight such deaths (or two per worker, if that is more) jobs are
+//! - An attempt at a job uses at most two workers. With each death in a row without an answer, the pause
+//!   before the next start doubles. After eight such deaths (or two per worker, if that is more), jobs are
 //!   refused, and only one start at a time tests whether workers survive again (`processes/health.rs`).
-//! - A refused job was given to no worker ([`RewardError::is_refusal`]), so the refusal is evidence neither
-//!   about the job nor about the reward. A probe is never refused: its worker starts at once.
+//! - A refused job was given to no worker ([`RewardError::is_refusal`]), so the refusal shows nothing about
+//!   the job or the reward. A probe is never refused: its worker starts immediately.
 //! - When the pool is dropped or its token is cancelled, every process group is killed. The tracker has tasks
 //!   that wait for these processes to end.
 //!
@@ -99,16 +99,17 @@ struct Pool {
     closing: CancellationToken,
 }
 
-/// What a waiting job has found.
+/// The result of a job's wait for a worker.
 enum Found {
     Idle(Box<Worker>),
     Slot(OwnedSemaphorePermit),
-    /// The start that the job asked for has failed, or (`None`) has put a worker into the idle queue.
+    /// The start that the job requested has ended: with an error, or (`None`) with a worker in the idle
+    /// queue.
     Started(Option<RewardError>),
     Closed,
 }
 
-/// An answer line after it was read.
+/// An answer line that was read.
 enum Line {
     Answer(Result<Score, RewardError>),
     /// The line is not JSON or answers another question, so the next lines of this worker cannot be assigned
@@ -182,7 +183,7 @@ impl Pool {
         for _ in 0..WORKERS_PER_JOB_MAX {
             let mut worker = match (self.worker(start).await, &last) {
                 (Ok(worker), _) => worker,
-                // The job has had a worker, and that worker died.
+                // The job was given to a worker, and that worker died.
                 (Err(error), Some(death)) if error.is_refusal() => return Err(self.worker_died(death)),
                 (Err(error), _) => return Err(error),
             };
@@ -298,8 +299,8 @@ impl Pool {
         failure
     }
 
-    /// Starts workers until one is ready, or only one if it starts at once. Cancel-safe: a process that was
-    /// started is killed.
+    /// Starts workers until one is ready. With [`Start::AtOnce`], starts only one. Cancel-safe: a process
+    /// that was started is killed.
     async fn started(&self, slot: OwnedSemaphorePermit, start: Start) -> Result<Worker, RewardError> {
         loop {
             let may_start_at = self.health.lock().may_start(start)?;
@@ -329,9 +330,9 @@ impl Pool {
         if is_spent || !worker.is_quiet() {
             return;
         }
-        // Sending fails only when the pool is gone; the worker is then dropped here.
+        // Sending fails only when the pool was dropped. The worker is then dropped here.
         drop(self.idle_sender.try_send(worker));
-        // The check follows the sending, so that either this call or the one that closes the pool drops the
+        // The check follows the sending, so either this call or the call that closes the pool drops the
         // worker.
         if self.closing.is_cancelled() {
             self.kill_idle();

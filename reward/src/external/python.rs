@@ -3,10 +3,10 @@
 //! The function is named `module:function` or `/path/to/file.py:function`. A worker calls it with the
 //! keywords `data_source`, `solution_str`, `ground_truth` and `extra_info`, which is the signature of verl's
 //! `compute_score`; a function with a parameter `prompt` also gets the prompt. It returns a number, a bool,
-//! or a dict with `score` and optionally `acc` and `pred`; it may be `async`. What it prints goes to standard
-//! error. An exception becomes the error of its job, with the last line of the traceback and its place in the
-//! source; an `OSError` (a connection, a time-out, a file) counts as a reason outside of the job. When the
-//! function does not exist, the pool starts one worker to find out, and every job gets the error.
+//! or a dict with `score` and optionally `acc` and `pred`. The function may be `async`. Its printed output
+//! goes to standard error. An exception becomes the error of its job, with the last line of the traceback and
+//! the line of the source. An `OSError` (a connection, a time-out, a file) counts as a reason outside of the
+//! job. If the function does not exist, the first worker reports this, and every job gets the error.
 //!
 //! # Deliberately absent
 //! There is no interpreter in this process: a function that leaks, hangs or crashes would harm the whole run.

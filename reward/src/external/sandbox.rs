@@ -9,7 +9,7 @@
 //! | memory, processor, open files | limits of each process | limits of each process |
 //! | processes | a limit for each candidate | a limit for each candidate that has its own user; otherwise a limit for all processes of the caller's user |
 //! | output | the process is killed at the limit | the process is killed at the limit |
-//! | files | a candidate reads the system's files and its own, and writes to memory of a limited size | all that its user may access |
+//! | files | a candidate reads the system's files and its own, and writes to memory of a limited size | a candidate can access all files that its user may access |
 //! | network | none | unrestricted |
 //! | environment | a few fixed variables | a few fixed variables |
 //!
@@ -18,8 +18,8 @@
 //!
 //! # Invariants
 //! - Dropping a run kills it; its directory and its permit are released only after its processes are gone.
-//! - A level is used only after a successful trial. Only `auto` falls back to a weaker level; it logs a
-//!   warning when that level is `limits`.
+//! - A level is used only after a successful trial. Only `auto` falls back to a weaker level. It logs a
+//!   warning if that level is `limits`.
 //! - The failure of a candidate is never an error; the failure of a sandbox always is.
 //!
 //! # Deliberately absent
@@ -249,7 +249,7 @@ impl Sandbox {
         let broken = |error: std::io::Error| failed(&format!("a process could not be run: {error}"));
         let work = match self.cage.level {
             Level::Limits => place.work().map_err(broken)?,
-            // These have a working directory inside the namespace.
+            // These levels have a working directory inside the namespace.
             Level::Bubblewrap | Level::Namespaces => place.path().to_owned(),
         };
         let number = self.runs.fetch_add(1, Ordering::Relaxed);
@@ -267,7 +267,8 @@ impl Sandbox {
         run.finish(input, times, output_bytes).await.map_err(broken)
     }
 
-    /// How the remaining processes of a candidate are recognised; `None` if they all end with the namespace.
+    /// How the remaining processes of a candidate are recognised; `None` if all of them end with the
+    /// namespace.
     fn mark(&self, place: &Place, mark: &str) -> Option<Mark> {
         match (place.user(), self.cage.level) {
             (Some(user), _) => Some(Mark::User(user)),
@@ -292,7 +293,7 @@ impl Sandbox {
         }
     }
 
-    /// Runs the trial; the error says what the sandbox lacks.
+    /// Runs the trial. The error states what the sandbox lacks.
     async fn works(&self) -> Result<(), String> {
         let place = self.place("").await.map_err(|error| error.to_string())?;
         let secret = place.path().to_string_lossy().into_owned();
@@ -327,7 +328,7 @@ impl Level {
 }
 
 /// The variants to try, strongest first: a level, and whether candidates are prevented from creating user
-/// namespaces. Old hosts cannot prevent that, and neither can `bwrap` when it runs as `root`.
+/// namespaces. Old hosts cannot prevent the creation, and `bwrap` cannot when it runs as `root`.
 fn strongest_first(choice: SandboxChoice, is_privileged: bool) -> Vec<(Level, bool)> {
     let mut all = vec![
         (Level::Bubblewrap, true),

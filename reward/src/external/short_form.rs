@@ -9,22 +9,22 @@ use serde::de::{DeserializeOwned, Deserializer, Error, MapAccess, SeqAccess, Vis
 
 /// A table that a recipe may write as the value of its main key alone.
 pub trait ShortForm: DeserializeOwned {
-    /// What a recipe may write at this key; error messages quote it.
+    /// The values that a recipe may write at this key. Error messages quote this text.
     const EXPECTED: &'static str;
 
-    /// The table that a string stands for; `None` where a string is not a short form.
+    /// The table for a string; `None` if a string is not a short form.
     fn of_text(_text: &str) -> Option<Self> {
         None
     }
 
-    /// The table that a list of strings stands for; `None` where a list is not a short form.
+    /// The table for a list of strings; `None` if a list is not a short form.
     fn of_list(_words: Vec<String>) -> Option<Self> {
         None
     }
 }
 
-/// Deserialises the short form or the table. An untagged serde enum would not say which key of the table is
-/// wrong.
+/// Deserialises the short form or the table. The error of an untagged serde enum would not name the wrong key
+/// of the table.
 pub fn short_or_table<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,

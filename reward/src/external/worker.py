@@ -119,7 +119,7 @@ class Worker:
 
     def say(self, message):
         if os.getpid() != self.process:
-            # A process that the function forked has returned here; its answer would be one too many.
+            # A process that the function forked has returned here. Its answer would be an extra answer.
             os._exit(1)
         self.answers.write(json.dumps(message).encode("ascii") + b"\n")
         self.answers.flush()

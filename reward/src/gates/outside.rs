@@ -1,13 +1,13 @@
 //! Outside gates: another process decides whether a group passes. It is asked by a protocol of
 //! [`crate::external`].
 //!
-//! The question has the form of an external reward's question, but is about a group: `solution_str` is empty,
-//! and `extra_info` is `{"rewards": [..], "accs": [..], "truncated": [..], "tokens": [..], "row": ..}`, where
-//! `row` has the other fields of the data set's row. A positive score lets the group pass.
+//! The question has the form of an external reward's question, but it is about a group. `solution_str` is
+//! empty, and `extra_info` is `{"rewards": [..], "accs": [..], "truncated": [..], "tokens": [..], "row":
+//! ..}`. Its `row` has the other fields of the data set's row. A positive score lets the group pass.
 //!
-//! An outside gate costs more than all other gates together. So it is asked only about groups that may still
-//! be accepted: groups that all gates before it pass, and groups that only yielding gates reject. The latter
-//! are asked about because an outside gate may reject them for good.
+//! An outside gate costs more than all other gates together. It is therefore asked only about groups that may
+//! still be accepted: groups that all earlier gates pass, and groups that only yielding gates reject. It is
+//! asked about the latter because it may reject them permanently.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub struct GateRow {
 }
 
 impl Gates {
-    /// Appends an outside gate; `yields` says whether it yields as in [`super::KeepIfShort`].
+    /// Appends an outside gate. `yields` tells whether it yields as in [`super::KeepIfShort`].
     pub fn push_outside(
         &mut self,
         name: &str,
@@ -64,9 +64,9 @@ impl Gates {
     }
 
     /// Asks the outside gates about a group. The result is the rejection by the first gate that does not
-    /// yield, or else by the first gate that does; as in [`Self::check`], an earlier process may have counted
-    /// it. [`Rejection::of_both`] combines it with the result of [`Self::check`]. An error is that of a runner,
-    /// after its `on_failure` was applied.
+    /// yield, or else the rejection by the first gate that yields. As in [`Self::check`], an earlier process
+    /// may have counted the group. [`Rejection::of_both`] combines the result with that of [`Self::check`].
+    /// An error comes from a runner, after its `on_failure` was applied.
     ///
     /// Cancel-safe: dropping the future cancels the question.
     pub async fn ask(
@@ -93,7 +93,7 @@ impl Gates {
         Ok(soft.map_or(Ok(()), Err))
     }
 
-    /// Checks that every outside gate can be asked and answers; see [`RewardRunner::check`] and
+    /// Checks that every outside gate can be asked, and that it answers; see [`RewardRunner::check`] and
     /// [`RewardRunner::probe`]. The probe is a group of `samples` responses without any reward. Cancel-safe.
     pub async fn check_outside(&self, row: &GateRow, samples: usize) -> Result<(), RewardError> {
         let (zeros, tokens, truncated) = (vec![0.0; samples], vec![0; samples], vec![false; samples]);

@@ -9,8 +9,8 @@ use crate::{FilterMetric, GroupFilter, RewardError};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "gate", rename_all = "snake_case", deny_unknown_fields)]
 pub enum GateRule {
-    /// The largest and the smallest value must differ by more than `tolerance`. With 0 the rule makes the
-    /// decisions of [`crate::GroupFilter`], with its reasons. The measured value is the difference.
+    /// The largest and the smallest value must differ by more than `tolerance`. With 0, the rule makes the
+    /// same decisions as [`crate::GroupFilter`], for the same reasons. The measured value is the difference.
     Variance {
         /// The values whose variance counts.
         #[serde(default)]
@@ -53,7 +53,7 @@ pub enum GateRule {
 }
 
 impl GateRule {
-    /// The names of the rules; a gate without a name of its own takes that of its rule.
+    /// The names of the rules. A gate without its own name has the name of its rule.
     pub const NAMES: [&str; 5] = ["variance", "mean_range", "min_samples", "truncated", "length"];
 
     /// The name of the rule in recipes.

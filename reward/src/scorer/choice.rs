@@ -6,13 +6,12 @@
 //! because a model that corrects itself does so later in the response. Letters are A to J in either case;
 //! other contents such as `\boxed{42}` are skipped.
 //!
-//! A lower-case letter before a word ("the answer is a prime") is not a choice but an article, and an I
-//! before a word ("my answer is: I chose B") is a pronoun. A letter with a bracket or another mark after it
-//! ("the answer is a) a prime"), or with "option" or "choice" before it, is a choice.
+//! A lower-case letter before a word ("the answer is a prime") is not a choice but an article. An I before a
+//! word ("my answer is: I chose B") is a pronoun. A letter with a bracket or another mark after it ("the
+//! answer is a) a prime"), or with "option" or "choice" before it, is a choice.
 //!
 //! # Deliberately absent
-//! The text of an option does not count in place of its letter, because the row does not map texts to
-//! letters.
+//! The text of an option does not count instead of its letter, because the row does not map texts to letters.
 
 use std::sync::LazyLock;
 
@@ -67,7 +66,7 @@ fn last_boxed(response: &str) -> Option<(usize, char)> {
     Some((letter.start(), letter_of(letter.as_str())?))
 }
 
-/// Whether the sentence continues in `rest`, so that the letter before it is an article or a pronoun.
+/// Whether the sentence continues in `rest`, which makes the letter before it an article or a pronoun.
 fn goes_on(rest: &str) -> bool {
     rest.trim_start_matches([' ', '\t']).starts_with(char::is_alphanumeric)
 }

@@ -1,5 +1,5 @@
-//! `exact_match`: compares the answer with the ground truth character by character, apart from what the
-//! options ignore.
+//! `exact_match`: compares the answer with the ground truth character by character. Options exclude case,
+//! white space or punctuation.
 
 use serde::{Deserialize, Serialize};
 

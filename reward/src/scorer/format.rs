@@ -12,9 +12,9 @@ pub const TAGS_MAX: usize = 16;
 /// Maximum number of bytes of a tag's name.
 pub const TAG_BYTES_MAX: usize = 64;
 
-/// Scores 1 when the response consists of exactly these tags, in this order, each opened and closed once,
-/// with only white space before and between them, and with an answer that is not empty; otherwise 0. `pred`
-/// is the answer.
+/// Scores 1 when the response consists of exactly these tags in this order, and otherwise 0. Each tag must be
+/// opened and closed once, only white space may stand before and between the tags, and the answer must not be
+/// empty. `pred` is the answer.
 ///
 /// The default is `<think>...</think>` and then a text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use crate::python_text::tail;
 /// The number of code points at the end of a response that are read.
 const TAIL: usize = 300;
 
-/// Selects the number of a response that counts.
+/// The rule that selects the number of a response that counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gsm8kMethod {
@@ -23,7 +23,7 @@ pub enum Gsm8kMethod {
 /// Compares the number with the ground truth as text; scores 1 or 0.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Gsm8k {
-    /// Selects the number of a response that counts.
+    /// The rule that selects the number.
     pub method: Gsm8kMethod,
 }
 

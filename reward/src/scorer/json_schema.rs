@@ -8,9 +8,9 @@
 //!
 //! # Deliberately absent
 //! Formats, conditions (`if`) and references to other documents are not supported. No validation library is
-//! used: a check must end in bounded time for every document that a model writes, but recursive references in
-//! branches can double the time with every level of the document. The available libraries do not limit the
-//! steps of a check.
+//! used, because the available libraries do not limit the steps of a check. A check must end in bounded time
+//! for every document that a model writes, but recursive references in branches can double the time with
+//! every level of the document.
 
 mod schema;
 

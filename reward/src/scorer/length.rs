@@ -1,12 +1,13 @@
 //! `length`: the full score for short responses, and a falling score for longer ones.
 //!
 //! Let `x = (code points - target) / (max - target)`, clamped to 0..=1. The score is `1 - x` on a linear ramp
-//! and `(1 + cos(pi * x)) / 2` on a cosine ramp, which is flat at both ends, so the first code points beyond
-//! the target cost little (in the manner of Yeo et al. 2025, "Demystifying Long Chain-of-Thought Reasoning").
+//! and `(1 + cos(pi * x)) / 2` on a cosine ramp. The cosine ramp is flat at both ends, so the first code
+//! points beyond the target cost little (in the manner of Yeo et al. 2025, "Demystifying Long
+//! Chain-of-Thought Reasoning").
 //!
 //! # Deliberately absent
-//! There is no lower bound: an empty response has the full score here, and other parts of a rubric must score
-//! it. A scorer sees only text, so it does not count tokens; [`crate::Overlong`] does.
+//! There is no lower bound: an empty response has the full score here. Another part of a rubric has to
+//! penalise it. A scorer sees only text, so it does not count tokens; [`crate::Overlong`] does.
 
 use std::f64::consts::PI;
 

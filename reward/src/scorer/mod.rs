@@ -54,7 +54,7 @@ pub struct ScoreInput<'a> {
     pub extra: Option<&'a serde_json::Value>,
 }
 
-/// The unweighted scores of a rubric's parts by name; each has a column of its own.
+/// The unweighted scores of a rubric's parts by name. Each part has its own column.
 pub type Parts = BTreeMap<Arc<str>, f64>;
 
 /// The score of a response.
@@ -69,7 +69,7 @@ pub struct Score {
     /// The scores of a [`Rubric`]'s parts; empty for other scorers.
     #[serde(default, skip_serializing_if = "Parts::is_empty")]
     pub parts: Parts,
-    /// The reason of the verdict of [`MathEquiv`]. A rubric has the reason of the part that decides its
+    /// The reason of [`MathEquiv`] for its verdict. A rubric has the reason of the part that decides its
     /// `acc`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Reason>,
@@ -176,7 +176,7 @@ impl ScorerConfig {
         }
     }
 
-    /// Builds the scorer; an error names the option and what was expected.
+    /// Builds the scorer. An error names the option and the expected value.
     pub fn build(&self) -> Result<Arc<dyn Scorer>, RewardError> {
         Ok(match self {
             Self::MathDapo { variant, strict_box } => {

@@ -36,7 +36,7 @@ pub struct Pattern {
     group: Option<usize>,
 }
 
-/// Compiles a pattern; the error says what is wrong with it.
+/// Compiles a pattern. The error states what is wrong with the pattern.
 pub(super) fn compile(pattern: &str) -> Result<Regex, RewardError> {
     let invalid = |reason: String| Err(RewardError::invalid("pattern", pattern, reason));
     if pattern.len() > PATTERN_BYTES_MAX {

@@ -1,14 +1,14 @@
 //! The rewriting steps of normal forms: replacements of words, and the regular expressions of `math_dapo`,
 //! written as scanners that read the text once.
 //!
-//! A property test compares each scanner with its expression. A scanner costs a fraction of a regular
-//! expression with capture groups, and almost nothing on a text without the word that it looks for. All
-//! scanners rely on `.` not matching a line break: a construct that does not close on its line does not
-//! match.
+//! A property test compares each scanner with its expression. A scanner takes a fraction of the time of a
+//! regular expression with capture groups, and almost no time on a text without the word that it searches
+//! for. All scanners rely on `.` not matching a line break: a construct that does not close on its line does
+//! not match.
 
 use memchr::{memchr, memchr2, memmem, memrchr};
 
-/// Python's `text.replace(from, to)`; returns whether the text contained `from`. Most texts contain none of
+/// Python's `text.replace(from, to)`. Returns whether the text contained `from`. Most texts contain none of
 /// the words, and such a text is not copied.
 pub(super) fn replace(text: &mut String, from: &str, to: &str) -> bool {
     let is_there = memmem::find(text.as_bytes(), from.as_bytes()).is_some();
@@ -123,8 +123,8 @@ pub(super) fn brace_bare(text: &mut String, command: &str, bare: Bare) {
     replace_unless_whole(text, rewritten, rest.len());
 }
 
-/// Sets `text` to `rewritten` followed by the last `rest` bytes of `text`. If `rest` is the whole text,
-/// nothing was found and `text` stays as it is.
+/// Sets `text` to `rewritten` followed by the last `rest` bytes of `text`. If `rest` is the whole text, no
+/// match was found, and `text` stays as it is.
 fn replace_unless_whole(text: &mut String, mut rewritten: String, rest: usize) {
     if rest == text.len() {
         return;

@@ -1,7 +1,7 @@
 //! Scores each row by the scorer that verl chooses for its `data_source`.
 //!
-//! If verl's scorer of a source has no exact counterpart in this crate, scoring the row fails with an error
-//! that says what to configure: an approximation would be a different reward under the same name.
+//! If verl's scorer of a source has no exact counterpart in this crate, scoring the row fails. The error
+//! names what to configure instead. An approximation would be a different reward under the same name.
 
 use super::{Gsm8k, Gsm8kMethod, Math, MathDapo, Score, ScoreInput, Scorer, search_qa};
 use crate::RewardError;

@@ -6,8 +6,8 @@
 //! with single spaces. A right answer scores 0.25 if the response has more than ten opening tags or more than
 //! ten closing tags.
 //!
-//! The ground truth is the JSON `{"target": ..}`, where the target is a text or a list of texts; or a JSON
-//! list of texts alone; or any other text, which is taken as it is.
+//! The ground truth is the JSON `{"target": ..}` with a text or a list of texts, or a JSON list of texts. Any
+//! other text is used as it is.
 //!
 //! # Deliberately absent
 //! Python's `\b` next to combining marks is not reproduced: words here consist of the letters and digits of

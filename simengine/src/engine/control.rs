@@ -21,7 +21,7 @@ const DEATH_MS: u64 = 3_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PauseMode {
-    /// Running and waiting requests end at once with the tokens that they have.
+    /// Running and waiting requests end immediately with the tokens that they have.
     Abort,
     /// The requests run to their end, and the pause call waits for this.
     Wait,
@@ -77,7 +77,7 @@ impl Core {
         self.pause.drain_waiters.push(done);
         self.pause.mode = Some(mode);
         if mode == PauseMode::Abort {
-            // Samples that ended earlier count under the reason of their own end.
+            // Samples that ended earlier are counted under their own finish reason.
             let running: Vec<(u64, u32)> =
                 self.requests.iter().map(|(number, request)| (*number, request.live)).collect();
             for (number, live) in running {
@@ -155,15 +155,15 @@ impl Core {
         self.fail_all(|server| SimError::EngineDead { server });
     }
 
-    /// Stops the engine for ever. All its requests fail.
+    /// Stops the engine permanently. All its requests fail.
     pub(crate) fn stop(&mut self) {
         self.life = Life::Stopped;
         self.fail_all(|server| SimError::Stopped { server });
         self.tell_drain_waiters();
     }
 
-    /// Ends every fault. A server that was dead or gone starts again: its counters, its cache and its weight
-    /// version are those of a new process, and the connections of its remaining requests are reset.
+    /// Ends every fault. A server whose engine or process has ended starts again: its counters, its cache and
+    /// its weight version are those of a new process. The connections of its remaining requests are reset.
     pub(crate) fn heal(&mut self, now_ns: u64) {
         self.settle(now_ns);
         self.faults = Faults::default();
@@ -193,8 +193,8 @@ impl Core {
         }
     }
 
-    /// Stops or restarts the engine's time, depending on the pause, the faults and the life. The caller must
-    /// have called `settle`.
+    /// Stops or restarts the engine's time, depending on the pause, the faults and the state of the process.
+    /// The caller must have called `settle`.
     pub(super) fn refreeze(&mut self, now_ns: u64) {
         let keeps = matches!(self.pause.mode, Some(PauseMode::Keep | PauseMode::Abort));
         let frozen = keeps || self.faults.stalled || self.life != Life::Serving;
@@ -239,7 +239,7 @@ impl Core {
 
     fn tell_drain_waiters(&mut self) {
         for waiter in self.pause.drain_waiters.drain(..) {
-            // The caller may have gone. The engine stays paused.
+            // The caller may have stopped waiting. The engine stays paused.
             let _ = waiter.send(());
         }
     }
@@ -248,7 +248,7 @@ impl Core {
         let numbers: Vec<u64> = self.requests.keys().copied().collect();
         for number in numbers {
             if let Some(request) = self.drop_request(number) {
-                // The caller may have gone.
+                // The caller may have stopped waiting.
                 let _ = request.reply.send(Err(error(self.config.name.clone())));
             }
         }

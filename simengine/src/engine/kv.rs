@@ -1,9 +1,9 @@
 //! The KV-block budget and the prefix cache.
 //!
 //! A full block of a prompt is identified by the hash of all tokens up to its end. All sequences that start
-//! with these tokens share the block. When the last of them has ended, the block stays in the cache until its
-//! space is needed; the least recently used block is evicted first. All other blocks belong to one sequence
-//! and are only counted.
+//! with these tokens share the block. When the last of these sequences has ended, the block stays in the
+//! cache until its space is needed. The least recently used block is evicted first. All other blocks belong
+//! to one sequence and are only counted.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -107,7 +107,7 @@ impl KvCache {
     /// Releases the blocks that [`KvCache::acquire`] and [`KvCache::grow`] took for one sequence.
     pub(crate) fn release(&mut self, chain: &[u64], private: u64) {
         self.private -= private;
-        // The last block is released first, so that the tail of a chain is evicted before its head. A chain
+        // The last block is released first, so the tail of a chain is evicted before its head. A chain
         // without its head is useless.
         for hash in chain.iter().rev() {
             let Some(block) = self.shared.get_mut(hash) else { continue };

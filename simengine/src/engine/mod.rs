@@ -4,8 +4,8 @@
 //! `now_ns`, which never decreases. [`Core::advance`] processes all events up to this time, each at its exact
 //! nanosecond. Between two events the batch does not change.
 //!
-//! The engine has one of three activities. It is *idle*; or it computes a *mixed* step, which computes
-//! prompts and decodes a token for the whole batch; or it computes a *run* of pure decode steps up to the
+//! The engine has one of three activities. It may be *idle*. It may compute a *mixed* step, which computes
+//! prompts and decodes a token for the whole batch. Or it may compute a *run* of pure decode steps up to the
 //! next event. A request that arrives in the middle of a run is scheduled at the end of the present step, as
 //! in the real scheduler.
 
@@ -164,15 +164,15 @@ impl Core {
         Ok(number)
     }
 
-    /// Ends a request without a response, since its caller has gone.
+    /// Ends a request without a response, because its caller no longer waits.
     pub(crate) fn cancel(&mut self, number: u64, now_ns: u64) {
         self.settle(now_ns);
         self.drop_request(number);
         self.replan(now_ns);
     }
 
-    /// Ends the requests of this id with the tokens that they have. Requests younger than `abort_race_ms` are
-    /// not aborted.
+    /// Ends the requests with this id. They keep the tokens generated so far. Requests younger than
+    /// `abort_race_ms` are not aborted.
     pub(crate) fn abort(&mut self, request_id: &Arc<str>, now_ns: u64) {
         let numbers: Vec<u64> = self.numbers_of(request_id).collect();
         self.abort_numbers(&numbers, now_ns);
@@ -202,7 +202,7 @@ impl Core {
         self.armed_ns = event_ns;
     }
 
-    /// Whether the next event comes before the owner's timer. If it does, the engine assumes that the owner
+    /// Whether the next event is due before the owner's timer. If it is, the engine assumes that the owner
     /// now sets its timer to the event.
     pub(crate) fn rearm_if_nearer(&mut self) -> bool {
         let Some(event_ns) = self.next_event_ns() else { return false };
@@ -255,8 +255,8 @@ impl Core {
         sequence.tokens_joined + u32::try_from(decoded).unwrap_or(u32::MAX)
     }
 
-    /// Takes a sequence of any status off the engine and frees its blocks. Returns it and its number of
-    /// tokens.
+    /// Takes a sequence of any status off the engine and frees its blocks. Returns the sequence and its
+    /// number of tokens.
     fn take_out(&mut self, number: u64) -> Option<(Sequence, u32)> {
         let sequence = self.sequences.remove(&number)?;
         let tokens = self.tokens_of(number, &sequence);
@@ -336,7 +336,7 @@ impl Core {
                 spoil: request.spoil,
             })
         };
-        // Sending fails if the caller has gone. The caller then cancels the request.
+        // Sending fails if the caller no longer waits. The caller then cancels the request.
         let _ = request.reply.send(outcome);
         self.notice_drained();
     }

@@ -81,7 +81,7 @@ impl Core {
         self.advance(now_ns);
     }
 
-    /// Schedules a new request: at once if the engine is idle, else at the end of the present step.
+    /// Schedules a new request: immediately if the engine is idle, else at the end of the present step.
     pub(super) fn notice_arrival(&mut self, now_ns: u64) {
         if self.frozen_since_ns.is_some() {
             return;
@@ -201,8 +201,8 @@ impl Core {
         preempted
     }
 
-    /// Moves sequences from the head of the queue into the next step, as long as there are places, tokens and
-    /// blocks for them. Returns the number of tokens that the step prefills.
+    /// Moves sequences from the head of the queue into the next step, as long as the limits of sequences,
+    /// tokens and blocks allow this. Returns the number of tokens that the step prefills.
     fn admit(&mut self) -> u64 {
         let budget = u64::from(self.config.max_num_batched_tokens);
         let places = u64::from(self.config.max_num_seqs);

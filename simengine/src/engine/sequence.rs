@@ -10,7 +10,7 @@ use crate::fault::Spoil;
 use crate::request::{FinishReason, SimChunk, VersionSpan};
 use crate::workload::Plan;
 
-/// A request that is to be admitted. It contains all that can be computed outside the engine's lock.
+/// A request to admit. It contains everything that can be computed outside the engine's lock.
 pub(crate) struct Admission {
     pub(crate) request_id: Arc<str>,
     pub(crate) prompt_tokens: u32,
@@ -47,7 +47,7 @@ pub(crate) struct Ending {
     pub(crate) version_spans: Vec<VersionSpan>,
 }
 
-/// The place of a sequence on the engine.
+/// The stage of a sequence on the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Status {
     /// Held back by a pause.
@@ -78,7 +78,7 @@ pub(crate) struct Sequence {
     pub(crate) was_scheduled: bool,
 }
 
-/// Which weight version generated which tokens.
+/// The weight versions of a sample's tokens.
 #[derive(Debug, Default)]
 pub(crate) struct Versions {
     spans: Vec<VersionSpan>,
@@ -113,7 +113,7 @@ pub(crate) struct Request {
     pub(crate) queue_ns: Option<u64>,
     pub(crate) first_token_ns: Option<u64>,
     pub(crate) stream: Option<mpsc::Sender<SimChunk>>,
-    /// Where the request's caller reads how many tokens were generated for it.
+    /// The counter through which the caller learns how many tokens were generated for the request.
     pub(crate) generated: Option<Arc<AtomicU64>>,
     pub(crate) reply: oneshot::Sender<Outcome>,
     pub(crate) loses_answer: bool,
@@ -121,8 +121,8 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Tells the caller how many tokens were generated: those of the samples that have ended, and `live_tokens`
-    /// of the others.
+    /// Reports to the caller how many tokens were generated: the tokens of the samples that have ended, plus
+    /// `live_tokens` of the other samples.
     pub(crate) fn report_generated(&self, live_tokens: u64) {
         if let Some(generated) = &self.generated {
             let ended: u64 = self.endings.iter().map(|ending| u64::from(ending.tokens)).sum();

@@ -137,7 +137,7 @@ proptest! {
         let census = driver.core.census();
         prop_assert_eq!((census.running, census.queued, census.blocks_used), (0, 0, 0));
         for (number, samples, tokens, mut outcome) in driver.submitted {
-            // A cancelled request has no outcome, and a request that a fault ended has an error.
+            // A cancelled request has no outcome. A request that a fault ended has an error.
             let Ok(Ok(completion)) = outcome.try_recv() else { continue };
             prop_assert_eq!(completion.endings.len(), samples as usize, "request {}", number);
             for ending in completion.endings {

@@ -13,7 +13,8 @@ use super::params::{Sampling, StreamOptions, check_logprobs, check_model, parse}
 use super::reply::{Handled, Refusal};
 use crate::request::{FinishReason, SimChoice, SimResponse};
 
-/// The fingerprint in every answer. It names the simulation; that of a real server names its build.
+/// The fingerprint in every answer. It names the simulation. The fingerprint of a real server names its
+/// build.
 pub(crate) const FINGERPRINT: &str = "rolldock-simengine";
 
 /// Maximum number of prompts in one request.

@@ -132,7 +132,7 @@ fn abort_ids(face: &Face, body: &[u8]) -> Result<usize, Refusal> {
     })
 }
 
-/// `/pause?mode=`. Cancel-safe: the engine stays paused if the client goes away.
+/// `/pause?mode=`. Cancel-safe: the engine stays paused if the client disconnects.
 pub(crate) async fn pause(face: &Face, query: &str) -> Answer {
     face.server.pause(mode(query)?).await;
     Ok(ok(&json!({ "status": "paused" })))
@@ -149,7 +149,7 @@ pub(crate) fn is_paused(face: &Face) -> Response<Body> {
     ok(&json!({ "is_paused": face.server.is_paused() }))
 }
 
-/// `/sleep?level=&mode=`. Cancel-safe: the engine stays asleep if the client goes away.
+/// `/sleep?level=&mode=`. Cancel-safe: the engine stays asleep if the client disconnects.
 pub(crate) async fn sleep(face: &Face, query: &str) -> Answer {
     let level = match value_of(query, "level") {
         None => 1,

@@ -18,7 +18,7 @@ pub(crate) struct Piece<'a> {
     pub(crate) is_first: bool,
     /// Number of bytes of text before these tokens.
     pub(crate) text_offset: usize,
-    /// Number of the choice's tokens up to the end of these.
+    /// Number of the choice's tokens up to the end of this piece.
     pub(crate) tokens_so_far: usize,
 }
 
@@ -69,6 +69,6 @@ pub(crate) trait Dialect: Send {
         false
     }
 
-    /// Writes the JSON of the event with the usage. Returns false if the request did not ask for it.
+    /// Writes the JSON of the event with the usage. Returns false if the request did not ask for the usage.
     fn put_usage(&self, buffer: &mut Vec<u8>, face: &Face, usage: &str) -> bool;
 }

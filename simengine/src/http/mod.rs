@@ -1,7 +1,7 @@
 //! The server over HTTP/1.1, with vLLM's endpoints, statuses, bodies and quirks.
 //!
 //! The server also behaves like the real one at the socket. It closes an idle connection after
-//! [`KEEP_ALIVE_S`], drops the requests of a client that goes away, and refuses connections when it is dead
+//! [`KEEP_ALIVE_S`], drops the requests of a client that disconnects, and refuses connections when it is dead
 //! or terminated. An injected reset is a TCP reset. Bodies with tokens are written directly into a byte
 //! buffer.
 //!
@@ -11,8 +11,8 @@
 //! these tokens, or that is requested together with others.
 //!
 //! # Deliberately absent
-//! TLS, HTTP/2, endpoints for tasks other than generation, and those of vLLM's checks of sampling parameters
-//! that trainers do not fail.
+//! There is no TLS, no HTTP/2, and no endpoint for tasks other than generation. Checks of sampling parameters
+//! that requests of trainers always pass are left out, too.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -77,10 +77,11 @@ impl Face {
     }
 }
 
-/// Starts to serve `server` at `listener` until `cancel`, and returns the address at once.
+/// Starts to serve `server` at `listener` until `cancel`, and returns the address immediately.
 ///
 /// `started_unix_s` is the present time in seconds since 1970, for the `created` fields. While the simulated
-/// process is gone, the listener is closed. When the server is healed, the same address is bound again.
+/// process does not exist, the listener is closed. When the server is healed, the same address is bound
+/// again.
 ///
 /// # Errors
 /// [`SimError::Listen`] if the listener has no address.
@@ -153,8 +154,8 @@ async fn converse(face: Arc<Face>, stream: TcpStream, cancel: CancellationToken)
     });
     let mut connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        // This time runs from the end of one answer to the head of the next request, so it also limits the
-        // keep-alive.
+        // This time limit runs from the end of one answer to the head of the next request, so it also limits
+        // the keep-alive.
         .header_read_timeout(Duration::from_secs(KEEP_ALIVE_S))
         .serve_connection(TokioIo::new(stream), service);
     let ended = tokio::select! {
@@ -162,7 +163,7 @@ async fn converse(face: Arc<Face>, stream: TcpStream, cancel: CancellationToken)
         () = cancel.cancelled() => return,
         ended = &mut connection => ended,
     };
-    // A handler failed on purpose: the client has to get a reset and not an end of file.
+    // A handler failed on purpose. The client has to get a reset, not an end of file.
     if ended.is_err_and(|error| error.is_user()) {
         let socket = connection.into_parts().io.into_inner();
         let _ = socket.set_zero_linger();

@@ -83,8 +83,8 @@ impl Sampling {
         }
     }
 
-    /// Cuts the text of a response before its first stop string, or after it if the request wants to keep the
-    /// stop string. Returns the text and this stop string.
+    /// Cuts the text of a response before its first stop string, or after this string if the request wants to
+    /// keep it. Returns the text and the stop string.
     pub(crate) fn cut<'a>(&'a self, mut text: String) -> (String, Option<&'a str>) {
         let first = |stop: &'a String| text.find(stop.as_str()).map(|place| (place, stop.as_str()));
         let Some((place, stop)) = self.stops().iter().filter_map(first).min() else { return (text, None) };
@@ -177,7 +177,7 @@ pub(crate) fn check_logprobs(face: &Face, logprobs: Option<i64>) -> Result<(), R
     Err(Refusal::bad_request(Some("logprobs"), message))
 }
 
-/// Checks that a request names the model that is served, if it names one.
+/// Checks that a request that names a model names the served model.
 pub(crate) fn check_model(face: &Face, model: Option<&str>) -> Result<(), Refusal> {
     let served = &face.server.config().model;
     match model {

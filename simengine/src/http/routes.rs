@@ -46,7 +46,7 @@ const ROUTES: [(&str, Method); 26] = [
 
 /// Answers one request. An error means that the connection has to be reset.
 ///
-/// Cancel-safe: when the future is dropped, for example because the client has gone away, the engine drops
+/// Cancel-safe: when the future is dropped, for example because the client has disconnected, the engine drops
 /// the request.
 pub(crate) async fn respond(face: &Arc<Face>, request: Request<Incoming>) -> Result<Response<Body>, Reset> {
     if face.server.phase() == Phase::Gone {
@@ -140,7 +140,7 @@ async fn call_other(face: &Face, path: &str, query: &str, body: &Bytes) -> Resul
 }
 
 /// Whether a request may be answered. As in vLLM, only calls below `/v1` and `/inference` need the key.
-/// Health, metrics and the development endpoints do not.
+/// Health, metrics and the development endpoints need no key.
 fn is_authorised(face: &Face, path: &str, headers: &HeaderMap) -> bool {
     let Some(key) = &face.server.config().api_key else { return true };
     if !path.starts_with("/v1") && !path.starts_with("/inference") {

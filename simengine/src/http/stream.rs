@@ -1,7 +1,7 @@
 //! Server-sent events. There is one event per token, as on a real server that keeps up with its engine.
 //!
-//! The latest token of each choice is kept back until further tokens come or the choice has ended, because
-//! only the last event of a choice contains the finish reason.
+//! The latest token of each choice is kept back until further tokens arrive or the choice ends, because only
+//! the last event of a choice contains the finish reason.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ struct Streaming {
     ready: VecDeque<Bytes>,
 }
 
-/// Starts the job and answers with a stream. If the job fails at once, answers with an ordinary error.
+/// Starts the job and answers with a stream. If the job fails immediately, answers with an ordinary error.
 ///
 /// Cancel-safe: when the future or the returned body is dropped, the engine drops the request.
 pub(crate) async fn stream_response(
@@ -207,7 +207,7 @@ fn put_event(buffer: &mut Vec<u8>, event: &[u8]) {
     buffer.extend_from_slice(b"\n\n");
 }
 
-/// The usage object of a stream. It has fewer keys than that of an answer in one piece.
+/// The usage object of a stream. It has fewer keys than the usage object of an answer in one piece.
 fn usage(responses: &[SimResponse]) -> String {
     let prompt: u64 = responses.iter().map(|response| u64::from(response.prompt_tokens)).sum();
     let cached: u64 = responses.iter().map(|response| u64::from(response.cached_tokens)).sum();

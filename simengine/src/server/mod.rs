@@ -4,9 +4,9 @@
 //! advances it to the present time first. It wakes the task only if the next event has moved to an earlier
 //! time. The lock is never held across an await.
 //!
-//! The time is that of `tokio`: on a paused clock the simulation runs as fast as its events can be computed.
-//! Timers have a resolution of a millisecond, so a response may arrive up to a millisecond late. These errors
-//! do not add up, because the engine's own time is exact.
+//! The server uses `tokio`'s time: on a paused clock the simulation runs as fast as its events can be
+//! computed. Timers have a resolution of a millisecond, so a response may arrive up to a millisecond late.
+//! These errors do not add up, because the engine's own time is exact.
 
 use std::sync::Arc;
 
@@ -37,13 +37,13 @@ pub enum Phase {
     Serving,
     /// The engine is dead, and the process is about to end.
     EngineDead,
-    /// The process is gone, and its port is closed.
+    /// The process has ended, and its port is closed.
     Gone,
 }
 
 struct Inner {
     core: Mutex<Core>,
-    /// Notified when the next event has moved to a time before the end of the task's sleep.
+    /// Notified when the next event is now due before the end of the task's sleep.
     nearer: Notify,
     phase: watch::Sender<Phase>,
     clock: SimClock,
@@ -134,7 +134,7 @@ impl SimServer {
 
     /// Runs one request to its end.
     ///
-    /// Cancel-safe: when the future is dropped, the engine drops the request at once, as it does when a
+    /// Cancel-safe: when the future is dropped, the engine drops the request immediately, as it does when a
     /// connection is closed.
     ///
     /// # Errors
@@ -166,7 +166,7 @@ impl SimServer {
         Ok(samples::respond(completion, prompt_tokens))
     }
 
-    /// Ends the requests of these ids. They get the tokens that they have, and
+    /// Ends the requests with these ids. Their responses have the tokens generated so far, and
     /// [`FinishReason::Abort`](crate::request::FinishReason::Abort). As on the real server, unknown ids are
     /// ignored, and requests younger than `abort_race_ms` are not aborted.
     pub fn abort<Id: AsRef<str>>(&self, request_ids: &[Id]) {
@@ -187,8 +187,8 @@ impl SimServer {
         self.with_core(|core, now_ns| core.abort_all(now_ns))
     }
 
-    /// Pauses the engine. With [`PauseMode::Wait`] it returns when the running requests have ended, with the
-    /// other modes at once.
+    /// Pauses the engine. With [`PauseMode::Wait`], returns when the running requests have ended. With the
+    /// other modes, returns immediately.
     ///
     /// Cancel-safe: the engine stays paused if the future is dropped.
     pub async fn pause(&self, mode: PauseMode) {
@@ -303,7 +303,7 @@ impl SimServer {
         self.publish(Phase::Gone);
     }
 
-    /// Calls the engine at the present time. Wakes the server's task if the next event now comes before the
+    /// Calls the engine at the present time. Wakes the server's task if the next event is now due before the
     /// task's timer.
     fn with_core<T>(&self, call: impl FnOnce(&mut Core, u64) -> T) -> T {
         let (result, is_nearer, life) = {

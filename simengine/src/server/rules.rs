@@ -1,5 +1,5 @@
-//! The rules for requests. The error messages are those of vLLM, except for resumed samples, which vLLM does
-//! not have.
+//! The rules for requests. The error messages are those of vLLM. The messages about resumed samples are an
+//! exception, because vLLM has no such samples.
 
 use crate::request::SimRequest;
 use crate::{ServerConfig, SimError};
@@ -69,9 +69,9 @@ pub(crate) fn split_resumed(request: &SimRequest) -> Result<(&[u32], &[u32]), Si
     Ok(request.prompt_ids.split_at(prompt_tokens - said))
 }
 
-/// The error for a resumed sample if the given tokens are not its first ones, or if nothing is left of it. A
-/// real model would accept such a prompt and generate other tokens. Here such a prompt is always a mistake of
-/// the caller, and its tokens would falsify the results of the simulation.
+/// The error for a resumed sample if the given tokens are not its first tokens, or if they are the whole
+/// sample. A real model would accept such a prompt and generate other tokens. Here the prompt is always a
+/// mistake of the caller, and the generated tokens would falsify the results of the simulation.
 pub(crate) fn not_its_own() -> SimError {
     let message = "the resumed tokens are not the first ones of this sample, or are all of it".to_owned();
     SimError::bad_request(None, message)

@@ -8,15 +8,15 @@
 //! A response that is long enough begins with its identity. When such a response has been cut off, any server
 //! that gets its beginning can recognise the sample and continue it.
 //!
-//! Lengths have a log-normal distribution. The median grows with the prompt's difficulty, and that of wrong
-//! responses is multiplied by a factor. The chance that a response is right is `u^k / (u^k + (1 - u)^k)`,
+//! Lengths have a log-normal distribution. The median grows with the prompt's difficulty. For wrong responses
+//! the median is multiplied by a factor. The chance that a response is right is `u^k / (u^k + (1 - u)^k)`,
 //! where `1 - u` is the difficulty. Prompts without a difficulty of their own get one from a uniform
-//! distribution. Over these, the chance has a uniform distribution for k = 1. For a larger k it is U-shaped:
-//! many prompts are solved nearly always or nearly never.
+//! distribution. For such prompts, the distribution of the chance is uniform if k = 1. For a larger k it is
+//! U-shaped: many prompts are solved nearly always or nearly never.
 //!
 //! # Deliberately absent
-//! Text: a stream of hashes draws filler from a list of token ids, at about a nanosecond per token. Sampling
-//! parameters do not change the tokens.
+//! There is no text: a stream of hashes draws filler from a list of token ids, at about a nanosecond per
+//! token. Sampling parameters do not change the tokens.
 
 use std::f64::consts::TAU;
 
@@ -32,7 +32,7 @@ use signature::Signatures;
 
 pub(crate) use plan::{POISON_LOGPROB, Plan, PlanRequest};
 
-/// How long responses are, in tokens.
+/// The distribution of response lengths, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LengthConfig {
@@ -42,7 +42,7 @@ pub struct LengthConfig {
     pub median_hard: f64,
     /// Standard deviation of the logarithm of the length.
     pub sigma: f64,
-    /// The median length of a wrong response is that of a right one times this factor.
+    /// The median length of a wrong response is the median length of a right response times this factor.
     pub wrong_factor: f64,
     /// Length of the shortest response.
     pub min: u32,
@@ -64,7 +64,7 @@ pub struct WorkloadConfig {
     pub seed: u64,
     /// The end-of-sequence token.
     pub eos_id: u32,
-    /// Number of token ids in the vocabulary. A prompt with an id that is not below it is refused.
+    /// Number of token ids in the vocabulary. A prompt with an id that is not below this number is refused.
     pub vocab_size: u32,
     /// The token ids of filler. A response consists of filler up to its answer.
     pub filler_ids: Vec<u32>,

@@ -1,4 +1,4 @@
-//! The plan of a sample: its end, the reason of the end, and its tokens on demand.
+//! The plan of a sample: its end, the reason for the end, and its tokens on demand.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ pub(crate) struct Plan {
     workload: Arc<Workload>,
     identity: u64,
     ending: Option<Arc<[u32]>>,
-    /// Length with ending and end-of-sequence token, but without the limits. `None` if the sample never ends
-    /// by itself.
+    /// Length of the sample without the limits, including its ending and the end-of-sequence token. `None` if
+    /// the sample never ends by itself.
     natural: Option<u32>,
     /// Number of tokens of the sample that were generated for earlier requests.
     said: u32,

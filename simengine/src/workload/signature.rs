@@ -1,9 +1,9 @@
 //! Signatures: the first tokens of a response, which identify its sample.
 //!
-//! A sample that was cut off comes back over HTTP as an ordinary prompt: the protocol does not mark the
-//! tokens that belong to the sample. A response therefore begins with its identity and a checksum, encoded in
-//! filler tokens. If a prompt ends in the beginning of a response, the server continues that sample. Any
-//! server can do so, since no server has to remember the sample.
+//! A sample that was cut off returns over HTTP as an ordinary prompt: the protocol does not mark the tokens
+//! that belong to the sample. A response therefore begins with its identity and a checksum, encoded in filler
+//! tokens. If a prompt ends in the beginning of a response, the server continues that sample. Any server can
+//! do so, since no server has to remember the sample.
 //!
 //! # Deliberately absent
 //! A sample is not recognised if it was cut within its signature (a dozen tokens), or if it is too short to

@@ -1,7 +1,7 @@
 //! The causes of disagreements between `math_equiv` and `math-verify`.
 //!
-//! Each rule checks how the answer was made from the truth and how `math-verify` read the two, so it explains
-//! only the cases for which it was written.
+//! Each rule checks how the answer was made from the truth, and how `math-verify` read both. It therefore
+//! explains only the cases for which it was written.
 
 use rolldock_reward::scorer::math_equiv::{Reason, Verdict};
 

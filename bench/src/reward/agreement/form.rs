@@ -1,5 +1,5 @@
-//! The form of an answer, in as much detail as making other answers from it needs. This code is independent
-//! of the scorer.
+//! The form of an answer, with the details that are needed to make other answers from it. This code is
+//! independent of the scorer.
 
 /// How an answer is written.
 #[derive(Debug, Clone, PartialEq)]
@@ -151,7 +151,7 @@ fn argument(text: &str) -> Option<(u64, &str)> {
     Some((digits.parse().ok()?, rest))
 }
 
-/// Splits a text at the commas outside of brackets and braces.
+/// Splits a text at the commas that are outside of brackets and braces.
 fn items(inside: &str) -> Vec<String> {
     let (mut depth, mut start, mut parts) = (0_i32, 0, Vec::new());
     for (at, character) in inside.char_indices() {

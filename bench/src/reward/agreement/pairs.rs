@@ -107,7 +107,8 @@ pub(super) struct Pair {
     pub(super) truth: String,
 }
 
-/// All pairs that can be made from a truth. Percentages and units have a truth of their own, made from it.
+/// All pairs that can be made from a truth. For percentages and units, a separate truth is first made from
+/// `truth`.
 pub(super) fn pairs_of(truth: &str) -> Vec<Pair> {
     let mut pairs = Pairs { truth, pairs: Vec::new() };
     pairs.add(Kind::Same, truth);

@@ -1,8 +1,8 @@
-//! The configurations.
+//! The configurations in which the bias meter is tested.
 
 use rolldock::rollout::{EarlyStop, Launch, OnStop};
 
-/// How a run collects its groups, and what the simulated model is like.
+/// How a run collects its groups, and the properties of the simulated model.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Case {
     pub(super) early_stop: EarlyStop,
@@ -14,7 +14,7 @@ pub(super) struct Case {
     pub(super) oversampling: f64,
     /// The standard deviation of the logarithm of a response's length.
     pub(super) sigma: f64,
-    /// How many times as long wrong responses are as right ones.
+    /// The length of wrong responses divided by that of right responses.
     pub(super) wrong_factor: f64,
     /// The share of groups that fail.
     pub(super) failing: f64,
@@ -38,7 +38,7 @@ const LIGHT_TAIL: f64 = 0.4;
 const HEAVY_TAIL: f64 = 0.9;
 const FAILING: f64 = 0.03;
 
-/// The case in which a bias of 0.96 must be told from none.
+/// The case in which a bias of 0.96 must be distinguished from no bias.
 pub(super) fn told() -> Case {
     Case { target: 64, oversampling: 1.75, audit: 0.1, ..CASE }
 }
@@ -84,12 +84,12 @@ pub(super) fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    /// Whether the mode prefers no group.
+    /// Whether the mode is unbiased: it prefers no group.
     pub(super) fn is_unbiased(&self) -> bool {
         !self.cuts_for_good()
     }
 
-    /// Whether groups that are cut off are never decided.
+    /// Whether groups that are cut off are discarded, so they are never decided.
     pub(super) fn cuts_for_good(&self) -> bool {
         self.early_stop == EarlyStop::First && self.on_stop == OnStop::Discard
     }

@@ -1,4 +1,4 @@
-//! One run in virtual time, what its meter says, and what is true.
+//! One run in virtual time, with the readings of its meter and the true figures.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -40,26 +40,26 @@ pub(super) struct Reading {
     pub(super) truth: f64,
 }
 
-/// What a run has shown.
+/// The results of a run.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// Length, accuracy and accept rate; `None` if the meter did not know them.
+    /// Length, accuracy and accept rate; `None` if the meter had no figures.
     pub(super) readings: Option<[Reading; 3]>,
     /// The first step after which the interval of the length bias was below 1.
     pub(super) told_at: Option<u64>,
     /// How often the bias guard has acted.
     pub(super) guarded: u64,
-    /// Everything that an audit must not change, step by step.
+    /// The results of each step that an audit must not change.
     pub(super) steps: Vec<Step>,
-    /// What the gates have counted.
+    /// The counts of the gates.
     pub(super) gates: Vec<GateCounts>,
-    /// Response tokens of groups that ran on after their cut, and of all requests that the engine has finished.
-    /// What the run has counted at its end.
+    /// Response tokens by bucket, as the run has counted them at its end.
     pub(super) tokens: TokenTotals,
+    /// Response tokens of all requests that the engine has finished.
     pub(super) tokens_engine: u64,
 }
 
-/// What a step did.
+/// The results of a step.
 #[derive(Debug, PartialEq)]
 pub(super) struct Step {
     /// The rows of the accepted groups, in their order.
@@ -85,7 +85,7 @@ impl Step {
     }
 }
 
-/// The simulated model.
+/// The simulated model, a pure function of its seed.
 #[derive(Debug)]
 struct Model {
     seed: u64,
@@ -126,7 +126,7 @@ impl Model {
     }
 }
 
-/// A server with room for every request, which takes the same time for each token.
+/// A server that has room for every request, and takes the same time for each token.
 struct Roomy {
     model: Arc<Model>,
     /// The number of rows that were sent here.
@@ -135,7 +135,7 @@ struct Roomy {
     tokens: Arc<AtomicU64>,
 }
 
-/// The row that a prompt of [`Numbered`] spells.
+/// The row that a prompt of [`Numbered`] encodes.
 fn row_of(prompt_ids: &[u32]) -> u64 {
     prompt_ids.iter().take(4).rev().fold(0, |row, digit| row << 8 | u64::from(digit - 100))
 }
@@ -271,13 +271,14 @@ async fn collect(case: &Case, seed: u64, steps: u64) -> anyhow::Result<Outcome> 
     Ok(Outcome { readings, told_at, guarded, steps: records, gates, tokens: tokens_run, tokens_engine })
 }
 
-/// What was seen of a run from outside.
+/// The facts about a run that were observed from outside.
 #[derive(Debug, Default)]
 struct Seen {
-    /// For each step, the number of rows that were sent out up to its end, and of groups that were filtered in it.
+    /// For each step, the number of rows that were sent out up to its end.
     rows: Vec<u64>,
+    /// For each step, the number of groups that were filtered in it.
     filtered: Vec<u64>,
-    /// The rows whose groups were accepted, in whatever step.
+    /// The rows whose groups were accepted, in any step.
     accepted: BTreeSet<u64>,
 }
 
@@ -318,7 +319,7 @@ impl Seen {
         for step in first..=last {
             let mut rows = self.rows_of(step);
             if case.early_stop.keeps_dispatch_order() && case.on_stop == OnStop::Discard {
-                // A step that has enough groups does not look at those behind them.
+                // A step that has enough groups ignores the groups after them.
                 rows.end = self.accepted.range(rows.clone()).next_back().map_or(rows.start, |row| row + 1);
             }
             for row in rows {

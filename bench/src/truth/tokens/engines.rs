@@ -18,10 +18,11 @@ use super::{FLEET, MAX_RESPONSE};
 use crate::rollout::SEED;
 use crate::workload::{EOS, answers};
 
-/// Places of a server in the load balancer. The server itself has fewer, so that requests wait on it too.
+/// Places of a server in the load balancer. The server itself has fewer places, so requests also wait on the
+/// server.
 pub(super) const PERMITS: u32 = 12;
 
-/// A reward that takes time, and raises now and then.
+/// A reward that takes time, and sometimes raises an error.
 #[derive(Default)]
 pub(super) struct Slow {
     asked: AtomicU64,
@@ -41,7 +42,7 @@ impl RewardRunner for Slow {
     }
 }
 
-/// The servers, and what their counters said before they began again at zero.
+/// The servers, and the last values of counters that were reset to zero.
 pub(super) struct Engines {
     pub(super) engine: SimulatedEngine,
     before_restarts: u64,
@@ -103,7 +104,7 @@ impl Engines {
     /// Ends all faults and pauses.
     pub(super) fn repair(&mut self) {
         for server in self.engine.servers() {
-            // A server that restarts counts from zero again.
+            // A restarted server counts from zero again.
             if server.phase() != Phase::Serving {
                 self.before_restarts += server.stats().generation_tokens_total;
             }

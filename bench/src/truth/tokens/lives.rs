@@ -24,13 +24,15 @@ use super::{Case, FLEET, Outcome, TARGET, VALIDATED_PROMPTS};
 use crate::rollout::PROMPT_TOKENS;
 use crate::workload::{LastToken, Numbered};
 
-/// The step after which the first life validates, and the last step of the second life.
+/// The step after which the first life validates.
 pub(super) const VALIDATED_AFTER: u64 = 2;
+/// The last step of the second life.
 const STEPS: u64 = 6;
-/// When the first life is interrupted, in virtual time since its validation.
+/// The virtual time from the validation of the first life to its interruption.
 const INTERRUPTED_AFTER: Duration = Duration::from_millis(400);
-/// The time between two changes of the fleet, and between two versions.
+/// The time between two changes of the fleet.
 const CHANGE_EVERY: Duration = Duration::from_millis(230);
+/// The time between two versions.
 const VERSION_EVERY: Duration = Duration::from_millis(900);
 
 /// A run in progress, over its lives.
@@ -38,13 +40,13 @@ struct Run {
     case: Case,
     engines: Engines,
     balancer: LoadBalancer,
-    /// The records that a queue would have of the accepted groups.
+    /// The records of the accepted groups that a queue would have.
     queue: Vec<QueueRecord>,
     dir: tempfile::TempDir,
     version: u64,
     by_steps: TokenTotals,
     accepted: Accepted,
-    /// What the gates had counted when the last life ended.
+    /// The counts of the gates at the end of the last life.
     gates: Vec<GateCounts>,
     scope: Scope,
 }
@@ -65,7 +67,7 @@ impl Run {
         })
     }
 
-    /// Opens the ledger, and the rollout that goes on from it.
+    /// Opens the ledger, and the rollout that continues from it.
     fn begin(
         &self,
         life: u32,
@@ -96,7 +98,7 @@ impl Run {
         let mut manager = AgentLoopManager::new(self.case.config(life)?, self.parts()?, scope.clone());
         manager.keep_journal(writer.clone(), restored);
         let (now, before) = (manager.gate_counts(), &self.gates);
-        anyhow::ensure!(life == 1 || now == *before, "gates go on with {now:?} after {before:?}");
+        anyhow::ensure!(life == 1 || now == *before, "gates continue with {now:?} after {before:?}");
         Ok((manager, PromptFeed::inline(Box::new(prompts.starting_at(row))), writer))
     }
 
@@ -105,8 +107,8 @@ impl Run {
         self.by_steps = TokenTotals::from_counts(std::array::from_fn(|place| sum[place] + more[place]));
     }
 
-    /// Changes the fleet, announces versions, and interrupts the steps of `scope` after a while, until it is
-    /// dropped.
+    /// Until it is dropped, changes the fleet and announces versions. Interrupts the steps of `scope` after a
+    /// while.
     async fn disturb(
         case: Case,
         engines: &mut Engines,
@@ -165,7 +167,7 @@ impl Run {
             tokio::select! {
                 biased;
                 (metrics, ()) = async { tokio::join!(collecting, taking) } => metrics?,
-                () = disturbing => anyhow::bail!("the fleet is left alone"),
+                () = disturbing => anyhow::bail!("the changes of the fleet have ended"),
             }
         };
         self.engines.repair();
@@ -209,7 +211,7 @@ impl Run {
         Ok(())
     }
 
-    /// One life of the run. The first one is interrupted.
+    /// One life of the run. The first life is interrupted.
     async fn live(&mut self, life: u32) -> anyhow::Result<(TokenTotals, BiasReading)> {
         let scope = self.scope.child();
         let (mut manager, prompts, writer) = self.begin(life, &scope)?;

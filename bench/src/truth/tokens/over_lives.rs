@@ -1,7 +1,7 @@
-//! What the bias meter says at the end of the second life, against the groups that both lives handed on.
+//! Compares the bias meter at the end of the second life with the groups that both lives accepted.
 //!
-//! The meter's state comes from the ledger's records of decisions. This truth has the groups themselves and
-//! which step sent out which number, and shares no code with the meter.
+//! The meter's state comes from the ledger's records of decisions. The truth is computed from the groups and
+//! from the step that sent out each number, and shares no code with the meter.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,8 +12,8 @@ use rolldock::ledger::{Record, read_log};
 /// The response tokens and the samples of accepted groups, by number.
 pub(super) type Accepted = BTreeMap<u64, (u64, usize)>;
 
-/// Compares the mean length of accepted responses; returns the number of steps that it covers. It is 0 if the
-/// meter has no figures.
+/// Compares the mean length of accepted responses. Returns the number of steps that the meter covers, or 0 if
+/// it has no figures.
 pub(super) fn compare(reading: &BiasReading, accepted: &Accepted, ledger: &Path) -> anyhow::Result<u64> {
     let (Some((first, last)), Some(length)) = (reading.steps, reading.length) else { return Ok(0) };
     anyhow::ensure!(first == 1, "the figures begin with step {first}: the first life is lost");

@@ -1,5 +1,5 @@
-//! What the outcomes of requests say about a server: whether it may be asked, when it may be asked again, and
-//! its load penalty.
+//! The circuit breaker of one server. From the outcomes of requests it decides whether the server may be
+//! asked, when it may be asked again, and its load penalty.
 //!
 //! ```text
 //! Well     -- too many faults ----------> Cooling
@@ -7,18 +7,18 @@
 //! Ready    -- a permit is granted ------> OnTrial
 //! OnTrial  -- success ------------------> Well
 //! OnTrial  -- fault --------------------> Cooling, for longer
-//! OnTrial  -- no verdict in its time ---> Ready
+//! OnTrial  -- no answer in its time ---> Ready
 //! any      -- death --------------------> Dead
 //! Dead     -- revival ------------------> Ready
 //! ```
 //!
-//! Failed requests make a server suspect, and not dead: it gets no permits during a cooldown and then one
-//! request on trial. Requests that it already has go on, since a server that fails some requests may answer
-//! others. Only a look at the server itself (its health, a stall) ends its life. The cooldown doubles each
-//! time, until the server has answered well outside of a trial.
+//! Failed requests make a server suspect, not dead: it gets no permits during a cooldown, and then one
+//! request on trial. Its running requests continue, because a server that fails some requests may answer
+//! others. Only the monitor's look at the server (its health, a stall) ends its life. The cooldown doubles
+//! each time, until a request outside of a trial succeeds.
 //!
 //! # Invariants
-//! - A trial has an end. When its time is over the next one may begin, so that a hanging request blocks
+//! - A trial has an end. When its time is over, the next trial may begin. A hanging request therefore blocks
 //!   nothing.
 //! - Only permits that were granted since the server became suspect can clear or condemn it.
 
@@ -30,7 +30,7 @@ use tokio::time::Instant;
 use crate::BalancerConfig;
 use crate::outcome::Outcome;
 
-/// Load share that one answer of backpressure adds to what is left of earlier penalties.
+/// Load share that one answer of backpressure adds to the rest of earlier penalties.
 const PENALTY: f64 = 0.5;
 /// The highest penalty.
 const PENALTY_MAX: f64 = 8.0;
@@ -39,28 +39,28 @@ const PENALTY_MIN: f64 = 1e-3;
 /// The most answers that are remembered, with one bit each.
 const ANSWERS_MAX: u32 = u64::BITS;
 
-/// The server's health as the outcomes show it, whatever its operator wants it to do.
+/// The server's health as the outcomes show it. It does not depend on the operator's setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::balancer) enum Health {
-    /// It takes as many requests as it has places.
+    /// The server takes as many samples as it has places.
     Well,
-    /// It takes one request at a time, until one succeeds.
+    /// The server takes one request at a time, until one succeeds.
     Probing,
-    /// It takes no requests.
+    /// The server takes no requests.
     Dead,
 }
 
 /// The state of the breaker.
 #[derive(Debug)]
 enum State {
-    /// It takes requests, and its answers are counted.
+    /// The server takes requests, and its answers are counted.
     Well(Answers),
-    /// It has failed too often, or has come back after its death.
+    /// The server has failed too often, or has returned after its death.
     Suspect(Suspect),
-    /// Its life is over.
+    /// The server's life is over.
     Dead {
         reason: Arc<str>,
-        /// It is not revived before the end of its cooldown.
+        /// The server is not revived before this time, the end of its cooldown.
         cools_until: Option<Instant>,
     },
 }
@@ -70,20 +70,20 @@ enum State {
 struct Suspect {
     /// Why the server is suspect; `None` after a revival.
     reason: Option<Arc<str>>,
-    /// The number of the last permit that was granted before the server became suspect. It and earlier
-    /// permits say nothing about the server now.
+    /// The number of the last permit that was granted before the server became suspect. The outcomes of this
+    /// permit and of earlier ones show nothing about the server's present health.
     permits_before: u64,
     stage: Stage,
 }
 
-/// How far a suspect server has come.
+/// The stage of a suspect server on its way to health.
 #[derive(Debug, Clone, Copy)]
 enum Stage {
-    /// It gets no requests before `until`.
+    /// The server gets no requests before `until`.
     Cooling { until: Instant },
-    /// The next permit is its trial.
+    /// The next permit is the server's trial.
     Ready,
-    /// It has a request on trial, and gets no other.
+    /// The server has a request on trial, and gets no other.
     OnTrial { permit: u64, begun: Instant, until: Instant },
 }
 
@@ -104,7 +104,7 @@ impl Suspect {
 #[derive(Debug, Default)]
 struct Answers {
     faults_in_row: u32,
-    /// The newest is the lowest bit; 1 is a fault.
+    /// One bit for each answer, of which 1 is a fault. The newest answer is the lowest bit.
     history: u64,
     length: u32,
 }
@@ -170,8 +170,8 @@ impl Breaker {
         }
     }
 
-    /// Whether the server is in a cooldown. A request with other servers to choose from does not wait for
-    /// this one.
+    /// Whether the server is in a cooldown. A request that has other servers to choose from does not wait for
+    /// it.
     pub(in crate::balancer) fn is_cooling(&self) -> bool {
         match &self.state {
             State::Well(_) => false,
@@ -190,8 +190,8 @@ impl Breaker {
         allows && self.closed_until.is_none()
     }
 
-    /// Ends the cooldowns, trials and `Retry-After` times that are over by `now`; returns when the next of
-    /// them ends.
+    /// Ends the cooldowns, trials and `Retry-After` times that are over by `now`. Returns the time at which
+    /// the next of them ends.
     pub(in crate::balancer) fn settle(&mut self, now: Instant) -> Option<Instant> {
         self.closed_until = self.closed_until.filter(|until| *until > now);
         let state_until = match &mut self.state {
@@ -211,7 +211,7 @@ impl Breaker {
         [self.closed_until, state_until].into_iter().flatten().min()
     }
 
-    /// What is left of the penalties, in shares of the server's places.
+    /// The rest of the penalties at `now`, as a share of the server's places.
     pub(in crate::balancer) fn penalty(&self, now: Instant, half_life: Duration) -> f64 {
         if self.penalty == 0.0 {
             return 0.0;
@@ -221,15 +221,15 @@ impl Breaker {
         if left < PENALTY_MIN { 0.0 } else { left }
     }
 
-    /// Notes that the server has been given the permit with this number.
+    /// Notes that the permit with this number was granted on the server.
     pub(in crate::balancer) fn granted(&mut self, permit: u64, now: Instant, config: &BalancerConfig) {
         if let State::Suspect(suspect) = &mut self.state {
             suspect.stage = Stage::OnTrial { permit, begun: now, until: now + config.trial() };
         }
     }
 
-    /// Counts the outcome of the request of `permit`, the server having been given `permits` so far. Returns
-    /// why the server is suspect, if this outcome has made it so.
+    /// Counts the outcome of the request of `permit`. `permits` permits have been granted on the server so
+    /// far. Returns why the server is suspect, if this outcome has made it so.
     pub(in crate::balancer) fn record(
         &mut self,
         outcome: &Outcome,
@@ -257,7 +257,8 @@ impl Breaker {
                 suspect.note_end(permit);
                 match outcome {
                     Outcome::Success { .. } if suspect.may_judge(permit) => {
-                        // The relapses stay: a server that fails nearly every request may pass its trials.
+                        // The number of relapses stays, because a server that fails nearly every request may
+                        // pass its trials.
                         let mut answers = Answers::default();
                         answers.note(false);
                         self.state = State::Well(answers);
@@ -286,7 +287,7 @@ impl Breaker {
         }
     }
 
-    /// Counts a relapse; returns the end of the cooldown that it costs.
+    /// Counts a relapse. Returns the end of the cooldown that follows.
     fn relapse(&mut self, now: Instant, config: &BalancerConfig) -> Instant {
         let until = now + config.cooldown(self.relapses);
         self.relapses = self.relapses.saturating_add(1);
@@ -300,7 +301,8 @@ impl Breaker {
         self.closed_until = None;
     }
 
-    /// Notes that the server has come back; it goes on trial at once. It has been given `permits` so far.
+    /// Notes that the server has returned. It goes on trial immediately. `permits` permits have been granted
+    /// on it so far.
     pub(in crate::balancer) fn revive(&mut self, permits: u64) {
         let suspect = Suspect { reason: None, permits_before: permits, stage: Stage::Ready };
         self.state = State::Suspect(suspect);

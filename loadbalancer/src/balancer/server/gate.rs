@@ -1,9 +1,9 @@
 //! The gate keeps a server out of rotation while its weights are outdated or being updated.
 //!
-//! The gate is separate from the operator's state. So the end of a weight update does not undo an operator's
-//! pause, and the end of a pause does not let in a server whose weights are outdated. A new life begins with
-//! the weights that the server's process was started with. Therefore the gate forgets the weights of the
-//! earlier life before the new life can take a permit.
+//! The gate is separate from the operator's state. The end of a weight update therefore does not undo an
+//! operator's pause, and the end of a pause does not admit a server whose weights are outdated. A new life
+//! begins with the weights that the server's process was started with. Therefore the gate forgets the weights
+//! of the earlier life before the new life can take a permit.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::server::Hold;
 /// The gate of one server: it is closed while the server may not take permits because of its weights.
 #[derive(Debug, Clone, Default)]
 pub(in crate::balancer) struct Gate {
-    /// The weight version that the server needs; `None` if it may have any.
+    /// The weight version that the server needs; `None` if any version will do.
     pub(in crate::balancer) required: Option<u64>,
     /// The weight version that the server was given in this life; `None` for the weights that it was started
     /// with.

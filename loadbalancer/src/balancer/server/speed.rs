@@ -1,13 +1,14 @@
-//! The measured speed at which a server decodes one sample: by its answers, and by its own count of tokens.
+//! The measured speed at which a server decodes one sample. One measurement uses the server's answers, the
+//! other one the server's own count of tokens.
 
 use tokio::time::Instant;
 
 use crate::EngineLoad;
 
-/// Weight of the earlier measurements at each new one.
+/// Factor on the earlier measurements at each new measurement.
 const SPEED_MEMORY: f64 = 0.95;
 
-/// Weight of the earlier readings of a server's count at each new one.
+/// Factor on the earlier readings of a server's count at each new reading.
 const COUNT_MEMORY: f64 = 0.8;
 
 /// Tokens and the time that they took, weighted towards recent answers.
@@ -29,8 +30,8 @@ impl Speed {
     }
 }
 
-/// The speed by the server's own count of generated tokens. It is known before the first answer, and falls when
-/// the server gets slow, which the answers show only when they come.
+/// The speed by the server's own count of generated tokens. This speed is known before the first answer. It
+/// falls as soon as the server gets slow, whereas answers show this only when they arrive.
 #[derive(Debug, Default)]
 pub(super) struct DecodeRate {
     last: Option<(Instant, u64)>,

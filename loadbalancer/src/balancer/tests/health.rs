@@ -1,4 +1,4 @@
-//! Servers that fail, are busy, die and come back.
+//! Servers that fail, are busy, die and return.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn state(balancer: &LoadBalancer) -> ServerState {
     balancer.snapshot().servers[0].state
 }
 
-/// Reports as many faults as make a server suspect.
+/// Reports enough faults to make a server suspect.
 async fn make_suspect(balancer: &LoadBalancer) {
     for _ in 0..BalancerConfig::default().faults_max {
         balancer.acquire(request(1)).await.unwrap().finish(Outcome::Fault);
@@ -14,7 +14,7 @@ async fn make_suspect(balancer: &LoadBalancer) {
     assert_eq!(state(balancer), ServerState::Probing);
 }
 
-/// Waits for a permit; returns it with the time that it took.
+/// Waits for a permit. Returns the permit and the time of the wait.
 async fn wait_for_permit(balancer: &LoadBalancer) -> (Permit, Duration) {
     let started = Instant::now();
     let acquiring = tokio::time::timeout(seconds(3600), balancer.acquire(request(1)));
@@ -149,7 +149,7 @@ async fn a_server_that_keeps_failing_has_a_longer_cooldown_each_time() {
         trial.finish(Outcome::Fault);
     }
     assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
-    // It passes its trial and does well: all is forgotten.
+    // The server passes its trial and answers further requests, so its relapses are forgotten.
     for _ in 0..2 {
         balancer.acquire(request(1)).await.unwrap().finish(Outcome::Success { tokens: 1 });
     }

@@ -12,7 +12,7 @@ struct Play {
     rng: ChaCha8Rng,
     balancer: LoadBalancer,
     held: Vec<Permit>,
-    /// For requests that wait or have just been granted a permit; cancelled at any moment.
+    /// Requests that wait or have just been granted a permit. They may be cancelled at any moment.
     cancels: Vec<CancellationToken>,
 }
 
@@ -114,7 +114,7 @@ async fn play(seed: u64, policy: Policy) -> Vec<(ServerId, u32)> {
             8 if !play.cancels.is_empty() => {
                 let index = play.rng.random_range(0..play.cancels.len());
                 play.cancels.swap_remove(index).cancel();
-                // Sometimes other events come between the cancellation and its effect.
+                // Sometimes other events happen between the cancellation and its effect.
                 if play.rng.random_bool(0.5) && !play.held.is_empty() {
                     play.finish_any();
                 }

@@ -127,7 +127,7 @@ async fn a_heavy_request_empties_one_server_and_not_the_fleet() {
     let kept = held[0].server();
     let at = held.iter().position(|permit| permit.server() == kept).unwrap();
     drop(held.swap_remove(at));
-    // That server is nearest to having room. Any request may have the others.
+    // The request reserves that server, which is nearest to having room. Any request may use the others.
     for _ in 0..50 {
         let at = held.iter().position(|permit| permit.server() != kept).unwrap();
         drop(held.swap_remove(at));
@@ -221,7 +221,7 @@ impl RoutingPolicy for Counting {
     }
 }
 
-/// A large fleet that is full, and how often it is looked through.
+/// A large fleet that is full, and the number of searches through it.
 async fn full_fleet() -> (LoadBalancer, Vec<Permit>, Arc<AtomicU64>) {
     const SERVERS: u32 = 1024;
     let picks = Arc::new(AtomicU64::new(0));

@@ -1,4 +1,4 @@
-//! What was late in this process is held against no server.
+//! Delays of this process do not count against a server.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Tests of which server gets which call, and how often.
+//! Tests that each call goes to the right server, the right number of times.
 
 use tokio::io::AsyncReadExt;
 

@@ -1,4 +1,4 @@
-//! The configuration as a recipe has it.
+//! The configuration in the form that recipes use.
 
 use super::*;
 

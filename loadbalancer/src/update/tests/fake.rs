@@ -15,7 +15,7 @@ use crate::{Permit, PermitRequest};
 pub(super) enum Fault {
     /// The call fails without effect.
     Fails,
-    /// The call takes effect, or half of it, and is never answered.
+    /// The call takes effect at least in part, and is never answered.
     Hangs,
     /// The engine does not offer the call.
     Unknown,
@@ -26,7 +26,7 @@ pub(super) enum Fault {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FakeEngine {
     pub(super) is_paused: bool,
-    /// `None` while they are unknown.
+    /// The weights' version; `None` while it is unknown.
     pub(super) weights: Option<String>,
     pub(super) label: String,
     /// Whether the cache has blocks that other weights computed.
@@ -258,13 +258,13 @@ impl Fixture {
         self.server(name).state
     }
 
-    /// A permit, if one is granted at once.
+    /// A permit, if one is granted immediately.
     pub(super) fn permit(&self) -> Option<Permit> {
         let asked = self.balancer.acquire(PermitRequest::new(1));
         Box::pin(asked).now_or_never().map(Result::unwrap)
     }
 
-    /// Replaces the engine's process by a fresh one, which the balancer notices.
+    /// Replaces the engine's process by a new process, which the balancer notices.
     pub(super) fn restart(&self, name: &str) {
         self.balancer.declare_dead(self.server(name).id, "test").unwrap();
         self.fake.set(name, |engine| *engine = FakeEngine::default());

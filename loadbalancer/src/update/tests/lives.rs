@@ -1,4 +1,4 @@
-//! Servers that miss an update, die, come back, join; and engines that are left paused.
+//! Servers that miss an update, die, return or join, and engines that are left paused.
 
 use super::fake::{FakeEngine, Fault, announcement, failures, fixture, reloading, spec, with};
 use super::*;
@@ -129,7 +129,7 @@ async fn after_a_crash_of_our_own_the_engines_that_it_left_paused_are_found() {
     former.fake.fault("s0", "load", Fault::Hangs);
     assert!(tokio::time::timeout(Duration::from_secs(5), former.update(7)).await.is_err());
     assert_eq!(former.fake.paused().len(), 3);
-    // The next process knows nothing of the former one. An operator has paused s2.
+    // The next process has no memory of the former process. An operator has paused s2.
     let fake = Arc::clone(&former.fake);
     fake.heal();
     let specs = vec![spec("s0"), spec("s1"), spec("s2")];

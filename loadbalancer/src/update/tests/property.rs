@@ -35,14 +35,14 @@ fn injure(fixture: &Fixture, rng: &mut ChaCha8Rng, name: &str) {
         3 => Some(Fault::Takes(rng.random_range(1..90))),
         _ => None,
     };
-    // An engine that cannot be resumed at all cannot have been paused.
+    // An engine that does not offer resuming cannot have been paused.
     let is_real = what != "resume" || fault != Some(Fault::Unknown);
     if is_real {
         fixture.fake.fault(name, what, fault);
     }
 }
 
-/// Requests on unknown weights must not go on.
+/// Requests on unknown weights must not continue.
 fn check_held(fixture: &Fixture, held: &[crate::Permit]) {
     for permit in held.iter().filter(|permit| permit.revoked().now_or_never().is_none()) {
         let engine = fixture.fake.engine(&permit.server_name());
@@ -69,7 +69,7 @@ async fn play(seed: u64) {
                 let payload = Some(serde_json::Value::from(format!("/v{version}")));
                 let announced = Announcement { payload, ..announcement(version) };
                 let update = fixture.updater.update(announced);
-                // Some callers go away before the reply.
+                // Some callers stop waiting before the reply.
                 let patience = Duration::from_secs(rng.random_range(0..200));
                 let _ = tokio::time::timeout(patience, update).await;
             }

@@ -1,7 +1,7 @@
-//! Finds a tokenizer's files, which are built in, in a folder, or in the hub's local cache.
+//! Finds the files of a tokenizer. They are built in, in a folder, or in the hub's local cache.
 //!
-//! Deliberately absent: downloading. A run must not depend on a server of the hub, and the hub's own tool
-//! handles tokens, mirrors and resuming.
+//! Deliberately absent: downloads. A run must not depend on a server of the hub, and the hub's own tool
+//! handles tokens, mirrors and resumed downloads.
 
 use std::env;
 use std::fs;
@@ -45,7 +45,7 @@ pub(super) struct TokenizerConfig {
     pub(super) chat_template: Option<ConfiguredTemplate>,
 }
 
-/// A special token. Older files write it as an object.
+/// A special token. Older files represent it as an object.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum SpecialToken {
@@ -61,7 +61,7 @@ impl SpecialToken {
     }
 }
 
-/// One template, or several with names, of which `default` is used.
+/// One template, or several named templates, of which `default` is used.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum ConfiguredTemplate {

@@ -1,7 +1,7 @@
-//! Converts text to token ids and back, in the way that the model's servers do it.
+//! Converts text to token ids and back, as the model's servers do.
 //!
-//! The rollout works with ids; text is for people and rewards. A text that was decoded from a response is
-//! never encoded again, because this can give other ids.
+//! The rollout works with ids; text is for people and rewards. The decoded text of a response is never
+//! encoded again, because this can give other ids.
 //!
 //! # Invariants
 //! - [`TextCodec::decode_tail`] returns exactly the last characters of the text that [`TextCodec::decode`]
@@ -21,7 +21,8 @@ use files::{SpecialToken, TokenizerConfig, TokenizerFiles};
 use template::{ChatTemplate, TemplateTokens};
 
 /// Maximum number of wrong characters at the start of a tail that begins within a character. A UTF-8
-/// character has at most three bytes after its first, and each of them becomes a character of its own.
+/// character has at most three bytes after its first byte. If the first byte is missing, each of the others
+/// is decoded as a separate wrong character.
 const SPOILT_CHARS_MAX: usize = 3;
 
 /// Configuration for [`TextCodec::open`].
@@ -35,10 +36,10 @@ pub struct CodecConfig {
     pub unix_seconds: Option<i64>,
 }
 
-/// Where the chat template comes from.
+/// The source of the chat template.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum TemplateChoice {
-    /// The tokenizer's own template. If it has none, prompts stay raw.
+    /// The tokenizer's own template. If the tokenizer has no template, prompts stay raw.
     #[default]
     Auto,
     /// No template: a prompt is the contents of its messages, joined by line feeds.
@@ -63,7 +64,7 @@ impl From<&str> for TemplateChoice {
 pub struct EncodedPrompt {
     /// The text that was encoded.
     pub text: String,
-    /// Its token ids.
+    /// The token ids of the text.
     pub ids: Vec<u32>,
 }
 
@@ -130,7 +131,7 @@ impl TextCodec {
         })
     }
 
-    /// Where the tokenizer was read from: a folder or `builtin`.
+    /// The origin of the tokenizer: a folder or `builtin`.
     pub fn origin(&self) -> &str {
         &self.origin
     }
@@ -145,7 +146,7 @@ impl TextCodec {
         self.vocab_size
     }
 
-    /// Ids that end a response, in ascending order: the tokenizer's and those of `generation_config.json`.
+    /// Ids that end a response, in ascending order: those of the tokenizer and of `generation_config.json`.
     pub fn eos_ids(&self) -> &[u32] {
         &self.eos_ids
     }
@@ -155,8 +156,8 @@ impl TextCodec {
         self.encode_with(text, false)
     }
 
-    /// The text of a conversation, from the template. Without a template it is the contents joined by line
-    /// feeds.
+    /// Renders a conversation as text with the template. Without a template, joins the contents of the
+    /// messages by line feeds.
     pub fn render(&self, messages: &[Message]) -> Result<String, DataError> {
         let Some(template) = &self.template else {
             let contents: Vec<&str> = messages.iter().map(|message| message.content.as_str()).collect();
@@ -167,14 +168,15 @@ impl TextCodec {
 
     /// Encodes a prompt in the form that the engine gets.
     ///
-    /// A template writes special tokens itself. To a raw prompt the tokenizer adds its own, as servers do.
+    /// A template writes special tokens itself. For a raw prompt, the tokenizer adds its special tokens, as
+    /// servers do.
     pub fn encode_prompt(&self, content: &PromptContent) -> Result<EncodedPrompt, DataError> {
         let text = self.prompt_text(content)?;
         let ids = self.encode_with(&text, self.template.is_none())?;
         Ok(EncodedPrompt { text, ids })
     }
 
-    /// The lengths of prompts in tokens, in the order of `contents`. It uses all cores.
+    /// The lengths of prompts in tokens, in the order of `contents`. The work uses all cores.
     pub fn prompt_lengths(&self, contents: &[PromptContent]) -> Result<Vec<usize>, DataError> {
         let texts: Vec<String> =
             contents.iter().map(|content| self.prompt_text(content)).collect::<Result<_, _>>()?;
@@ -195,9 +197,9 @@ impl TextCodec {
 
     /// The last `code_points` characters of [`decode`](Self::decode), or all of a shorter text.
     ///
-    /// With a byte-level decoder, the text of the last tokens is the end of the whole text, except for its
-    /// first characters. Only as many tokens are decoded as are needed. With other decoders all tokens are
-    /// decoded.
+    /// With a byte-level decoder, the text of the last tokens equals the end of the whole text, except for a
+    /// few characters at its start. Only the tokens that are needed are decoded. With other decoders all
+    /// tokens are decoded.
     pub fn decode_tail(&self, ids: &[u32], code_points: usize) -> String {
         let mut tokens = if self.byte_level { code_points / 2 + 16 } else { ids.len() };
         loop {
@@ -231,8 +233,8 @@ impl TextCodec {
         match self.tokenizer.decode(ids, skip_special_tokens) {
             Ok(text) => text,
             Err(error) => {
-                // No decoder of the library is known to fail. If one does, the names of the tokens are still
-                // useful.
+                // No decoder of the library is known to fail. If a decoder fails, the names of the tokens are
+                // still useful.
                 tracing::warn!(%error, tokens = ids.len(), "the tokenizer cannot decode a response");
                 ids.iter().filter_map(|id| self.tokenizer.id_to_token(*id)).collect()
             }

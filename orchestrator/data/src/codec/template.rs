@@ -1,5 +1,5 @@
-//! Chat templates, in Jinja as the transformers library configures it. A model's own template then gives the
-//! same prompt as on its servers.
+//! Chat templates, in Jinja as the transformers library configures it. A model's own template therefore gives
+//! the same prompt here as on the model's servers.
 //!
 //! This module adds features of the Python version: methods of Python's strings and dictionaries, `tojson`
 //! without HTML escapes, `raise_exception`, `strftime_now`, and `{% generation %}` blocks, which only mark

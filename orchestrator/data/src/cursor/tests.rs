@@ -148,7 +148,8 @@ fn a_position_is_json() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Wherever a run is cut off, the resumed cursor draws the rows that the first one would have drawn.
+    /// Wherever a run is cut off, the resumed cursor draws the same rows as the first cursor would have
+    /// drawn.
     #[test]
     fn a_resumed_cursor_goes_on_as_the_first_would(
         lengths in prop::collection::vec(1_usize..30, 1..40),

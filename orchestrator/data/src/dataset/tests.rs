@@ -228,8 +228,8 @@ fn dapo_math_17k_has_the_known_facts() {
     let report = dataset.report();
     eprintln!("{report}; {} spool bytes", report.spool_bytes);
     assert_eq!((report.rows, report.conflicting_prompts), (17_917, 11));
-    // There are 17,290 distinct prompts. Of the 627 other rows, 11 have another answer than the first row of
-    // the prompt.
+    // There are 17,290 distinct prompts. Of the 627 other rows, 11 have an answer that differs from that of
+    // the prompt's first row.
     assert_eq!(report.duplicates, 627 - 11);
     let drawn = prompts(&dataset);
     let beyond_64_bits = drawn.iter().filter(|prompt| prompt.answer.parse::<i64>().is_err());

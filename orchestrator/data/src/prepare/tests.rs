@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// A data set with every problem of ten twice, and one of them with a second answer.
+/// A data set with ten problems, each of which occurs twice. One problem has two different answers.
 fn downloaded(dir: &TempDir) -> PathBuf {
     let line = |problem: u32, answer: u32| {
         format!("{{\"prompt\": \"p{problem}\", \"answer\": \"{answer}\", \"id\": 7}}\r\n")
@@ -85,7 +85,7 @@ fn what_cannot_be_prepared_is_named_and_leaves_nothing() {
     assert_eq!(fs::read_dir(dir.path().join("out")).unwrap().count(), 1, "only the validation file");
 }
 
-/// Truth: the facts that come with the file, counted again with another reader of JSON.
+/// The truth: the facts that come with the file, counted again with another reader of JSON.
 #[test]
 fn dapo_math_17k_is_prepared() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/dapo_math_17k.svs.parquet");

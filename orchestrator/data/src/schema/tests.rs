@@ -155,7 +155,7 @@ fn bytes_that_are_no_text_are_an_error_with_a_line() {
         .unwrap();
     let message = read_file(&file, None).unwrap_err().to_string();
     assert!(
-        message.ends_with(":2: column=*: expected UTF-8, found a byte that is none after 11 bytes"),
+        message.ends_with(":2: column=*: expected UTF-8, found an invalid byte after 11 bytes"),
         "{message}"
     );
 }

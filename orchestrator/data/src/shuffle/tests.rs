@@ -4,7 +4,7 @@ use super::shuffled;
 
 #[test]
 fn the_order_of_a_seed_and_epoch_never_changes() {
-    // Checkpoints depend on these orders. An independent implementation in Python gives the same ones.
+    // Checkpoints depend on these orders. An independent implementation in Python gives the same orders.
     assert_eq!(shuffled(8, 42, 0), [5, 6, 0, 3, 4, 1, 2, 7]);
     assert_eq!(shuffled(8, 42, 1), [7, 2, 6, 1, 5, 3, 0, 4]);
 }

@@ -1,22 +1,25 @@
 //! The sums of cohorts, and the ratios with their standard errors.
 //!
 //! Every figure is a quotient of two totals: tokens by samples, right samples by samples, valid groups by
-//! groups. With the totals `A` and `B` over the complete groups, and `a` and `b` over the `n` audited ones of
-//! the `C` that were cut off, the mean over all groups is `m = (A + C/n a) / (B + C/n b)`. This is the combined
-//! ratio estimator of survey sampling, with the cut-off groups as a stratum of which `n` were drawn without
-//! replacement. With the residual `e = x - m y` of a group with the values `x` and `y`, its variance is
-//! `(C (C - n)/n s2 + f q) / (B + C/n b)^2`: `s2` is the sample variance of `e` over audited groups, `q` its mean
-//! square over complete groups, and `f` the number of groups that failed.
+//! groups. Let `A` and `B` be the totals over the complete groups. Of the `C` groups that were cut off, `n`
+//! were audited, with the totals `a` and `b`. The mean over all groups is then `m = (A + C/n a) / (B + C/n
+//! b)`. This is the combined ratio estimator of survey sampling: the cut-off groups are a stratum from which
+//! `n` groups were drawn without replacement. A group with the values `x` and `y` has the residual `e = x - m
+//! y`. The variance of `m` is `(C (C - n)/n s2 + f q) / (B + C/n b)^2`, where `s2` is the sample variance of
+//! `e` over the audited groups, `q` is the mean square of `e` over the complete groups, and `f` is the number
+//! of groups that failed.
 
 use std::collections::VecDeque;
 
 use super::{Bias, Decision, GroupFigures, Unknown};
 
-/// The fewest groups from which a standard error is estimated, and the fewest of them that are valid.
+/// The fewest groups from which a standard error is estimated.
 const GROUPS_MIN: u64 = 30;
+/// The fewest valid groups among them.
 const VALID_MIN: u64 = 20;
 
-/// Sums over groups of two quantities and of their products. A group of which both are 0 need not be added.
+/// Sums over groups of two quantities and of their products. A group whose quantities are both 0 need not be
+/// added.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Sums {
     x: f64,
@@ -51,7 +54,7 @@ impl Sums {
 /// The sums of one figure.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Figure {
-    /// Over what was accepted.
+    /// Over accepted groups.
     accepted: Sums,
     /// Over all complete groups that were not cut off.
     complete: Sums,
@@ -74,9 +77,9 @@ pub(super) struct CohortSums {
     /// Complete groups that were not cut off.
     complete: u64,
     failed: u64,
-    /// Groups that were cut off for good.
+    /// Groups that were cut off and not continued.
     cut: u64,
-    /// Those of them that have run on to their end, and the valid ones of these.
+    /// Cut-off groups that were audited to their end, and the valid groups among them.
     audited: u64,
     audited_valid: u64,
     pub(super) length: Figure,
@@ -85,8 +88,9 @@ pub(super) struct CohortSums {
 }
 
 impl CohortSums {
-    /// The sums of a cohort. In dispatch order, only the numbers before the first that was passed over belong to
-    /// it: of those after it, only the ones that ended early have a decision.
+    /// The sums of a cohort. In dispatch order, only the numbers before the first number that was passed over
+    /// are counted. Among later numbers, only those that ended early have a decision, and these would bias
+    /// the sums.
     pub(super) fn new(step: u64, decisions: &[Option<Decision>]) -> Self {
         let mut sums = Self { step, ..Self::default() };
         let passed_over = decisions.iter().position(|decision| *decision == Some(Decision::PassedOver));
@@ -156,7 +160,7 @@ impl CohortSums {
         total
     }
 
-    /// Why these groups give no figures; `None` if they do.
+    /// Why these groups give no figures; `None` if they give figures.
     pub(super) fn unknown(&self, audits: bool) -> Option<Unknown> {
         if self.cut > 0 && self.audited == 0 && !audits {
             return Some(Unknown::Unaudited);
@@ -167,10 +171,10 @@ impl CohortSums {
         (is_sampled && too_few_audited || too_few_complete).then_some(Unknown::NotYet)
     }
 
-    /// The figure with its standard error; `None` if nothing was accepted, or if the mean is 0.
+    /// The figure with its standard error; `None` if no group was accepted, or if the mean is 0.
     pub(super) fn bias(&self, figure: &Figure) -> Option<Bias> {
         let Figure { accepted, complete, audited } = figure;
-        // Each audited group stands for this number of groups that were cut off.
+        // Each audited group represents this number of groups that were cut off.
         let stands_for = if self.audited > 0 { self.cut as f64 / self.audited as f64 } else { 0.0 };
         let (x, y) = (complete.x + stands_for * audited.x, complete.y + stands_for * audited.y);
         if accepted.y <= 0.0 || x <= 0.0 || y <= 0.0 {

@@ -10,7 +10,7 @@ impl BiasMeter {
     }
 }
 
-/// The figures after one cohort for each list of decisions, with the steps and the numbers counted from 1 and 0.
+/// The figures after one cohort for each list of decisions. Steps are counted from 1, numbers from 0.
 fn after(audits: bool, cohorts: &[Vec<Decision>]) -> BiasReading {
     let mut meter = BiasMeter::default();
     let mut number = 0;
@@ -140,7 +140,7 @@ fn an_audit_is_the_last_decision_of_a_group_that_was_cut_off() {
     assert_eq!(meter.reading(true).steps, None, "three audits are under way");
     meter.decided(0, Decision::Audited(None));
     meter.learn(1, BiasEvent::AuditLost);
-    // Another process goes on, without the third audit.
+    // Another process continues without the third audit.
     let happened = meter.after_restart(|_| false);
     assert_eq!(happened, [(2, BiasEvent::AuditLost)]);
     meter.learn(2, BiasEvent::AuditLost);
@@ -155,7 +155,8 @@ fn a_restart_takes_back_what_did_not_reach_the_queue_and_misses_no_number() {
     (0..4).for_each(|number| meter.sent(1, number));
     meter.decided(0, Decision::Accepted(group(100, 1.0)));
     meter.decided(1, Decision::Accepted(group(300, 1.0)));
-    // The rows of number 1 are not in the queue, those of number 2 are, and number 3 was in flight.
+    // The rows of number 1 are not in the queue, the rows of number 2 are in the queue, and number 3 was in
+    // flight.
     let happened = meter.after_restart(|number| [1, 3].contains(&number));
     let lost = BiasEvent::Decided(Decision::Failed);
     assert_eq!(happened, [(1, BiasEvent::TakenBack), (2, lost)]);

@@ -1,23 +1,23 @@
-//! Aborts by id: of requests whose connection is closed already, and of requests that are to end with the
-//! tokens that they have.
+//! Aborts by id. They end requests whose connection is already closed, and requests that have to end with the
+//! tokens generated so far.
 //!
-//! A request ends when its connection is closed: an engine that sees this frees the slots within some 50 ms.
-//! But a proxy in between may keep its own connection to the engine open, and then only an abort by id helps.
-//! An abort that comes within 10 ms of its request is usually lost and answered "aborted" all the same, so
-//! each is sent [`SENDS_PER_ID`] times, [`SEND_INTERVAL`] apart. An early stop cancels hundreds of requests
-//! of a server at once: their ids are sent together, in one request per interval.
+//! A request ends when its connection is closed: the engine notices this and frees the slots within about 50
+//! ms. A proxy in between may keep its own connection to the engine open, however. Then only an abort by id
+//! ends the request. An abort within 10 ms of its request is usually lost, although the engine answers
+//! "aborted". Each abort is therefore sent [`SENDS_PER_ID`] times, [`SEND_INTERVAL`] apart. An early stop
+//! cancels hundreds of requests of a server together, so their ids are sent in one request per interval.
 //!
-//! An interrupted request still has its connection, on which the engine answers with the partial sample. Its
-//! id is sent until that answer has come, at most [`SENDS_PER_INTERRUPT`] times.
+//! An interrupted request still has its connection, on which the engine answers with the partial sample. The
+//! id of the request is sent until that answer has arrived, at most [`SENDS_PER_INTERRUPT`] times.
 //!
-//! Aborts have the connections of engine control, which no generation uses, so an abort never waits behind
-//! data.
+//! Aborts use the connections of engine control. No generation uses these connections, so an abort never
+//! waits behind data.
 //!
 //! # Invariants
 //! - A server has at most one task and at most [`IDS_WAITING_MAX`] waiting ids. An id beyond that is dropped
 //!   and counted.
-//! - The task ends with its ids, with the scope, or with the first answer that says the endpoint is not
-//!   there.
+//! - The task ends when no ids are left, when the scope ends, or when an answer shows that the endpoint does
+//!   not exist.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,13 +33,14 @@ use tokio::sync::watch;
 use super::facts::Dialect;
 use super::server::ProbedServer;
 
-/// How often each id is sent.
+/// Number of times that each id is sent.
 const SENDS_PER_ID: u8 = 3;
 
-/// How often the id of an interrupted request is sent, as long as the request is not answered.
+/// Maximum number of times that the id of an interrupted request is sent. It is sent until the request is
+/// answered.
 const SENDS_PER_INTERRUPT: u8 = 5;
 
-/// The time between two sends: well past the 10 ms in which aborts get lost.
+/// The time between two sends. It is much longer than the 10 ms in which aborts get lost.
 const SEND_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Longest wait for the answer to an abort.
@@ -58,9 +59,9 @@ pub(super) struct Aborter {
     dialect: Dialect,
     control: VllmControl,
     waiting: Mutex<Waiting>,
-    /// Set once the server has turned out to have neither endpoint.
+    /// Set once the server is known to have neither endpoint.
     unsupported: AtomicBool,
-    /// Whether the task runs; receivers wait for its end.
+    /// Whether the task runs. Receivers wait for its end.
     running: watch::Sender<bool>,
     /// Notifies its receivers whenever ids have left `waiting`.
     left: watch::Sender<()>,
@@ -72,17 +73,18 @@ struct Waiting {
     task_runs: bool,
 }
 
-/// The sends of an id that are still to come.
+/// The remaining sends of an id.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sends {
     left: u8,
     /// Whether the id has been sent at least once.
     begun: bool,
-    /// Whether the sends that are left are dropped once the request has been answered.
+    /// Whether the remaining sends are dropped once the request has been answered.
     interrupts: bool,
 }
 
-/// Says that a request is still running. When this is dropped, the request's interrupts are dropped too.
+/// A guard of a running request. When it is dropped, the remaining interrupts of the request are dropped,
+/// too.
 #[derive(Debug)]
 pub(super) struct Interruptible<'a> {
     aborter: &'a Aborter,
@@ -113,10 +115,9 @@ impl Aborter {
         self.enqueue(request_id, Sends { left: SENDS_PER_ID, ..Sends::default() }, scope);
     }
 
-    /// Sends aborts of `request_id` until its [`Interruptible`] is dropped or no sends are left, and waits
-    /// for that.
+    /// Sends aborts of `request_id`, and waits until its [`Interruptible`] is dropped or no sends are left.
     ///
-    /// Cancel-safe: the sends that are left are made in the background.
+    /// Cancel-safe: the remaining sends are made in the background.
     pub(super) async fn interrupt(self: &Arc<Self>, request_id: &Arc<str>, scope: &Scope) {
         let mut left = self.left.subscribe();
         let sends = Sends { left: SENDS_PER_INTERRUPT, interrupts: true, ..Sends::default() };
@@ -127,7 +128,7 @@ impl Aborter {
         let _closed = left.wait_for(|()| !self.waiting.lock().ids.contains_key(request_id)).await;
     }
 
-    /// Returns a guard that is held while a request runs that may be interrupted.
+    /// Returns a guard that the caller holds while a request runs that may be interrupted.
     pub(super) fn watch(&self, request_id: &Arc<str>) -> Interruptible<'_> {
         Interruptible { aborter: self, request_id: Arc::clone(request_id) }
     }
@@ -145,7 +146,7 @@ impl Aborter {
         self.left.send_replace(());
     }
 
-    /// Notes `request_id` for the task; returns whether it will be sent.
+    /// Queues `request_id` for the task. Returns whether it will be sent.
     fn enqueue(self: &Arc<Self>, request_id: &Arc<str>, sends: Sends, scope: &Scope) -> bool {
         // A plain server offers no aborts.
         let hopeless = self.dialect == Dialect::TextOnly || self.unsupported.load(Ordering::Relaxed);
@@ -174,7 +175,7 @@ impl Aborter {
         true
     }
 
-    /// Waits until no abort is under way.
+    /// Waits until no abort is in progress.
     ///
     /// Cancel-safe.
     pub(super) async fn settle(&self) {
@@ -201,8 +202,8 @@ impl Aborter {
         }
     }
 
-    /// Returns all ids with sends left, and how many each has after this one. `None` ends the task; that is
-    /// noted under the same lock, so that an id that comes later starts another task.
+    /// Returns all ids that have to be sent now, with their sends after this one. `None` ends the task. The
+    /// end is stored under the same lock, so an id that arrives later starts another task.
     fn next_batch(&self) -> Option<Vec<(Arc<str>, Sends)>> {
         let mut waiting = self.waiting.lock();
         let before = waiting.ids.len();
@@ -218,7 +219,7 @@ impl Aborter {
             self.running.send_replace(false);
         }
         drop(waiting);
-        // This happens outside the lock, because the receivers take it.
+        // This happens outside the lock, because the receivers take the lock.
         if some_left {
             self.left.send_replace(());
         }
@@ -235,8 +236,8 @@ impl Aborter {
         self.left.send_replace(());
     }
 
-    /// Sends all `ids` in one request; returns whether the engine accepted it. After any other failure than a
-    /// missing endpoint the next send tries again.
+    /// Sends all `ids` in one request. Returns whether the engine accepted it. After a failure other than a
+    /// missing endpoint, the next send tries again.
     async fn send(&self, ids: impl Iterator<Item = &Arc<str>>) -> bool {
         let ids: Vec<String> = ids.map(|id| engine_id(self.dialect, id)).collect();
         match self.control.abort_many(&self.server, &ids).await {
@@ -254,8 +255,8 @@ impl Aborter {
     }
 }
 
-/// The id under which an engine keeps a request: it has a prefix and, for completions, ends in the prompt's
-/// index, which control adds. Ending a request with `n > 1` ends all its samples.
+/// The id under which an engine stores a request. It has a prefix. For completions it ends in the prompt's
+/// index, which control adds. Aborting a request with `n > 1` ends all of its samples.
 fn engine_id(dialect: Dialect, id: &str) -> String {
     match dialect {
         Dialect::Generate => format!("generate-tokens-{id}"),

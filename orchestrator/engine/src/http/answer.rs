@@ -1,34 +1,36 @@
-//! From the bytes of an answer to flat columns, in one pass.
+//! Reads the bytes of an answer into flat columns, in one pass.
 //!
 //! [`AnswerReader`] is fed the body as it arrives. It keeps token ids, log-probabilities, version spans and
-//! finish reasons, and skips the rest of the body, which has several times as many bytes. It knows the shapes
-//! of both dialects, which agree wherever they share a name, and takes members in any order.
+//! finish reasons. It skips the rest of the body, which is several times as long. It accepts the shapes of
+//! both dialects, with members in any order. A name that occurs in both dialects has the same meaning in
+//! both.
 //!
 //! # Invariants
-//! - An answer that [`AnswerReader::finish`] returns as samples has exactly as many as were asked for, in
-//!   order of their index. Each has one finite log-probability per token, and spans that cover its tokens or
-//!   none at all. Any other answer is an [`AnswerError`] that says which check failed. The first error ends
-//!   the reading, so a poisoned answer is not read to its end.
-//! - No column outgrows the number of tokens that were asked for, whatever the server sends.
-//! - The parts of an answer that the engine ended early have passed these checks too, or there are no parts.
+//! - If [`AnswerReader::finish`] returns samples, their number is the requested one, and they are in order of
+//!   their index. Each sample has one finite log-probability per token, and its spans cover its tokens or are
+//!   absent. Any other answer is an [`AnswerError`] that names the failed check. The first error ends the
+//!   reading, so a poisoned answer is not read to its end.
+//! - No column has more values than the requested number of tokens, whatever the server sends.
+//! - The partial samples of an answer that the engine ended early have also passed these checks. If a check
+//!   fails, there are no partial samples.
 
 use super::choice::{AnswerError, Choice, Content, Ending, Expected};
 use super::columns::Columns;
 use super::scan::Scanner;
 use crate::{FinishReason, PartialOutput, SampleOutput};
 
-/// A whole answer that passed its checks.
+/// A complete answer that passed its checks.
 #[derive(Debug, PartialEq)]
 pub(super) enum CheckedAnswer {
     /// The answer for [`Content::Tokens`].
     Samples(Vec<SampleOutput>),
-    /// The answer for [`Content::Text`]: each text, and why it ended.
+    /// The answer for [`Content::Text`]: the text of each sample, and why it ended.
     Texts(Vec<(String, FinishReason)>),
     /// The engine ended at least one of the samples early.
     Aborted {
         /// The number of tokens over all samples.
         tokens: u64,
-        /// The part of each sample that was generated; empty if a check failed.
+        /// The generated part of each sample; empty if a check failed.
         parts: Vec<PartialOutput>,
     },
 }
@@ -62,11 +64,11 @@ impl AnswerReader {
     }
 }
 
-/// Checks what was read against what was asked for.
+/// Compares the choices with the request.
 fn conclude(expected: &Expected, mut choices: Vec<Choice>) -> Result<CheckedAnswer, AnswerError> {
     let n = expected.n;
     let found = choices.len();
-    // A plain server may leave out the index; then the order of arrival counts.
+    // A plain server may omit the index. The order of arrival counts in this case.
     for (position, choice) in (0..).zip(&mut choices) {
         choice.index.get_or_insert(position);
     }

@@ -1,7 +1,7 @@
-//! One choice of an answer: what is expected of it, what has been read of it, and its checks.
+//! One choice of an answer: the expected values, the values that were read, and the checks.
 //!
-//! A reader of answers (whole or streamed) fills a [`Choice`] per sample; turning it into a sample checks it
-//! against what was asked for, and an [`AnswerError`] says which check failed.
+//! A reader of answers (whole or streamed) fills a [`Choice`] for each sample. The conversion of a choice to
+//! a sample checks it against the request. An [`AnswerError`] names the failed check.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{FinishReason, GenerateRequest, PartialOutput, SampleOutput, VersionS
 /// The parts of a request that its answer is checked against.
 #[derive(Debug, Clone)]
 pub(super) struct Expected {
-    /// The prompt that was sent; an echo of another one is an error.
+    /// The prompt that was sent. An echo of another prompt is an error.
     pub(super) prompt_ids: Arc<[u32]>,
     /// Number of samples.
     pub(super) n: u32,
@@ -23,7 +23,7 @@ pub(super) struct Expected {
 }
 
 impl Expected {
-    /// What is expected of the answer of a server that returns tokens.
+    /// The expectations for a server that returns tokens.
     pub(super) fn tokens_of(request: &GenerateRequest) -> Self {
         Self {
             prompt_ids: Arc::clone(&request.prompt_ids),
@@ -43,16 +43,16 @@ pub(super) enum Content {
     Text,
 }
 
-/// Which check an answer failed.
+/// The check that an answer failed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(super) enum AnswerError {
     /// The answer is not JSON, or ends within the document.
     #[error(transparent)]
     Scan(#[from] ScanError),
-    /// A member has another type or range than the protocol demands.
-    #[error("member={member} holds something else than {expected}")]
+    /// A member does not have the type or the range that the protocol demands.
+    #[error("member={member}: expected {expected}")]
     Shape { member: &'static str, expected: &'static str },
-    /// The number of samples is wrong, or their indexes are not those from 0 on.
+    /// The number of samples is wrong, or their indexes do not count from 0.
     #[error("expected choices={expected} with the indexes from 0 on, found={found}")]
     Choices { expected: u32, found: usize },
     /// The server does not return token ids.
@@ -64,19 +64,19 @@ pub(super) enum AnswerError {
     /// A sample does not have one log-probability for each token.
     #[error("choice={index} has logprobs={logprobs} for tokens={tokens}")]
     Logprobs { index: u32, tokens: usize, logprobs: usize },
-    /// The engine computed NaN, which it writes in one of several forms.
+    /// The engine computed NaN. It has several notations for NaN.
     #[error("poisoned logprob at token={token}: {form}")]
     Poisoned { token: usize, form: &'static str },
     /// The echoed prompt is not the one that was sent.
     #[error("the echoed prompt differs from the one sent at token={position}")]
     Prompt { position: usize },
-    /// A sample has an unknown finish reason, or none.
+    /// A sample has an unknown finish reason, or no finish reason.
     #[error("choice={index} ended with finish_reason={reason:?}")]
     Finish { index: u32, reason: String },
-    /// The engine says in its answer that it failed.
+    /// The engine reports its own failure in the answer.
     #[error("the engine failed: {words}")]
     Engine { words: String },
-    /// The stream ended before its samples did.
+    /// The stream ended before the end of its samples.
     #[error("the stream ended before choice={index} did")]
     Cut { index: u32 },
     /// The progress of a request was emptied while the request was still running.
@@ -95,7 +95,7 @@ pub(super) enum Ending {
     Unknown(String),
 }
 
-/// A choice as far as it has been read.
+/// The values of a choice that have been read so far.
 #[derive(Debug, Default)]
 pub(super) struct Choice {
     pub(super) index: Option<u32>,
@@ -119,7 +119,7 @@ impl Choice {
 
     pub(super) fn into_part(mut self, index: u32) -> Result<PartialOutput, AnswerError> {
         let finish_reason = self.finish_reason(index)?;
-        // An aborted sample may have no tokens; a sample that ended by itself has at least one.
+        // An aborted sample may have no tokens. A sample that ended by itself has at least one token.
         let has_tokens = |ids: &Vec<u32>| finish_reason.is_none() || !ids.is_empty();
         let Some(mut response_ids) = self.token_ids.filter(has_tokens) else {
             return Err(AnswerError::NoTokens { index });
@@ -131,7 +131,7 @@ impl Choice {
         if !spans_cover(&self.spans, tokens) {
             return Err(AnswerError::Spans { index, tokens });
         }
-        // A finished sample waits for its group, so its columns keep no spare room.
+        // A finished sample is kept until its group ends, so its columns keep no spare capacity.
         response_ids.shrink_to_fit();
         self.logprobs.shrink_to_fit();
         self.spans.shrink_to_fit();
@@ -149,7 +149,7 @@ impl Choice {
     }
 }
 
-/// The error for an aborted choice where none is expected: callers have looked for aborts before.
+/// The error for an unexpected aborted choice. Callers have handled aborts before.
 fn aborted(index: u32) -> AnswerError {
     AnswerError::Finish { index, reason: "abort".to_owned() }
 }

@@ -1,9 +1,8 @@
-//! Where each value of an answer goes.
+//! Stores each value of an answer in its column.
 //!
-//! `Columns` is the [`Sink`] of the answer's scanner. It knows the shapes of both dialects, follows the
-//! scanner through them with a stack of [`AnswerNode`]s, and puts each value into the columns of the choice
-//! that it belongs to. The values of names that it does not know are skipped. If a name comes twice, its last
-//! value counts.
+//! `Columns` is the [`Sink`] of the answer's scanner. It accepts the shapes of both dialects, and follows the
+//! scanner through them with a stack of [`AnswerNode`]s. It puts each value into the columns of its choice.
+//! The values of unknown names are skipped. If a name occurs twice, its last value counts.
 
 use std::sync::Arc;
 
@@ -31,7 +30,7 @@ enum AnswerNode {
     Failure,
 }
 
-/// The member whose value comes next, if it is one of those that are read.
+/// The member whose value follows, if this member is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Member {
     /// The document itself, or an element of an array.
@@ -80,7 +79,7 @@ impl Member {
     }
 }
 
-/// A member of `weight_versions` as far as it has been read.
+/// The values of a member of `weight_versions` that have been read so far.
 #[derive(Debug, Default)]
 struct PartialSpan {
     version: Option<Arc<str>>,
@@ -96,9 +95,9 @@ pub(super) struct Columns {
     member: Member,
     choices: Vec<Choice>,
     span: PartialSpan,
-    /// Number of echoed prompt tokens that agreed so far.
+    /// Number of echoed prompt tokens that have matched so far.
     prompt_agreed: usize,
-    /// The engine's error message, if it sent one in place of an answer.
+    /// The engine's error message, if it sent a message instead of an answer.
     failure: Option<String>,
 }
 
@@ -115,7 +114,7 @@ impl Columns {
         }
     }
 
-    /// What was asked for, the choices in the order in which they came, and the engine's words if it failed.
+    /// The expectations, the choices in order of arrival, and the engine's error message if it failed.
     pub(super) fn into_parts(self) -> (Expected, Vec<Choice>, Option<String>) {
         (self.expected, self.choices, self.failure)
     }
@@ -125,7 +124,7 @@ impl Columns {
         std::mem::take(&mut self.choices)
     }
 
-    /// The engine's words, if it failed.
+    /// The engine's error message, if it failed.
     pub(super) fn take_failure(&mut self) -> Option<String> {
         self.failure.take()
     }
@@ -134,8 +133,7 @@ impl Columns {
         self.places.last().copied()
     }
 
-    /// The choice that is being read. The stack of places makes sure that there is one wherever this is
-    /// called.
+    /// The choice that is being read. The stack of nodes ensures that it exists at every call.
     fn choice(&mut self) -> Result<&mut Choice, AnswerError> {
         self.choices.last_mut().ok_or(AnswerError::Shape { member: "choices", expected: "a list of objects" })
     }
@@ -252,7 +250,7 @@ impl Sink for Columns {
         let place = match (self.place(), self.member, container) {
             (None, _, Container::Object) => AnswerNode::Root,
             (Some(AnswerNode::Root), Member::Choices, Container::Array) => {
-                // If the name comes twice, its last value counts, as everywhere in this reader.
+                // If the name occurs twice, its last value counts, as everywhere in this reader.
                 self.choices.clear();
                 AnswerNode::Choices
             }
@@ -288,8 +286,8 @@ impl Sink for Columns {
             (Some(AnswerNode::Content), _, Container::Object) => AnswerNode::ContentToken,
             (Some(AnswerNode::Versions), _, Container::Object) => AnswerNode::Version,
             (None, ..) => return Err(AnswerError::Shape { member: "answer", expected: "an object" }),
-            (Some(_), _, Container::Object) => return Err(self.shape("what the protocol has, but an object")),
-            (Some(_), _, Container::Array) => return Err(self.shape("what the protocol has, but a list")),
+            (Some(_), _, Container::Object) => return Err(self.shape("another type, found an object")),
+            (Some(_), _, Container::Array) => return Err(self.shape("another type, found a list")),
         };
         self.places.push(place);
         self.member = Member::Element;
@@ -322,7 +320,7 @@ impl Sink for Columns {
             (Some(AnswerNode::Root), Member::Error) | (Some(AnswerNode::Failure), Member::Message) => {
                 self.failure = Some(text.chars().take(REASON_CHARS_MAX).collect());
             }
-            _ => return Err(self.shape("what the protocol has, but a string")),
+            _ => return Err(self.shape("another type, found a string")),
         }
         Ok(())
     }
@@ -348,14 +346,14 @@ impl Sink for Columns {
                 }
                 Ok(())
             }
-            _ => Err(self.shape("what the protocol has, but a number")),
+            _ => Err(self.shape("another type, found a number")),
         }
     }
 
     fn word(&mut self, word: Word) -> Result<(), AnswerError> {
         let place = self.place();
         if word != Word::Null {
-            return Err(self.shape("what the protocol has, but a boolean"));
+            return Err(self.shape("another type, found a boolean"));
         }
         match (place, self.member) {
             (Some(AnswerNode::ContentToken), Member::Rank | Member::Logprob) => {
@@ -366,12 +364,12 @@ impl Sink for Columns {
                 let token = self.choice()?.logprobs.len();
                 Err(AnswerError::Poisoned { token, form: "no value" })
             }
-            // A null means that the value is absent; whether it may be absent is checked at the end.
+            // A null means that the value is absent. The checks at the end decide whether it may be absent.
             (
                 Some(AnswerNode::Root | AnswerNode::Choice | AnswerNode::Logprobs | AnswerNode::Failure),
                 member,
             ) if member != Member::Choices => Ok(()),
-            _ => Err(self.shape("what the protocol has, but null")),
+            _ => Err(self.shape("another type, found null")),
         }
     }
 }

@@ -1,12 +1,13 @@
-//! One HTTP/1.1 connection: a request out, a head and a body in.
+//! One HTTP/1.1 connection. It sends a request, and receives a head and a body.
 //!
-//! A request that waits for its answer holds a socket and nothing else: no buffer, no task, no channel. In a
-//! run thousands of requests wait for minutes. With a general client each of them costs 25 KiB and a task,
-//! which would be most of the cost of a run. So the framing is done here; `httparse` reads heads and chunk
-//! sizes.
+//! A request that waits for its answer holds only a socket: no buffer, no task and no channel. In a run
+//! thousands of requests wait for minutes. With a general HTTP client each of them takes 25 KiB and a task,
+//! which would be most of the cost of a run. This module therefore does the framing itself. `httparse` parses
+//! heads and chunk sizes.
 //!
 //! # Deliberately absent
-//! Pipelining, upgrades, trailers (skipped), compression and HTTP/2: the engines are not asked for them.
+//! There is no pipelining, no upgrade, no compression and no HTTP/2, because the client never asks for them.
+//! Trailers are skipped.
 
 use std::io;
 use std::time::Duration;
@@ -18,10 +19,11 @@ use rustix::net::RecvFlags;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-/// The most bytes of one read. It also bounds a head, and a line with a chunk's size or a trailer.
+/// The most bytes of one read. It also bounds the length of a head, and of a line with a chunk's size or a
+/// trailer.
 const BUFFER_BYTES: usize = 32 << 10;
 
-/// The most headers of an answer; no engine sends as many.
+/// The most headers of an answer. Engines send far fewer.
 const HEADERS_MAX: usize = 64;
 
 /// An open connection.
@@ -34,17 +36,17 @@ pub(super) struct Connection {
 #[derive(Debug)]
 pub(super) struct Head {
     pub(super) status: StatusCode,
-    /// `Retry-After`, if it is given in seconds; engines do not use its form as a date.
+    /// The time in `Retry-After`, if it is given in seconds. Engines do not send dates.
     pub(super) retry_after: Option<Duration>,
     /// Whether the connection can be used again when the body has been read.
     reusable: bool,
     framing: Framing,
 }
 
-/// What comes next in a body.
+/// The next element of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
-    /// So many bytes of the body.
+    /// The given number of bytes of the body.
     Length(u64),
     UntilClose,
     ChunkSize,
@@ -57,7 +59,7 @@ enum Framing {
 }
 
 impl Connection {
-    /// Connects, name resolution included, within a bound. Cancel-safe.
+    /// Resolves the name and connects, within a time limit. Cancel-safe.
     pub(super) async fn open(uri: &Uri, connect_max: Duration) -> io::Result<Self> {
         let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
         let connecting = TcpStream::connect((host, uri.port_u16().unwrap_or(80)));
@@ -69,26 +71,26 @@ impl Connection {
         Ok(Self { stream })
     }
 
-    /// Whether the server has neither closed the connection nor sent anything since its last answer. This
-    /// asks the kernel, because the runtime may not have heard of a close yet.
+    /// Whether the server has neither closed the connection nor sent anything since its last answer. The
+    /// function asks the kernel, because the runtime may not have noticed a close yet.
     pub(super) fn is_quiet(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         matches!(rustix::net::recv(&self.stream, &mut [0], flags), Err(Errno::WOULDBLOCK))
     }
 
-    /// Writes a whole request. Not cancel-safe: a connection with half a request on it has to be dropped.
+    /// Writes a whole request. Not cancel-safe: after half a request, the connection has to be dropped.
     pub(super) async fn write(&mut self, head: Bytes, body: Bytes) -> io::Result<()> {
         self.stream.write_all_buf(&mut head.chain(body)).await
     }
 
     /// Waits for the head of the answer. Not cancel-safe: dropping the future closes the connection.
     pub(super) async fn read_head(self) -> io::Result<Body> {
-        // No buffer is allocated until there is something to read.
+        // No buffer is allocated before bytes can be read.
         self.stream.readable().await?;
         let mut input = Input { stream: self.stream, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0 };
         loop {
             match parse_head(input.unread())? {
-                // This is an interim answer; the real one follows.
+                // This is an interim answer. The final answer follows.
                 Some((used, head)) if head.status.is_informational() => {
                     input.start += used;
                     continue;
@@ -144,7 +146,7 @@ impl Body {
                 }
                 Framing::ChunkSize => {
                     let size = httparse::parse_chunk_size(self.input.unread())
-                        .map_err(|_invalid| invalid("a chunk's size is no number"))?;
+                        .map_err(|_invalid| invalid("a chunk's size is not a number"))?;
                     if let httparse::Status::Complete((used, size)) = size {
                         self.input.start += used;
                         self.framing = if size == 0 { Framing::Trailers } else { Framing::Chunk(size) };
@@ -188,7 +190,7 @@ impl Body {
     }
 }
 
-/// A socket with the bytes that were read and not yet used.
+/// A socket with the bytes that were read but not used yet.
 #[derive(Debug)]
 struct Input {
     stream: TcpStream,
@@ -202,7 +204,7 @@ impl Input {
         &self.buffer[self.start..self.end]
     }
 
-    /// Marks up to `most` bytes as used; returns where they are in the buffer.
+    /// Marks up to `most` bytes as used. Returns their range in the buffer.
     fn take(&mut self, most: u64) -> std::ops::Range<usize> {
         let count = usize::try_from(most).unwrap_or(usize::MAX).min(self.end - self.start);
         let taken = self.start..self.start + count;
@@ -210,7 +212,7 @@ impl Input {
         taken
     }
 
-    /// Marks a line as used; returns it without its end, or `None` if it is not whole yet.
+    /// Marks a line as used. Returns it without its line end, or `None` if it is not complete yet.
     fn line(&mut self) -> Option<&[u8]> {
         let length = memchr::memchr(b'\n', self.unread())?;
         let taken = self.take(length as u64 + 1);
@@ -218,7 +220,8 @@ impl Input {
         Some(line.strip_suffix(b"\r\n").or(line.strip_suffix(b"\n")).unwrap_or(line))
     }
 
-    /// Reads what is there; 0 at the end of the stream. Cancel-safe.
+    /// Reads the bytes that have arrived. Returns their number, which is 0 at the end of the stream.
+    /// Cancel-safe.
     async fn fill(&mut self) -> io::Result<usize> {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -240,7 +243,7 @@ impl Input {
                     return Ok(count);
                 }
             }
-            // No buffer is held while waiting, as in `read_head`: a streamed answer waits a thousand times.
+            // No buffer is held during the wait, as in `read_head`: a streamed answer waits a thousand times.
             if self.end == 0 {
                 self.buffer = Vec::new();
             }
@@ -257,15 +260,15 @@ fn closed(words: &str) -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, words)
 }
 
-/// The head and its length, or `None` while it is not whole.
+/// The head and its length, or `None` while it is incomplete.
 fn parse_head(bytes: &[u8]) -> io::Result<Option<(usize, Head)>> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut response = httparse::Response::new(&mut headers);
     let parsed =
-        response.parse(bytes).map_err(|error| invalid(&format!("the answer is no HTTP: {error}")))?;
+        response.parse(bytes).map_err(|error| invalid(&format!("the answer is not HTTP: {error}")))?;
     let httparse::Status::Complete(used) = parsed else { return Ok(None) };
     let status = StatusCode::from_u16(response.code.unwrap_or(0))
-        .map_err(|error| invalid(&format!("the answer is no HTTP: {error}")))?;
+        .map_err(|error| invalid(&format!("the answer is not HTTP: {error}")))?;
     let mut head = Head {
         status,
         retry_after: None,
@@ -277,7 +280,7 @@ fn parse_head(bytes: &[u8]) -> io::Result<Option<(usize, Head)>> {
     for header in response.headers.iter() {
         let value = std::str::from_utf8(header.value).unwrap_or_default().trim();
         if header.name.eq_ignore_ascii_case("content-length") {
-            let bytes: u64 = value.parse().map_err(|_invalid| invalid("content-length is no number"))?;
+            let bytes: u64 = value.parse().map_err(|_invalid| invalid("content-length is not a number"))?;
             if length.is_some_and(|earlier| earlier != bytes) {
                 return Err(invalid("two different values of content-length"));
             }
@@ -296,8 +299,8 @@ fn parse_head(bytes: &[u8]) -> io::Result<Option<(usize, Head)>> {
     head.framing = match length {
         _ if matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) => Framing::Length(0),
         _ if status.is_informational() => Framing::Length(0),
-        // An answer with both may be an attempt to smuggle another one in: the length is ignored, and the
-        // connection is not used again.
+        // An answer with both headers may be an attempt to smuggle in another answer. The length is ignored,
+        // and the connection is not used again.
         Some(_) | None if chunked => {
             head.reusable &= length.is_none();
             Framing::ChunkSize

@@ -1,50 +1,51 @@
-//! Server-sent events: from the bytes of a stream to the data of its events.
+//! Server-sent events: splits the bytes of a stream into the data of its events.
 //!
-//! [`EventReader::feed`] takes any split of the bytes and calls an [`EventSink`] with the pieces of each
-//! event's data as they arrive, so that an event is never put together. Lines end in `\n`, `\r\n` or `\r`;
-//! comments (which servers send to keep a connection alive) and fields other than `data` are walked over.
+//! [`EventReader::feed`] accepts any split of the bytes. It calls an [`EventSink`] with the pieces of each
+//! event's data as they arrive, so an event is never copied into one buffer. Lines end in `\n`, `\r\n` or
+//! `\r`. Comments, which servers send to keep a connection alive, and fields other than `data` are skipped.
 //!
 //! # Invariants
-//! - The calls depend on the bytes alone, up to how the data of one event is cut into pieces.
-//! - Memory is a few bytes, whatever the server sends.
+//! - The calls depend only on the bytes, except that the data of one event may be cut into other pieces.
+//! - The reader uses a few bytes of memory, whatever the server sends.
 //!
 //! # Deliberately absent
-//! Names and ids of events, and reconnecting by them: the engines use neither. An event that is not closed by
-//! an empty line is not reported, as the standard has it.
+//! Names and ids of events are ignored, and so is reconnecting by id: the engines use neither. As in the
+//! standard, an event that is not closed by an empty line is not reported.
 
 use memchr::memchr2;
 
-/// The one field that is read, with its colon.
+/// The only field that is read, with its colon.
 const DATA: &[u8] = b"data:";
 
-/// Takes what an [`EventReader`] finds.
+/// Receives the events of an [`EventReader`].
 pub(super) trait EventSink {
-    /// What ends the reading early.
+    /// The error that ends the reading early.
     type Error;
 
-    /// The next bytes of the current event's data; lines of one event are joined by `\n`. Never empty.
+    /// Receives the next bytes of the current event's data, which are never empty. Lines of one event are
+    /// joined by `\n`.
     fn data(&mut self, piece: &[u8]) -> Result<(), Self::Error>;
 
-    /// The event is whole. Called for events with data only.
+    /// The event is complete. Called only for events with data.
     fn end_event(&mut self) -> Result<(), Self::Error>;
 }
 
-/// The reader's place in a line.
+/// The reader's position in a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line {
-    /// The line starts with so many bytes of [`DATA`].
+    /// The line starts with this number of bytes of [`DATA`].
     Name(usize),
-    /// The reader is behind the colon; one space there is no part of the data.
+    /// The reader is behind the colon. One space at this position does not belong to the data.
     Space,
     Data,
     Skipped,
 }
 
-/// Splits a stream into events, fed chunk by chunk.
+/// Splits a stream into events. The stream is fed chunk by chunk.
 #[derive(Debug)]
 pub(super) struct EventReader {
     line: Line,
-    /// Whether a line feed that comes next belongs to the line before.
+    /// Whether a line feed at the next byte belongs to the end of the previous line.
     after_return: bool,
     /// Lines of data in the current event so far.
     lines: u64,
@@ -56,7 +57,7 @@ impl EventReader {
         Self { line: Line::Name(0), after_return: false, lines: 0 }
     }
 
-    /// Reads the next bytes of the stream. After an error the reader is of no further use.
+    /// Reads the next bytes of the stream. After an error the reader must not be used again.
     pub(super) fn feed<S: EventSink>(&mut self, chunk: &[u8], sink: &mut S) -> Result<(), S::Error> {
         let mut at = 0;
         while let Some(&byte) = chunk.get(at) {
@@ -104,7 +105,7 @@ impl EventReader {
                 self.lines = 0;
                 sink.end_event()
             }
-            // A line of data that is empty.
+            // An empty line of data.
             Line::Space => self.begin_data(sink),
             Line::Name(_) | Line::Data | Line::Skipped => Ok(()),
         }

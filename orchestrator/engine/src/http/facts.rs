@@ -1,4 +1,4 @@
-//! What the probe of a server finds.
+//! The facts that the probe finds out about a server.
 
 /// The API that a server offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,7 +21,7 @@ impl Dialect {
         }
     }
 
-    /// Tokens that the probe asks for which finds a server of this dialect.
+    /// Number of tokens that a probe generates when it finds a server of this dialect.
     pub(super) fn probe_tokens(self) -> u64 {
         match self {
             Self::Generate => 0,
@@ -30,12 +30,12 @@ impl Dialect {
     }
 }
 
-/// What the probe found.
+/// The facts about a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerFacts {
-    /// The API that it offers.
+    /// The API that the server offers.
     pub dialect: Dialect,
-    /// The model that was asked for and is served.
+    /// The recipe's model, which the server offers.
     pub model: String,
     /// Maximum number of tokens of prompt and response together, if the server reports it.
     pub max_model_len: Option<u32>,

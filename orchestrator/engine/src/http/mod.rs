@@ -1,19 +1,20 @@
 //! The engine client for real servers: vLLM's HTTP API, in the dialect that the probe found.
 //!
-//! - [`probe`](HttpEngine::add) finds out once what a server is;
+//! - [`probe`](HttpEngine::add) finds out the dialect and the model of a server, once;
 //! - `request` writes the bodies of requests;
 //! - `scan`, `number` and `answer` read the bodies of answers in one pass into flat columns;
-//! - `events` and `stream` read answers that come in pieces, and report their tokens as they come;
-//! - `transport` owns the connections and says what each failure means;
-//! - `abort` ends requests by id, over connections of its own, if closing their connection may not end them.
+//! - `events` and `stream` read streamed answers, and report their tokens as they arrive;
+//! - `transport` owns the connections and classifies failures;
+//! - `abort` ends requests by id over separate connections, for cases in which closing a request's connection
+//!   may not end the request.
 //!
 //! # Invariants
 //! - A running request holds its connection, one read buffer and its columns, never the whole body of its
-//!   answer: that is read as it arrives, and its length is bounded by [`HttpConfig::body_bytes_max`].
+//!   answer. The body is read as it arrives, and its length is bounded by [`HttpConfig::body_bytes_max`].
 //! - Dropping the future of a request closes its connection.
-//! - Only an error after which the engine cannot have begun the request says
-//!   [`Admission::Never`](crate::Admission::Never). A request that was written to a kept-alive connection
-//!   just as the server closed it counts as possibly admitted, because the client cannot tell whether it was.
+//! - An error reports [`Admission::Never`](crate::Admission::Never) only if the engine cannot have begun the
+//!   request. A request may be written to a kept-alive connection just as the server closes the connection.
+//!   Such a request counts as possibly admitted, because the client cannot find out whether it was.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -56,24 +57,25 @@ use server::{ProbedServer, Server};
 use stream::StreamReader;
 use transport::{NAN_WORDS, Transport, read_body, refusal};
 
-/// The factor by which the bound grows for a streamed answer, because each token comes in an event.
+/// The factor by which the length bound is larger for a streamed answer, because each token arrives in its
+/// own event.
 const STREAM_BYTES_FACTOR: usize = 4;
 
-/// Turns a text into token ids. They are compared with the ids that a server makes of it, and used for
-/// servers that return no ids.
+/// Turns a text into token ids. The ids are compared with the server's ids of the same text. For servers that
+/// return no ids, they are the response.
 pub type Encode = Arc<dyn Fn(&str) -> Vec<u32> + Send + Sync>;
 
-/// How to reach and read servers.
+/// The configuration of the client.
 #[derive(Clone)]
 pub struct HttpConfig {
     /// The model's name, as servers list it.
     pub model: String,
     /// The key that is sent as a bearer token.
     pub api_key: Option<String>,
-    /// Longest wait for a connection, name resolution included.
+    /// Longest wait for a connection, including name resolution.
     pub connect_max: Duration,
-    /// Longest probe of a server, without the time for which this process was late. It has to be longer than a
-    /// busy server takes for the one token that the probe asks for.
+    /// Time limit of the probe of a server. It does not count the time for which this process was late. It
+    /// has to be longer than the time that a busy server takes for the one token of the probe.
     pub probe_max: Duration,
     /// Maximum number of bytes of an answer. With log-probabilities a token takes up to 160 bytes.
     pub body_bytes_max: usize,
@@ -119,11 +121,11 @@ impl fmt::Debug for HttpEngine {
 }
 
 impl HttpEngine {
-    /// An engine without servers; [`HttpEngine::add`] adds them. Its background tasks are tasks of `scope`.
-    /// Without `encode`, text-only servers are refused and tokenizers are not compared.
+    /// An engine without servers, which [`HttpEngine::add`] adds. Background tasks run in `scope`. Without
+    /// `encode`, text-only servers are refused and tokenizers are not compared.
     ///
     /// # Errors
-    /// [`EngineError::Unfit`] if the API key cannot stand in a header, or if no control client can be made.
+    /// [`EngineError::Unfit`] if the API key cannot be sent in a header, or if no control client can be made.
     pub fn new(config: HttpConfig, encode: Option<Encode>, scope: Scope) -> Result<Self, EngineError> {
         let authorization = config.api_key.as_ref().map(|key| bearer(key)).transpose()?;
         let transport = Transport::new(config.connect_max, authorization, &scope);
@@ -136,14 +138,14 @@ impl HttpEngine {
         Ok(Self { config, transport, control, encode, scope, members: RwLock::default(), probe_tokens })
     }
 
-    /// Probes a server and adds it under `name`; it replaces an earlier server of that name.
+    /// Probes a server and adds it under `name`. It replaces an earlier server of that name.
     ///
     /// Cancel-safe: the server is added at the end or not at all.
     ///
     /// # Errors
-    /// Of the class [`ErrorClass::Client`](crate::ErrorClass::Client) if the server answers and cannot serve the
-    /// recipe as it is: another model, another tokenizer, a key that it refuses. Every other error may pass: the
-    /// server is asked again.
+    /// The class is [`ErrorClass::Client`](crate::ErrorClass::Client) if the server answers but cannot serve
+    /// the recipe as it is, because it has another model or another tokenizer, or refuses the key. Every
+    /// other error may be temporary, so the server may be asked again.
     pub async fn add(&self, name: &str, url: &str) -> Result<ServerFacts, EngineError> {
         let server = Server::new(name, url)?;
         let facts = within(self.config.probe_max, self.probe(&server)).await.map_err(|_overdue| {
@@ -167,7 +169,7 @@ impl HttpEngine {
         Ok(facts)
     }
 
-    /// Finds out what a server is, and that it serves the recipe. Cancel-safe.
+    /// Finds out the facts about a server, and checks that it can serve the recipe. Cancel-safe.
     async fn probe(&self, server: &Server) -> Result<ServerFacts, EngineError> {
         let facts = probe::probe(&self.transport, server, &self.config.model).await?;
         self.probe_tokens.fetch_add(facts.dialect.probe_tokens(), Ordering::Relaxed);
@@ -177,9 +179,10 @@ impl HttpEngine {
         Ok(facts)
     }
 
-    /// Calls [`HttpEngine::add`] for several servers at once, given as name and URL; returns the first error.
+    /// Calls [`HttpEngine::add`] concurrently for several servers, given as name and URL. Returns the first
+    /// error.
     ///
-    /// Cancel-safe: servers that were ready by then have been added.
+    /// Cancel-safe: servers whose probe has ended by then have been added.
     ///
     /// # Errors
     /// The errors of [`HttpEngine::add`].
@@ -187,12 +190,12 @@ impl HttpEngine {
         try_join_all(servers.iter().map(|(name, url)| self.add(name, url))).await
     }
 
-    /// Forgets a server; its running requests go on. Returns `false` if there is no server of that name.
+    /// Removes a server. Its running requests continue. Returns `false` if there is no server of that name.
     pub fn remove(&self, name: &str) -> bool {
         self.members.write().remove(name).is_some()
     }
 
-    /// What the probe of a server found.
+    /// The facts that the probe of a server has found; `None` if the server is unknown.
     pub fn facts(&self, name: &str) -> Option<ServerFacts> {
         self.members.read().get(name).map(|member| member.target.facts.clone())
     }
@@ -215,7 +218,7 @@ impl HttpEngine {
         found.ok_or_else(|| EngineError::UnknownServer { server: name.to_owned() })
     }
 
-    /// Cancel-safe: dropping the future closes the connection. Streamed tokens that came before are in the
+    /// Cancel-safe: dropping the future closes the connection. Streamed tokens that arrived before are in the
     /// request's progress.
     async fn request(&self, name: &str, request: GenerateRequest) -> Result<Generation, EngineError> {
         let member = self.member(name)?;
@@ -260,7 +263,7 @@ impl HttpEngine {
             read.await?;
             reader.finish()
         } else {
-            // A server answers a request that is not streamed when it has generated everything.
+            // A server answers an unstreamed request only when it has generated all tokens.
             progress.note_whole();
             let mut reader = AnswerReader::new(expected);
             read_body(server, response, bytes_max, |chunk| reader.feed(chunk).map_err(trouble)).await?;
@@ -277,7 +280,7 @@ impl HttpEngine {
         }
     }
 
-    /// Tokenises texts on the blocking pool, because long texts would hold up the bytes of other requests.
+    /// Tokenises texts on the blocking pool, because long texts would delay the bytes of other requests.
     ///
     /// Cancel-safe.
     async fn encode_texts(
@@ -318,8 +321,8 @@ fn answer_trouble(server: &Server, error: &AnswerError) -> EngineError {
     }
 }
 
-/// Reads a recorded answer, given as the chunks of its body, as [`HttpEngine`] reads an answer that arrives.
-/// It is for replays and measurements.
+/// Reads a recorded answer from the chunks of its body, in the same way as [`HttpEngine`] reads an arriving
+/// answer. Replays and measurements use this function.
 ///
 /// # Errors
 /// [`EngineError::BadAnswer`] and [`EngineError::Aborted`], with `recorded` in place of the server's name.
@@ -382,7 +385,7 @@ impl Engine for HttpEngine {
                 self.members.read().values().map(|member| Arc::clone(&member.aborter)).collect();
             let all_settled = join_all(aborters.iter().map(|aborter| aborter.settle()));
             if tokio::time::timeout(limit, all_settled).await.is_err() {
-                tracing::warn!(?limit, "aborts by id were still under way when time was up");
+                tracing::warn!(?limit, "aborts by id were still in progress at the time limit");
             }
         }
         .boxed()

@@ -1,12 +1,12 @@
-//! Numbers of a JSON body, read from their bytes.
+//! Parses the numbers of a JSON body from their bytes.
 //!
-//! Log-probabilities are most of what an answer holds, and engines print each with all the digits of a
-//! double. [`parse_f32`] gives exactly what `str::parse::<f32>` gives, several times as fast for the shapes
-//! that occur: it takes the digits as one integer and scales it by an exact power of ten. If the result is so
-//! near to the middle between two `f32` that the two roundings on the way could matter, the standard library
-//! does the work.
+//! Most bytes of an answer are log-probabilities, and engines print each with all the digits of a double.
+//! [`parse_f32`] returns exactly the result of `str::parse::<f32>`, several times as fast for the numbers
+//! that engines print. It reads the digits as one integer and scales the integer by an exact power of ten.
+//! This rounds twice. If the result is so near to the middle between two `f32` that two roundings could
+//! matter, the standard library parses the number.
 
-/// Powers of ten that a double holds exactly.
+/// The powers of ten that are exact as doubles.
 const POWERS_OF_TEN: [f64; 23] = [
     1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18,
     1e19, 1e20, 1e21, 1e22,
@@ -21,8 +21,9 @@ const DROPPED_BITS: u32 = 29;
 /// The dropped bits of a double that lies in the middle between two `f32`.
 const MIDDLE: u64 = 1 << (DROPPED_BITS - 1);
 
-/// How far, in units of the double's last place, a result has to be from the middle. The conversion of the
-/// digits and the division are each off by half a unit of the relative precision, together at most two units.
+/// The smallest distance of a result from the middle, in units of the double's last place. The conversion of
+/// the digits and the division each have an error of at most half a unit of the relative precision, together
+/// at most two units.
 const MARGIN: u64 = 4;
 
 /// A token id or position: a JSON integer without sign, fraction or exponent.
@@ -56,7 +57,7 @@ pub(super) fn parse_f32(text: &[u8]) -> Option<f32> {
 /// The parts of a number that obeys JSON's grammar.
 struct Shape {
     negative: bool,
-    /// All digits before the exponent as one integer; meaningless when `digits` exceeds [`DIGITS_MAX`].
+    /// All digits before the exponent as one integer. It is meaningless if `digits` exceeds [`DIGITS_MAX`].
     mantissa: u64,
     digits: usize,
     digits_of_fraction: usize,
@@ -101,14 +102,14 @@ impl Shape {
         (at == text.len()).then_some(Self { negative, mantissa, digits, digits_of_fraction, has_exponent })
     }
 
-    /// The nearest `f32`; `None` if two roundings may give another value than one would.
+    /// The nearest `f32`; `None` if rounding twice may give another value than rounding once.
     fn round(&self) -> Option<f32> {
         if self.has_exponent || self.digits > DIGITS_MAX {
             return None;
         }
         let scale = POWERS_OF_TEN.get(self.digits_of_fraction)?;
         let magnitude = self.mantissa as f64 / scale;
-        // Below the smallest normal number an f32 drops more bits than are looked at here.
+        // Below the smallest normal number, an `f32` drops more bits than this function considers.
         let normal = magnitude >= f64::from(f32::MIN_POSITIVE) && magnitude <= f64::from(f32::MAX);
         let dropped = magnitude.to_bits() & ((1 << DROPPED_BITS) - 1);
         let clear_of_middle = dropped.abs_diff(MIDDLE) > MARGIN;
@@ -120,7 +121,8 @@ impl Shape {
     }
 }
 
-/// Adds the digits from `at` on to `value` and returns where they end. Overflow wraps; callers count digits.
+/// Appends the digits from `at` on to `value`. Returns the index of their end. Overflow wraps, so callers
+/// check the number of digits.
 fn take_digits(text: &[u8], at: usize, value: &mut u64) -> usize {
     let mut end = at;
     while let Some(byte) = text.get(end) {

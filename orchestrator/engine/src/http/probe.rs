@@ -1,10 +1,10 @@
-//! Finds out once what a server is, before it gets any request.
+//! Finds out the facts about a server once, before it gets any request.
 //!
 //! The probe asks three questions, cheapest first. Does the server serve the recipe's model? Does it have the
-//! endpoint that takes and returns tokens? If not, do its completions at least come with token ids? A wrong
-//! server is an error here, with what was found and what was expected, and not a thousand failed samples
-//! later. Only an answer that shows that the server is wrong makes it unfit: one that is busy (503), fails, or
-//! loses the connection may be asked again.
+//! endpoint that takes and returns tokens? If not, do its completions at least return token ids? For a wrong
+//! server, the probe returns an error with the found and the expected values. Without the probe, a thousand
+//! samples would fail later. A server is unfit only if an answer shows that it is wrong. A server that is
+//! busy (503), fails, or loses the connection may be asked again.
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
@@ -25,10 +25,11 @@ const PROBE_BODY_BYTES_MAX: usize = 4 << 20;
 /// Maximum number of models that an error lists.
 const MODELS_LISTED_MAX: usize = 8;
 
-/// The token of the probe's prompt, which every vocabulary has.
+/// The token of the probe's prompt. Every vocabulary contains it.
 const PROBE_TOKEN: u32 = 1;
 
-/// A text with several scripts, digits, spaces and LaTeX. Tokenizers that agree on it are taken to be equal.
+/// A text with several scripts, digits, spaces and LaTeX. Tokenizers that give the same ids for it count as
+/// equal.
 const TOKENIZER_PROBE: &str =
     "Find $\\frac{355}{113}$ to 3 digits:\n  na\u{ef}ve \u{4f60}\u{597d} \u{1f600} 100000";
 
@@ -48,7 +49,7 @@ struct VersionAnswer {
     version: String,
 }
 
-/// Asks a server what it is.
+/// Finds out the dialect, the model and the version of a server.
 ///
 /// Cancel-safe: it changes nothing on the server.
 ///
@@ -124,19 +125,19 @@ async fn read_version(transport: &Transport, server: &Server) -> Result<Option<S
     Ok(serde_json::from_slice(&body).ok().map(|answer: VersionAnswer| answer.version))
 }
 
-/// Whether `/inference/v1/generate` is there: if it is, it complains about an empty request.
+/// Whether `/inference/v1/generate` exists. If it exists, it refuses an empty request.
 async fn has_generate(transport: &Transport, server: &Server) -> Result<bool, EngineError> {
     let response = post(transport, server, "/inference/v1/generate", "{}").await?;
     match response.status() {
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Ok(true),
-        // vLLM answers 403 if the flag is off; other servers do not know the path or the method.
+        // vLLM answers 403 if the flag is off; other servers do not have the path or the method.
         StatusCode::FORBIDDEN | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => Ok(false),
         StatusCode::NOT_IMPLEMENTED => Ok(false),
         _ => Err(refusal(server, response).await),
     }
 }
 
-/// Finds out, by a request for one token, which of the two completions dialects a server has.
+/// Finds out which of the two completions dialects a server has, by a request for one token.
 async fn completions_dialect(
     transport: &Transport,
     server: &Server,
@@ -148,10 +149,10 @@ async fn completions_dialect(
     let response = post(transport, server, "/v1/completions", with_ids.to_string()).await?;
     match response.status() {
         StatusCode::OK => {}
-        // A plain server may know text prompts only.
+        // A plain server may accept only text prompts.
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => {
             let refused = refusal(server, response).await;
-            // If the log-probabilities are NaN, the dialect is there and the weights are broken.
+            // If the log-probabilities are NaN, the server has the dialect, but its weights are broken.
             let takes_no_ids = matches!(refused, EngineError::Refused { .. });
             return if takes_no_ids { check_text(transport, server, model).await } else { Err(refused) };
         }
@@ -167,7 +168,7 @@ async fn completions_dialect(
     }
 }
 
-/// The error for an answer to the question for one token.
+/// The error for a bad answer to the request for one token.
 fn not_sound(server: &Server, error: &AnswerError) -> EngineError {
     let reason = server.at_url(&format!("/v1/completions: {error}"));
     match error {
@@ -181,14 +182,14 @@ struct Tokenized {
     tokens: Vec<u32>,
 }
 
-/// Checks that the tokenizers of the server and of the recipe make the same ids of the same text. A server
-/// that does not offer the call passes. Without this check, ids of another vocabulary would be sampled from,
-/// scored and trained on without any sign of it.
+/// Checks that the tokenizers of the server and of the recipe give the same ids for the same text. A server
+/// that does not offer the call passes. Without this check, a run could sample, score and train with ids of
+/// another vocabulary, and nothing would show this.
 ///
 /// Cancel-safe: it changes nothing on the server.
 ///
 /// # Errors
-/// [`EngineError::Unfit`] with both lists of ids. A server that is busy has not been checked, and its refusal is
+/// [`EngineError::Unfit`] with both lists of ids. If a server is too busy for the check, its refusal is
 /// returned.
 pub(super) async fn check_tokenizer(
     transport: &Transport,

@@ -1,8 +1,8 @@
-//! Requests, written straight into a byte buffer.
+//! Writes requests directly into a byte buffer.
 //!
-//! Every sampling parameter of the dialect that matters to the recipe or the algorithm is written out, even
-//! if its value is neutral. A server that was started with the model's own generation config would fill in
-//! missing ones.
+//! Every sampling parameter that matters to the recipe or the algorithm is written, even if its value is
+//! neutral. A server that was started with the model's own generation config would fill in missing
+//! parameters.
 //!
 //! # Deliberately absent
 //! The requests of a group do not share the JSON of their prompt. Writing 1,024 ids takes about three
@@ -15,7 +15,8 @@ use super::facts::Dialect;
 use super::number::push_u64;
 use crate::GenerateRequest;
 
-/// Seeds are sent with 62 bits: engines take a signed 64-bit integer and add the sample's index to it.
+/// Seeds are sent with 62 bits, because engines accept a signed 64-bit integer and add the sample's index to
+/// it.
 const SEED_MASK: u64 = (1 << 62) - 1;
 
 /// Room for everything but the prompt.
@@ -53,7 +54,7 @@ pub(super) fn write_request(dialect: Dialect, model: &str, request: &GenerateReq
             body.sampling(request);
             body.engine_sampling(request);
         }
-        // A plain server may refuse what is not in OpenAI's API.
+        // A plain server may refuse parameters that are not in OpenAI's API.
         Dialect::TextOnly => {
             body.member("prompt", |body| body.json(&*request.prompt_text));
             body.sampling(request);
@@ -69,7 +70,7 @@ struct Body {
 }
 
 impl Body {
-    /// Writes a name (a plain one, without anything to escape) and its value.
+    /// Writes a name and its value. The name must not need escapes.
     fn member(&mut self, name: &str, value: impl FnOnce(&mut Self)) {
         if self.bytes.last() != Some(&b'{') {
             self.bytes.push(b',');
@@ -96,7 +97,7 @@ impl Body {
         self.bytes.push(b']');
     }
 
-    /// Writes `stream` and `cache_salt`, if the request has them. Without `stream`, the answer comes in one
+    /// Writes `stream` and `cache_salt`, if the request has them. Without `stream`, the answer arrives in one
     /// piece.
     fn reply(&mut self, request: &GenerateRequest) {
         if request.stream {
@@ -126,7 +127,7 @@ impl Body {
         self.member("top_k", |body| body.json(&sampling.top_k));
         self.member("min_p", |body| body.json(&0));
         self.member("repetition_penalty", |body| body.json(&1));
-        // This asks for the log-probability of the sampled token and of no others.
+        // This asks for the log-probability of the sampled token only.
         self.member("logprobs", |body| body.json(&0));
         if !sampling.stop_token_ids.is_empty() {
             self.member("stop_token_ids", |body| body.ids(&sampling.stop_token_ids));

@@ -1,32 +1,32 @@
 //! A JSON tokenizer that is fed a body chunk by chunk.
 //!
-//! [`Scanner::feed`] takes any split of the body and calls a [`Sink`] for what it finds. It builds no tree
-//! and makes no copy: names, strings and numbers are slices of the chunk, and only a token that straddles two
-//! chunks is put together in a small buffer. The sink answers each name with an [`Interest`]; there are no
-//! calls for values that it skips.
+//! [`Scanner::feed`] accepts any split of the body, and calls a [`Sink`] for each element that it finds. It
+//! builds no tree and makes no copy: names, strings and numbers are slices of the chunk. Only a token that
+//! straddles two chunks is assembled in a small buffer. The sink answers each name with an [`Interest`].
+//! There are no calls for values that it skips.
 //!
 //! # Invariants
-//! - The calls depend on the bytes alone, never on how they were split.
-//! - Memory is one bit for each of at most [`DEPTH_MAX`] levels, and one straddling token, which is no longer
-//!   than the body.
+//! - The calls depend only on the bytes, not on their split into chunks.
+//! - The scanner stores one bit for each of at most [`DEPTH_MAX`] levels, and one straddling token, which is
+//!   no longer than the body.
 //!
 //! # Deliberately absent
-//! A full check of skipped values. Their quotes, brackets, commas and colons have to fit, but the digits of a
-//! number and the escapes and the UTF-8 of a string are not checked. The sink checks the values that it gets,
-//! because it parses them.
+//! Skipped values are not checked in full. Their quotes, brackets, commas and colons have to be correct, but
+//! the digits of numbers and the escapes and UTF-8 of strings are not checked. The sink checks the values
+//! that it gets, because it parses them.
 
 use memchr::{memchr, memchr2};
 
-/// Maximum number of containers inside one another; an engine's answer has seven.
+/// Maximum number of nested containers. An engine's answer has seven.
 pub(super) const DEPTH_MAX: u32 = 64;
 
-/// The first bytes of a string are searched one by one, up to this number.
+/// Number of bytes at the start of a string that are searched one by one.
 const SHORT_STRING_BYTES: usize = 16;
 
 /// Why bytes are not JSON.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum ScanError {
-    /// A byte stands where it must not.
+    /// A byte is not allowed at its position.
     #[error("invalid json at byte={at}: unexpected byte={byte:#04x}")]
     Unexpected { at: u64, byte: u8 },
     /// The document has more than [`DEPTH_MAX`] levels.
@@ -37,7 +37,7 @@ pub(super) enum ScanError {
     Truncated { at: u64 },
 }
 
-/// What a sink wants to see of the value after a name.
+/// Whether a sink wants the value after a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Interest {
     /// The sink gets every call for the value.
@@ -61,7 +61,7 @@ pub(super) enum Word {
     False,
 }
 
-/// Takes what a [`Scanner`] finds, in the order of the document.
+/// Receives the elements that a [`Scanner`] finds, in the order of the document.
 pub(super) trait Sink {
     /// The error that ends the scan early; the scanner's own errors are converted to it.
     type Error: From<ScanError>;
@@ -74,13 +74,13 @@ pub(super) trait Sink {
     fn end(&mut self) -> Result<(), Self::Error>;
     /// A string, still escaped, without quotes.
     fn string(&mut self, raw: &[u8]) -> Result<(), Self::Error>;
-    /// The bytes of a number; the sink has to check that they are one.
+    /// The bytes of a number. The sink has to check that they form a valid number.
     fn number(&mut self, raw: &[u8]) -> Result<(), Self::Error>;
     /// `null`, `true` or `false`.
     fn word(&mut self, word: Word) -> Result<(), Self::Error>;
 }
 
-/// What may come next.
+/// The elements that may follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expect {
     Value,
@@ -92,11 +92,11 @@ enum Expect {
     Nothing,
 }
 
-/// The token that the last chunk broke off, if there is one.
+/// The token that was cut off at the end of the last chunk, if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Open {
     No,
-    /// A string. `escaped` says that the chunk ended after a backslash.
+    /// A string. `escaped` means that the chunk ended after a backslash.
     Text {
         is_name: bool,
         escaped: bool,
@@ -113,7 +113,7 @@ enum Open {
 pub(super) struct Scanner {
     expect: Expect,
     open: Open,
-    /// Beginning of an open string or number, unless it is skipped.
+    /// The beginning of an open string or number that is not skipped.
     carry: Vec<u8>,
     /// Bit `i` is set when container `i + 1`, counted from the outside, is an object.
     objects: u64,
@@ -140,7 +140,7 @@ impl Scanner {
         }
     }
 
-    /// Scans the next bytes of the document. After an error the scanner is of no further use.
+    /// Scans the next bytes of the document. After an error the scanner must not be used again.
     pub(super) fn feed<S: Sink>(&mut self, chunk: &[u8], sink: &mut S) -> Result<(), S::Error> {
         let mut at = self.resume(chunk, sink)?;
         while let Some(&byte) = chunk.get(at) {
@@ -171,7 +171,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// Says that the document has ended.
+    /// Ends the document. Fails if the document is incomplete.
     pub(super) fn finish(&self) -> Result<(), ScanError> {
         if self.expect == Expect::Nothing {
             return Ok(());
@@ -179,7 +179,8 @@ impl Scanner {
         Err(ScanError::Truncated { at: self.seen })
     }
 
-    /// Goes on with the token that the last chunk broke off; returns where that token ends.
+    /// Continues the token that was cut off at the end of the last chunk. Returns the index of the token's
+    /// end.
     fn resume<S: Sink>(&mut self, chunk: &[u8], sink: &mut S) -> Result<usize, S::Error> {
         match self.open {
             Open::No => Ok(0),
@@ -194,7 +195,7 @@ impl Scanner {
         self.depth > 0 && (self.objects >> (self.depth - 1)) & 1 == 1
     }
 
-    /// Whether the value that begins now is not for the sink.
+    /// Whether the sink skips the value that begins now.
     fn is_skipped(&self) -> bool {
         self.skipped_depth > 0 || self.skip_next
     }
@@ -314,7 +315,8 @@ impl Scanner {
         Ok(quote_at + 1)
     }
 
-    /// Scans a number from its first byte or, if the last chunk broke it off, from its continuation.
+    /// Scans a number from its first byte, or from its continuation if it was cut off at the end of the last
+    /// chunk.
     fn number<S: Sink>(&mut self, chunk: &[u8], start: usize, sink: &mut S) -> Result<usize, S::Error> {
         let resumed = self.open == Open::Number;
         if !resumed {
@@ -329,7 +331,7 @@ impl Scanner {
         }
         let piece = &chunk[start..end];
         let skipped = self.is_skipped();
-        // At the end of the chunk the number may go on in the next one.
+        // At the end of the chunk, the number may continue in the next chunk.
         if end == chunk.len() {
             if !skipped {
                 self.carry.extend_from_slice(piece);
@@ -339,7 +341,7 @@ impl Scanner {
         }
         self.open = Open::No;
         if skipped {
-            // The sink does not see it.
+            // The sink skips this number.
         } else if resumed {
             self.carry.extend_from_slice(piece);
             sink.number(&self.carry)?;
@@ -384,8 +386,8 @@ impl Scanner {
     }
 }
 
-/// Finds the first quote or backslash. Names and tokens are too short for the set-up of `memchr` to pay, so
-/// the first bytes are searched one by one.
+/// Finds the first quote or backslash. Most names and strings are too short for the set-up cost of `memchr`,
+/// so the first bytes are searched one by one.
 #[inline]
 fn find_quote_or_backslash(rest: &[u8]) -> Option<usize> {
     let near = &rest[..rest.len().min(SHORT_STRING_BYTES)];
@@ -393,13 +395,13 @@ fn find_quote_or_backslash(rest: &[u8]) -> Option<usize> {
     found.or_else(|| memchr2(b'"', b'\\', &rest[near.len()..]).map(|offset| near.len() + offset))
 }
 
-/// The text of a raw string; `None` when its escapes, its bytes or its UTF-8 are not JSON's.
+/// The text of a raw string; `None` if its escapes, its bytes or its UTF-8 are not valid JSON.
 pub(super) fn unescape(raw: &[u8]) -> Option<String> {
     let plain = memchr(b'\\', raw).is_none() && raw.iter().all(|byte| *byte >= 0x20);
     if plain {
         return std::str::from_utf8(raw).ok().map(str::to_owned);
     }
-    // This is rare enough to quote the text again and leave it to the full parser.
+    // Escapes are rare, so the text is quoted again and passed to a full JSON parser.
     let quoted = [b"\"", raw, b"\""].concat();
     serde_json::from_slice(&quoted).ok()
 }

@@ -1,4 +1,4 @@
-//! One server as the engine client knows it: a name, an address, and after the probe its facts.
+//! One server of the engine client: its name, its address and, after the probe, its facts.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ impl Server {
     /// Checks the address.
     ///
     /// # Errors
-    /// [`EngineError::Unfit`] if it is no `http://` URL.
+    /// [`EngineError::Unfit`] if the address is not an `http://` URL.
     pub(super) fn new(name: &str, url: &str) -> Result<Self, EngineError> {
         let server = Self { name: name.into(), url: url.trim_end_matches('/').into() };
         let parsed: Uri =
@@ -37,18 +37,18 @@ impl Server {
         Ok(server)
     }
 
-    /// The address of one of its endpoints.
+    /// The address of an endpoint of the server.
     pub(super) fn uri(&self, path: &str) -> Result<Uri, EngineError> {
         format!("{}{path}", self.url).parse().map_err(|error| self.unfit(format!("{}: {error}", self.url)))
     }
 
-    /// This server, as engine control addresses it.
+    /// The reference by which engine control addresses this server.
     pub(super) fn for_control(&self) -> ServerRef {
         ServerRef { name: Arc::clone(&self.name), url: Some(Arc::clone(&self.url)) }
     }
 
-    /// `reason` with the address, for errors that a person has to act on. A server that is named by its address
-    /// needs none.
+    /// `reason` with the server's address, for errors that an operator has to fix. If the server's name is
+    /// its address, the address is not added.
     pub(super) fn at_url(&self, reason: &str) -> String {
         if name_of(&self.url) == self.name.as_ref() {
             return reason.to_owned();
@@ -74,7 +74,7 @@ impl Server {
 pub(super) struct ProbedServer {
     pub(super) server: Server,
     pub(super) facts: ServerFacts,
-    /// Where requests go.
+    /// The address for requests.
     pub(super) generate_uri: Uri,
 }
 

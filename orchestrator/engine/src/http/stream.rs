@@ -1,18 +1,19 @@
-//! From the events of a streamed answer to its columns, which lie in a [`Progress`] while they grow.
+//! Reads the events of a streamed answer into columns. The columns are stored in a [`Progress`] while they
+//! grow.
 //!
-//! Each event holds new tokens of one or several samples; events of different samples are interleaved. The
-//! reader of whole answers reads an event into columns of its own, and the event's tokens go into the
-//! progress when the event is whole and has passed its checks. So the tokens are kept once, and a connection
-//! that dies leaves the tokens up to the last whole event.
+//! Each event has new tokens of one or several samples, and events of different samples are interleaved. The
+//! reader of whole answers first reads an event into separate columns. When the event is complete and has
+//! passed its checks, its tokens are added to the progress. The tokens are therefore stored once, and a lost
+//! connection leaves the tokens up to the last complete event.
 //!
 //! # Invariants
 //! - [`StreamReader::finish`] returns what [`AnswerReader`](super::answer::AnswerReader) returns for the same
 //!   answer in one piece.
-//! - Beyond the tokens a stream costs the columns of one event, and a few bytes of state.
-//! - No sample outgrows the tokens that were asked for, and none goes on after its end.
+//! - Besides the tokens, a stream takes memory only for the columns of one event and a few bytes of state.
+//! - No sample has more than the requested number of tokens, and no sample continues after its end.
 //!
 //! # Deliberately absent
-//! Versions of a sample that has not ended: engines report them with its last tokens only.
+//! A sample that has not ended has no versions, because engines report them only with its last tokens.
 
 use super::answer::CheckedAnswer;
 use super::choice::{AnswerError, Choice, Ending, Expected};
@@ -33,7 +34,7 @@ pub(super) struct StreamReader {
 }
 
 impl StreamReader {
-    /// A reader for the answer to one request. Tokens that have come are in `progress`.
+    /// A reader for the answer to one request. Tokens that have arrived are in `progress`.
     pub(super) fn new(expected: Expected, progress: Progress) -> Self {
         let n = expected.n as usize;
         progress.leave(vec![PartialOutput::default(); n]);
@@ -62,24 +63,24 @@ impl StreamReader {
     }
 }
 
-/// What has been read of the current event.
+/// The state of the current event.
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Empty,
     Json,
-    /// So many bytes of [`DONE`].
+    /// The given number of bytes of [`DONE`].
     Done(usize),
 }
 
-/// What is known of a sample besides its tokens.
+/// The data of a sample besides its tokens.
 #[derive(Debug, Clone, Default)]
 struct Head {
-    /// Tokens in the progress.
+    /// Number of its tokens in the progress.
     tokens: usize,
     ending: Option<Ending>,
 }
 
-/// The samples as far as they have come.
+/// The samples that have arrived so far, and their checks.
 #[derive(Debug)]
 struct Samples {
     n: u32,
@@ -180,7 +181,7 @@ impl Samples {
             }
         }
         self.progress.with(|parts| {
-            // If a caller has taken the tokens away, there can be no whole answer any more.
+            // If a caller has taken tokens out of the progress, the answer can no longer become complete.
             let part = parts.get_mut(index as usize).filter(|part| part.response_ids.len() == tokens_before);
             let part = part.ok_or(AnswerError::Taken)?;
             part.response_ids.extend_from_slice(&token_ids);
@@ -209,7 +210,7 @@ impl Samples {
             return Ok(CheckedAnswer::Aborted { tokens, parts });
         }
         let samples = (0..).zip(parts).map(|(index, mut part)| {
-            // As in a whole answer, the columns keep no spare room.
+            // As in a whole answer, the columns keep no spare capacity.
             part.response_ids.shrink_to_fit();
             part.logprobs.shrink_to_fit();
             SampleOutput::finished(part).ok_or(AnswerError::NoTokens { index })

@@ -16,13 +16,13 @@ mod aborts;
 mod partial;
 mod refusals;
 
-/// Longer than anything here takes, so that a hang is a failure.
+/// Longer than every test takes, so a hang is a failure.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What the server does with one request.
+/// The server's reaction to one request.
 #[derive(Debug, Clone)]
 enum Script {
-    /// Writes the bytes in pieces of a size, and keeps the connection.
+    /// Writes the bytes in pieces of this size, and keeps the connection open.
     Answer { bytes: Vec<u8>, piece_bytes: usize },
     /// Writes the bytes and closes the connection.
     AnswerAndClose(Vec<u8>),
@@ -32,16 +32,16 @@ enum Script {
     Hang(Vec<u8>),
 }
 
-/// What the server saw.
+/// The requests and closes that the server has seen.
 #[derive(Debug, PartialEq)]
 enum Seen {
     Request {
-        /// The client's side of the connection that it came on.
+        /// The client's address of the connection on which the request arrived.
         client: SocketAddr,
         head: String,
         body: String,
     },
-    /// The client closed while the server owed an answer.
+    /// The client closed the connection while the server owed an answer.
     Closed,
 }
 
@@ -71,8 +71,7 @@ impl ScriptedServer {
         self.scripts.lock().push_back(script);
     }
 
-    /// The answers to the probe of a server that speaks `dialect`, and the probe's questions taken off
-    /// `seen`.
+    /// Answers the probe of a server with the dialect `dialect`, and takes the probe's requests off `seen`.
     async fn join(&mut self, engine: &HttpEngine, dialect: Dialect) {
         self.push(status(200, r#"{"data":[{"id":"tiny","max_model_len":2048}]}"#));
         self.push(status(200, r#"{"version":"0.32.0"}"#));
@@ -120,7 +119,7 @@ async fn serve(
                     if stream.write_all(piece).await.is_err() {
                         return;
                     }
-                    // Lets the client read what is there before the next piece comes.
+                    // Lets the client read these bytes before the next piece arrives.
                     tokio::task::yield_now().await;
                 }
             }
@@ -169,7 +168,7 @@ fn status(code: u16, body: &str) -> Script {
     Script::Answer { bytes: http(code, "", body), piece_bytes: usize::MAX }
 }
 
-/// A whole answer to a prompt, with the tokens 7 and 8 (with one token if the probe asks).
+/// A complete answer to a prompt, with the tokens 7 and 8. The answer to a probe has one token.
 fn completion(prompt_ids: &[u32]) -> Value {
     let response: &[u32] = if prompt_ids.len() == 1 { &[7] } else { &[7, 8] };
     let logprobs: Vec<f32> = response.iter().map(|_| -0.5).collect();
@@ -209,7 +208,7 @@ fn request(id: &str) -> GenerateRequest {
     }
 }
 
-/// Sends one request to a server that does `script`, in the completions dialect.
+/// Sends one request in the completions dialect to a server that follows `script`.
 async fn ask(script: Script) -> Result<Generation, EngineError> {
     let scope = Scope::new();
     let mut server = ScriptedServer::start(&scope).await;
@@ -267,7 +266,7 @@ async fn requests_are_written_in_the_servers_dialect() {
 #[tokio::test]
 async fn dropping_a_request_closes_its_connection() {
     let whole = http(200, "", &completion(&[5, 6]).to_string());
-    // Before the answer, and in the middle of it.
+    // The connection is lost before the answer, and in the middle of the answer.
     for bytes in [Vec::new(), whole[..whole.len() / 2].to_vec()] {
         let scope = Scope::new();
         let mut server = ScriptedServer::start(&scope).await;
@@ -310,7 +309,7 @@ async fn a_connection_that_was_closed_while_idle_is_replaced_unseen() {
     for round in 0..20 {
         // The server closes the connection after each answer without announcing it.
         server.push(Script::AnswerAndClose(http(200, "", &whole)));
-        // Lets the end of the stream arrive, so that the pool can see it.
+        // Lets the end of the stream arrive, so the pool can notice it.
         tokio::time::sleep(Duration::from_millis(20)).await;
         let answer = engine.generate("s", request("r-1")).await;
         assert!(answer.is_ok(), "round {round}: {answer:?}");
@@ -372,7 +371,8 @@ async fn one_bad_answer_to_the_probe_does_not_show_that_the_server_does_not_fit(
         let engine = engine(&scope, |config| config.probe_max = Duration::from_millis(300));
         let error = engine.add("s", &server.url).await.unwrap_err();
         assert_ne!(error.class(), ErrorClass::Client, "{scripts:?}: {error}");
-        // Asked again, it joins. Its tokenizer cannot be compared, because it does not offer the call.
+        // When it is asked again, the server joins. Its tokenizer cannot be compared, because it does not
+        // offer the call.
         [probed(), vec![status(404, "{}")]].concat().into_iter().for_each(|script| server.push(script));
         engine.add("s", &server.url).await.unwrap();
     }

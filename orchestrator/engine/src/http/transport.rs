@@ -1,12 +1,14 @@
-//! Bytes to and from servers: one pool, bounded answers, and what each failure means.
+//! The transport of bytes to and from servers: the connection pool, the bounds on answers, and the classes of
+//! failures.
 //!
-//! The engines use HTTP/1.1 over plain TCP. A connection has one running request; dropping the request's
-//! future closes the connection, and so tells the engine that no caller waits. Idle connections are closed
-//! before the server's keep-alive ends, so a request hardly ever meets a connection that is being closed. A
-//! connection that closes before the request is written is replaced.
+//! The engines use HTTP/1.1 over plain TCP. A connection has one running request. Dropping the request's
+//! future closes the connection, which tells the engine that no caller waits. Idle connections are closed
+//! before the server's keep-alive ends, so a request is rarely sent on a connection that the server is
+//! closing. A connection that closes before the request is written is replaced.
 //!
 //! # Deliberately absent
-//! TLS and redirects: engines stand on private networks, and a redirect would lose the body.
+//! There is no TLS, because engines run on private networks. Redirects are not followed, because a redirect
+//! would lose the body.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,7 +31,7 @@ use crate::EngineError;
 /// Idle connections are closed after this time, before vLLM closes them after 5 s.
 const IDLE_MAX: Duration = Duration::from_secs(4);
 
-/// The most idle connections that are kept per server; further ones are closed.
+/// The most idle connections that are kept per server. Further idle connections are closed.
 const CONNECTIONS_IDLE_MAX: usize = 1024;
 
 /// Maximum number of bytes of an error's body that are read; vLLM echoes the whole request in some errors.
@@ -38,7 +40,7 @@ const ERROR_BODY_BYTES_MAX: usize = 256 << 10;
 /// Maximum number of characters of an error's message that are passed on.
 pub(super) const REASON_CHARS_MAX: usize = 300;
 
-/// vLLM's message if logits are NaN. It comes with status 400, although the request is not to blame.
+/// vLLM's message if logits are NaN. Its status is 400, although the request is correct.
 pub(super) const NAN_WORDS: &str = "Out of range float values are not JSON compliant";
 
 /// The header by which vLLM names a request; it takes precedence over the body's `request_id`.
@@ -53,14 +55,14 @@ pub(super) struct Transport {
 }
 
 impl Transport {
-    /// `authorization` is the whole header value. Idle connections are closed when `scope` ends, those in use
-    /// when their futures are dropped.
+    /// `authorization` is the whole header value. Idle connections are closed when `scope` ends. Connections
+    /// in use are closed when their futures are dropped.
     pub(super) fn new(connect_max: Duration, authorization: Option<HeaderValue>, scope: &Scope) -> Self {
         let pool = Pool { scope: scope.clone(), idle: Mutex::default() };
         Self { pool: Arc::new(pool), connect_max, authorization }
     }
 
-    /// Sends a request and returns the answer's head, whatever its status.
+    /// Sends a request and returns the head of the answer, with any status.
     ///
     /// Cancel-safe: dropping the future, and later the reply, closes the connection.
     pub(super) async fn send(
@@ -81,7 +83,7 @@ impl Transport {
             match connection.write(head.clone(), body.clone()).await {
                 Ok(()) => break connection,
                 Err(error) if is_new => return Err(lost(server, &error)),
-                // The connection broke before the request was whole, so the request was not admitted.
+                // The connection broke before the whole request was written, so the request was not admitted.
                 Err(_) => {}
             }
         };
@@ -89,8 +91,8 @@ impl Transport {
         Ok(Reply { body, pool: Arc::clone(&self.pool), authority })
     }
 
-    /// Opens a connection. A server closes a connection that stays silent for a few seconds, which may happen
-    /// before a busy task comes back to it: then a second connection is opened, once.
+    /// Opens a connection. A server closes a connection that has been silent for a few seconds. A busy task
+    /// may be that late. A second connection is then opened, once.
     async fn open(&self, server: &Server, uri: &Uri) -> Result<Connection, EngineError> {
         for _ in 0..2 {
             let opening = Connection::open(uri, self.connect_max);
@@ -99,8 +101,10 @@ impl Transport {
                 return Ok(connection);
             }
         }
-        let error =
-            std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "closed as soon as it was open");
+        let error = std::io::Error::new(
+            std::io::ErrorKind::ConnectionAborted,
+            "closed immediately after it was opened",
+        );
         Err(unreachable(server, &error))
     }
 
@@ -127,7 +131,7 @@ impl Transport {
         if let Some(authorization) = &self.authorization {
             header("authorization", authorization.as_bytes());
         }
-        // An id that cannot stand in a header is sent only in the body.
+        // An id that is not a valid header value is sent only in the body.
         if let Some(value) = request_id.and_then(|id| HeaderValue::from_str(id).ok()) {
             header(REQUEST_ID, value.as_bytes());
         }
@@ -162,7 +166,7 @@ impl Pool {
         let connections = idle.connections.get_mut(authority)?;
         while let Some((since, connection)) = connections.pop() {
             if since.elapsed() >= IDLE_MAX {
-                // The others are older.
+                // All other idle connections are older.
                 connections.clear();
                 return None;
             }
@@ -194,7 +198,7 @@ impl Pool {
         }
     }
 
-    /// Closes connections that were idle for [`IDLE_MAX`], until none is left.
+    /// Closes connections that were idle for [`IDLE_MAX`]. Ends when no idle connection is left.
     async fn sweep(&self) {
         loop {
             tokio::time::sleep(IDLE_MAX / 2).await;
@@ -278,13 +282,13 @@ pub(super) async fn collect_body(
     Ok(bytes)
 }
 
-/// The error for an answer whose status is no success.
+/// The error for an answer whose status is not a success.
 ///
 /// Cancel-safe.
 pub(super) async fn refusal(server: &Server, reply: Reply) -> EngineError {
     let status = reply.status();
     let retry_after = reply.body.head.retry_after;
-    // The body gives the error its reason; it may be missing.
+    // The reason of the error is in the body, which may be missing.
     let body = collect_body(server, reply, ERROR_BODY_BYTES_MAX).await.unwrap_or_default();
     let reason = error_words(&body);
     match status {
@@ -304,8 +308,8 @@ pub(super) async fn refusal(server: &Server, reply: Reply) -> EngineError {
     }
 }
 
-/// The message in the body of an error, which may have any of the engines' shapes. Of any other text it is the
-/// first line, and of a page the title.
+/// The message in the body of an error, in any of the engines' forms. For other texts it is the first line,
+/// and for an HTML page the title.
 pub(super) fn error_words(body: &[u8]) -> String {
     let parsed: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let message = parsed.as_ref().and_then(|value| {
@@ -317,8 +321,8 @@ pub(super) fn error_words(body: &[u8]) -> String {
     words.chars().take(REASON_CHARS_MAX).collect()
 }
 
-/// The error if there was no connection, so that nothing was sent. If this machine has no room for a
-/// connection, the server is not at fault, and there may be room later.
+/// The error if there was no connection and therefore nothing was sent. If this machine has no room for a
+/// connection, the server is not at fault, and a later attempt may succeed.
 pub(super) fn unreachable(server: &Server, error: &std::io::Error) -> EngineError {
     let (name, reason) = (server.name.to_string(), server.at_url(&error.to_string()));
     if is_exhaustion(error) {
@@ -327,7 +331,7 @@ pub(super) fn unreachable(server: &Server, error: &std::io::Error) -> EngineErro
     EngineError::Unreachable { server: name, reason }
 }
 
-/// The error if the connection was lost after the request was sent: the request may have been admitted.
+/// The error if the connection was lost after the request was sent. The request may have been admitted.
 fn lost(server: &Server, error: &std::io::Error) -> EngineError {
     server.failed(format!("connection lost before the answer: {error}"))
 }

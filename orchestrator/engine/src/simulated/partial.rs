@@ -1,5 +1,5 @@
-//! The simulation's tokens, checked, as parts of samples: whole samples, and the tokens so far of those that
-//! were cut off.
+//! Checks the simulation's tokens and turns them into parts of samples: complete samples, and the tokens so
+//! far of samples that were cut off.
 
 use std::future::Future;
 use std::pin::pin;
@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use crate::soundness::{is_poisoned, spans_cover};
 use crate::{FinishReason, PartialOutput, Progress, VersionSpan};
 
-/// Runs a streamed request to its end, and puts its chunks into `progress` as they come. `progress` has a
+/// Runs a streamed request to its end, and adds its chunks to `progress` as they arrive. `progress` has a
 /// part for each sample.
 ///
 /// Cancel-safe: chunks that have been taken are in `progress`.
@@ -41,7 +41,7 @@ fn append(progress: &Progress, chunk: &SimChunk) {
         let follows = chunk.start as usize == part.response_ids.len();
         let is_sound = chunk.logprobs.len() == chunk.token_ids.len();
         if !follows || !is_sound || chunk.logprobs.iter().any(|logprob| is_poisoned(*logprob)) {
-            // None of the request's tokens are trusted any more; later chunks find no part to go to.
+            // No token of the request can be trusted any more. Without parts, later chunks are ignored.
             parts.clear();
             return;
         }
@@ -50,7 +50,7 @@ fn append(progress: &Progress, chunk: &SimChunk) {
     });
 }
 
-/// The choices of an answer as parts, in order and checked, or the check that failed.
+/// The choices of an answer as checked parts, in order, or the check that failed.
 pub(super) fn checked(answer: SimResponse, n: u32) -> Result<Vec<PartialOutput>, String> {
     if answer.choices.len() != n as usize {
         return Err(format!("expected choices={n}, found={}", answer.choices.len()));

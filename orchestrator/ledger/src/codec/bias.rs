@@ -1,4 +1,4 @@
-//! What the bias meter learns, as bytes: the kind, then the figures of a complete group.
+//! Encodes events of the bias meter as bytes: first the kind, then the figures of a complete group.
 
 use rolldock_dispatch::bias::{BiasEvent, Decision, GroupFigures};
 

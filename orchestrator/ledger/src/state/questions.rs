@@ -1,4 +1,4 @@
-//! What the state of a run says.
+//! Queries of a run's state.
 
 use std::collections::BTreeMap;
 
@@ -77,8 +77,8 @@ impl LedgerState {
         self.next_number
     }
 
-    /// The position in the data after the last new prompt that was sent out. It is `None` before the first
-    /// one, or if the source of the data has no positions.
+    /// The position in the data after the last new prompt that was sent out. `None` before the first prompt,
+    /// or if the source of the data has no positions.
     pub fn position(&self) -> Option<Position> {
         self.position
     }

@@ -13,13 +13,13 @@ use crate::{DispatchRecord, LedgerError, MetersRecord, QueueRecord, Record};
 /// A step that continues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenStep {
-    /// Its number.
+    /// The number of the step.
     pub step: u64,
-    /// Groups that it was to collect.
+    /// Number of groups that it has to collect.
     pub target: u64,
     /// Number of its accepted groups, which are in the queue.
     pub accepted: u64,
-    /// Its dispatches so far, by fate. None is in flight.
+    /// The dispatches of the step so far, by fate. No dispatch is in flight.
     pub totals: Totals,
 }
 
@@ -50,16 +50,16 @@ pub struct Resumption {
     /// Where the data continues; `None` before the first dispatch, or if the source of the data has no
     /// positions.
     pub position: Option<Position>,
-    /// Dispatches of the run by fate. None is in flight.
+    /// Dispatches of the run by fate. No dispatch is in flight.
     pub run_totals: Totals,
-    /// Response tokens of the run by bucket. Those in flight were lost with the process, unless a waiting
-    /// prompt has them: [`TokenTotals::after_restart`].
+    /// Response tokens of the run by bucket. Tokens in flight were lost with the process, unless a waiting
+    /// prompt has them; see [`TokenTotals::after_restart`].
     pub run_tokens: TokenTotals,
-    /// What the run has measured; `None` if it has measured nothing yet.
+    /// The measurements of the run; `None` if there are none yet.
     pub meters: Option<MetersRecord>,
-    /// The bias meter, which follows no number that was lost with the process.
+    /// The bias meter. It no longer follows numbers that were lost with the process.
     pub bias: BiasMeter,
-    /// The early-stop mode that the bias guard has set; `None` if it has set none.
+    /// The early-stop mode that the bias guard has set; `None` if the guard has not acted.
     pub rule: Option<Arc<str>>,
     /// The number of the process that continues the run.
     pub life: u32,
@@ -68,7 +68,7 @@ pub struct Resumption {
 impl LedgerState {
     /// Decides the fate of open and accepted dispatches from the queue's records, applies the decisions as
     /// further records, and returns where the run continues. Once the returned records are in the ledger,
-    /// another call decides nothing more, also after a crash.
+    /// another call makes no further decision, even after a crash.
     ///
     /// # Errors
     /// [`LedgerError::UnknownDispatch`] and [`LedgerError::QueueDiffers`] if ledger and queue do not belong
@@ -157,9 +157,9 @@ impl LedgerState {
                     return differs(what);
                 }
             } else if self.queued.contains_key(&number) || running.contains_key(&number) {
-                // The ledger has this dispatch neither in flight nor as accepted. If it is settled, its
+                // In the ledger, this dispatch is neither in flight nor accepted. If it is settled, its
                 // number neither waits nor is in flight.
-                return differs(format!("the queue has it, and number={number} is still to be accepted"));
+                return differs(format!("the queue has it, and number={number} is not accepted yet"));
             }
             there.insert(id);
         }

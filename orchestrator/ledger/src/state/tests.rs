@@ -158,7 +158,7 @@ fn open_and_accepted_are_what_the_queue_says() {
         accepted(1),
         Record::StepEnd(StepEndRecord { step: 1, end: StepEnd::Reached }),
     ]);
-    // The queue has dispatch 0 of the accepted ones, and dispatch 2 of those in flight.
+    // Of the accepted dispatches, the queue has dispatch 0. Of the dispatches in flight, it has dispatch 2.
     let resumed = state.reconcile(&[in_queue(0, 0), in_queue(2, 2)]).unwrap();
     let settled = Record::Settled { ids: vec![DispatchId(0), DispatchId(2)] };
     let requeued = |id| Record::end(DispatchId(id), Fate::Requeued);
@@ -221,7 +221,7 @@ fn a_queue_of_another_run_is_refused() {
     assert!(matches!(refused(&[in_queue(2, 2)]), LedgerError::UnknownDispatch { .. }));
     assert!(matches!(refused(&[in_queue(0, 1)]), LedgerError::QueueDiffers { .. }));
     let error = refused(&[in_queue(1, 1)]);
-    assert!(error.to_string().contains("number=1 is still to be accepted"), "{error}");
+    assert!(error.to_string().contains("number=1 is not accepted yet"), "{error}");
     let twice = refused(&[in_queue(0, 0), in_queue(1, 0)]);
     assert!(matches!(twice, LedgerError::QueueDiffers { .. }), "{twice}");
 }

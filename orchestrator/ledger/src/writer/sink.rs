@@ -10,10 +10,11 @@ use crate::frame::FORMAT;
 use crate::tokens::TokenFiles;
 use crate::{LedgerError, LedgerState, LogEnd, Next, Record, ledger_file};
 
-/// Whether a process has the ledger of the run in `dir` open for writing, so that the run is under way. Blocks.
+/// Whether a process has the ledger of the run in `dir` open for writing, which means that the run is in
+/// progress. Blocks.
 ///
 /// # Errors
-/// [`LedgerError::NoLedger`] if there is none, and [`LedgerError::Io`].
+/// [`LedgerError::NoLedger`] if there is no ledger, and [`LedgerError::Io`].
 pub fn is_being_written(dir: &Path) -> Result<bool, LedgerError> {
     let path = ledger_file(dir);
     let file = match File::open(&path) {
@@ -41,19 +42,19 @@ pub(super) struct Sink {
     is_synced: bool,
     /// The state after all written records. The next record must not contradict it.
     state: LedgerState,
-    /// The step to whose file tokens are written.
+    /// The step whose file receives new tokens.
     step: u64,
     failed: Option<LedgerError>,
 }
 
 impl Sink {
     /// Opens or creates the log and cuts off an unfinished last write. Returns the sink, the state and the
-    /// number of bytes that were cut off. Refuses a directory that has tokens and no log.
+    /// number of bytes that were cut off. Refuses a directory that has files of tokens but no log.
     pub(super) fn open(dir: &Path, fsync: bool) -> Result<(Self, LedgerState, u64), LedgerError> {
         std::fs::create_dir_all(dir).map_err(LedgerError::io("make", dir))?;
         let path = ledger_file(dir);
         let tokens = TokenFiles::open(dir)?;
-        // A log that ends within its magic bytes has no record, so nothing is known of the tokens.
+        // A log that ends within its magic bytes has no record, so it names no tokens.
         let is_new = path.metadata().map_or(true, |log| log.len() < FORMAT.magic.len() as u64);
         if let Some(found) = tokens.any().filter(|_| is_new) {
             return Err(LedgerError::Lost { file: path, found });
@@ -120,7 +121,7 @@ impl Sink {
             LedgerError::Io { action: "write", file: self.path.clone(), reason }
         })?;
         if self.is_synced {
-            // Tokens are synced before the log, which must never name tokens that are not there.
+            // Tokens are synced before the log, which must never name tokens that are not on disk.
             self.tokens.sync()?;
         }
         let sound = self.length;
@@ -128,7 +129,7 @@ impl Sink {
         if self.is_synced
             && let Err(error) = self.sync()
         {
-            // It is unknown what the disk holds now. A record that is not acknowledged must not be read
+            // The state of the disk is unknown now. A record that was not acknowledged must not be read
             // later.
             let _ = self.file.set_len(sound);
             return Err(error);

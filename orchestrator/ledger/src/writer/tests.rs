@@ -151,7 +151,7 @@ async fn an_error_stays() {
             last_good = writer.append(record);
         }
         writer.sync(last_good).await.unwrap();
-        // The record contradicts earlier ones, which stops the writer in the way that a failing disk does.
+        // The record contradicts earlier records. This stops the writer like a failing disk.
         let bad = writer.append(Record::end(DispatchId(9), Fate::Accepted));
         let error = writer.sync(bad).await.unwrap_err();
         assert!(matches!(&error, LedgerError::Contradiction(_)), "{error}");
@@ -172,7 +172,7 @@ async fn tokens_that_cannot_be_written_are_an_error() {
         writer.append(record);
     }
     writer.sync_all().await.unwrap();
-    // A folder has the name that the file would get.
+    // A folder has the name of the file that the writer would create.
     std::fs::create_dir(dir.path().join("tokens-1.bin")).unwrap();
     let last = writer.append_carried(DispatchId(0), Fate::Carried, Box::new(fixture::carried(0, 0)));
     let error = writer.sync(last).await.unwrap_err();

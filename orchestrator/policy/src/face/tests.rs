@@ -12,7 +12,7 @@ use crate::{
 use rolldock_listener::ConnectionLimits;
 use rolldock_scope::Scope;
 
-/// A fleet that is updated at once, except for one server that stays behind.
+/// A fleet that is updated immediately, except for one server that keeps the old version.
 struct Fleet;
 
 impl ApplyVersion for Fleet {
@@ -113,7 +113,7 @@ async fn garbage_is_refused_in_words() {
     for (body, expected, words) in [
         ("", (400, "bad_announcement"), "EOF"),
         ("{\"version\": 7", (400, "bad_announcement"), "EOF"),
-        (" [7]", (400, "bad_announcement"), "it is no object"),
+        (" [7]", (400, "bad_announcement"), "it is not an object"),
         ("{}", (400, "bad_announcement"), "missing field `version`"),
         (r#"{"version": -1}"#, (400, "bad_announcement"), "-1"),
         (r#"{"version": "7"}"#, (400, "bad_announcement"), "string \"7\""),

@@ -169,8 +169,8 @@ async fn a_version_that_no_server_has_is_not_published_and_tried_again() {
     assert_eq!(*rig.told.0.lock(), [("before", 1)]);
     let started_at = Instant::now();
     rig.updates.state().until_served(1).await;
-    // The time of half a second of the first pause, an update, two seconds of the second pause, and an
-    // update.
+    // The expected time is half a second of the first pause, an update, two seconds of the second pause, and
+    // an update.
     assert_eq!(started_at.elapsed().as_secs_f64(), 22.5);
     assert_eq!(rig.applied(), [1, 1, 1]);
     assert_eq!(rig.updates.status().failure, None);
@@ -181,7 +181,8 @@ async fn a_newer_version_does_not_wait_for_the_pause_after_a_failure() {
     let rig = rig(PolicyMode::FullyAsync).await;
     rig.fleet.failures.store(8, Ordering::Relaxed);
     rig.announce(1);
-    // The time of seven attempts and the pauses between them, and one second of the next pause.
+    // The expected time is that of seven attempts and the pauses between them, and one second of the next
+    // pause.
     seconds(7.0 * 10.0 + 1.0 + 2.0 + 4.0 + 8.0 + 16.0 + 32.0 + 1.0).await;
     assert_eq!(rig.applied(), [1; 7]);
     rig.announce(2);

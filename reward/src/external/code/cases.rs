@@ -130,7 +130,7 @@ fn of_list(list: Vec<Box<RawValue>>) -> Result<Vec<Case>, String> {
         let texts = texts.map_err(|error| error.to_string())?;
         return Ok(match texts.iter().all(|text| text.trim_start().starts_with("assert")) {
             true => texts.into_iter().map(Case::Check).collect(),
-            // A text without an assertion checks nothing. As a test of its own it would always pass.
+            // A text without an assertion checks nothing. As a separate test it would always pass.
             false => vec![Case::Check(texts.join("\n"))],
         });
     }

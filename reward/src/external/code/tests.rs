@@ -105,7 +105,7 @@ impl Fixture {
         pred
     }
 
-    /// All processes that run for this fixture, even if they have changed their group or session.
+    /// All processes that run for this fixture, including those that have changed their group or session.
     fn processes(&self) -> Vec<PathBuf> {
         let folder = self.folder.path().to_str().unwrap();
         let contains = |path: PathBuf| {

@@ -1,5 +1,5 @@
-//! A runner as the guard asks it, one attempt at a time. Its breaker counts what becomes of the attempts; a
-//! task of its own sends the breaker's probes, so that an outage ends even if no job waits for that.
+//! Calls the runner for the guard, one attempt at a time. The breaker counts the outcomes of the attempts. A
+//! separate task sends the breaker's probes, so an outage ends even if no job waits for its end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +19,8 @@ pub(super) struct Asked {
     runner: Arc<dyn RewardRunner>,
     attempt: Duration,
     breaker: Option<Breaker>,
-    /// The last job that got a score, or else the first one that was answered. It is the breaker's probe: if it
-    /// fails now, the reward has changed.
+    /// The last job that got a score, or else the first job that was answered. The breaker's probe asks about
+    /// this job again: if the job fails now, the reward has changed.
     canary: Mutex<Option<RewardJob>>,
     /// The time of the last answer.
     answered_at: Mutex<Option<Instant>>,
@@ -65,7 +65,7 @@ impl Asked {
         *self.answered_at.lock()
     }
 
-    /// Waits while the reward is out. An error is final. Cancel-safe.
+    /// Waits while the reward is suspected or out. An error is final. Cancel-safe.
     pub(super) async fn ready(&self) -> Result<(), RewardError> {
         match &self.breaker {
             Some(breaker) => breaker.ready().await,
@@ -74,7 +74,7 @@ impl Asked {
     }
 
     /// Whether a job whose last failure is `error` is at fault itself. Without a breaker it always is. A job
-    /// that was refused has to be asked about first.
+    /// that was refused is not at fault, because the runner has not scored it yet.
     pub(super) fn blames_job(&self, error: &RewardError, failures: &mut Failures) -> bool {
         let breaker = self.breaker.as_ref().filter(|_| error.may_be_outage());
         breaker.is_none_or(|breaker| !error.is_refusal() && breaker.blames_job(failures))
@@ -115,7 +115,7 @@ impl Asked {
         }
     }
 
-    /// Asks once about a job whether the reward answers. Cancel-safe.
+    /// Asks the reward about a job once, and checks whether it answers. Cancel-safe.
     pub(super) async fn probe(&self, job: &RewardJob) -> Result<(), RewardError> {
         self.in_time(self.runner.probe(job)).await?;
         self.answered(job, false);
@@ -127,7 +127,7 @@ impl Asked {
         timeout(self.attempt, work).await.unwrap_or(Err(RewardError::TimedOut { after: self.attempt }))
     }
 
-    /// Notes that the reward has answered a job, and whether with a score.
+    /// Notes that the reward has answered a job. `is_scored` tells whether the answer was a score.
     fn answered(&self, job: &RewardJob, is_scored: bool) {
         *self.answered_at.lock() = Some(Instant::now());
         let Some(breaker) = &self.breaker else { return };
@@ -174,8 +174,8 @@ impl Asked {
         }
     }
 
-    /// Asks again about a job that was answered before. Before the first answer there is no such job, and the
-    /// failures of a job are taken for its own.
+    /// Asks again about a job that was answered before. Before the first answer there is no such job. The
+    /// suspicion then ends, and failures count against their jobs.
     async fn probe_again(&self) -> Result<(), RewardError> {
         let canary = self.canary.lock().clone();
         match (canary, &self.breaker) {

@@ -1,4 +1,4 @@
-//! The circuit breaker of a reward: it tells an outage of the reward from failures of single samples.
+//! The circuit breaker of a reward. It distinguishes an outage of the reward from failures of single samples.
 //!
 //! ```text
 //!               failures in a row                 the probe failed
@@ -9,28 +9,31 @@
 //!       +-----------------------------+--------------------------------+
 //! ```
 //!
-//! A failure counts only if it may have a reason outside of its sample ([`RewardError::may_be_outage`]); any
-//! answer sets the count back to zero. When the count reaches its bound, the reward is *suspected*: one probe,
-//! a job that was answered before, finds out at once whether the reward is *out* or the samples are at fault.
-//! While the reward is out, only probes are sent, with growing pauses between them.
+//! A failure counts only if it may have a reason outside of its sample ([`RewardError::may_be_outage`]). Any
+//! answer sets the count back to zero. When the count reaches its bound, the reward is *suspected*. One
+//! probe, which is a job that was answered before, then shows whether the reward is *out* or the samples are
+//! at fault. While the reward is out, only probes are sent, with growing pauses between them.
 //!
 //! # Which failures are a job's own
-//! The breaker also keeps the failures of each job ([`Failures`]). A job is at fault if it has failed, the reward
-//! has then answered another job, and the job has failed again. An outage excuses the failures of a job from
-//! before it and in it, but at most [`EXCUSES_MAX`] outages excuse the same job: the job may be what brings the
-//! reward down. After two excuses, the guard asks about such jobs one at a time, so that the one that brings the
-//! reward down is at fault alone. A refusal ([`RewardError::is_refusal`]) is not a failure of the job. It raises
-//! a suspicion like any other failure, because the probe finds out what the refusal means.
+//! The breaker also keeps the failures of each job ([`Failures`]). A job is at fault if it has failed, the
+//! reward has then answered another job, and the job has failed again. An outage excuses the job's failures
+//! before and during the outage. At most [`EXCUSES_MAX`] outages excuse the same job, because the job may be
+//! their cause. After two excuses, the guard scores such jobs one at a time, so that only the job that causes
+//! the outages is at fault. A refusal ([`RewardError::is_refusal`]) is not a failure of the job. It raises a
+//! suspicion like any other failure, because the probe shows whether the reward answers.
 //!
 //! # Invariants
-//! - There is at most one probe at a time. The result of a probe from before the last answer has no effect.
-//! - The reward is out only after a probe has failed, so samples that no reward could score cause no outage.
-//! - If each suspicion ends with an answer, every job is answered or at fault after a number of attempts that
-//!   depends on the settings alone, whatever becomes of other jobs.
-//! - Given up is final.
+//! - There is at most one probe at a time. The result of a probe that began before the last answer has no
+//!   effect.
+//! - The reward is out only after a probe has failed. Samples that no reward could score therefore cause no
+//!   outage.
+//! - If each suspicion ends with an answer, every job is answered or at fault after a bounded number of
+//!   attempts. The bound depends on the settings alone, not on other jobs.
+//! - A reward that was given up stays given up.
 //!
 //! # Deliberately absent
-//! No I/O, no tasks and no log: [`super::asked`] sends the probes and reports what they found.
+//! The breaker does no I/O, starts no tasks and writes no log: [`super::asked`] sends the probes and reports
+//! their results.
 
 use std::time::Duration;
 
@@ -41,10 +44,11 @@ use tokio::time::Instant;
 use crate::RewardError;
 use crate::external::{RewardHealth, RewardState};
 
-/// The number of outages that may excuse the failures of one job. A reward that comes back and fails again does
-/// so a few times before it is mended; a job that brings the reward down does so each time.
+/// The number of outages that may excuse the failures of one job. An unstable reward fails a few times before
+/// it is repaired. A job that brings the reward down does so each time.
 pub(super) const EXCUSES_MAX: u32 = 3;
-/// From this number of excuses on, a job may be what brings the reward down, and with it the jobs beside it.
+/// After this number of excuses, a job is suspected of bringing the reward down, which also fails the jobs
+/// that run at the same time.
 const SUSPECT_EXCUSES: u32 = 2;
 
 /// The settings of a [`Breaker`].
@@ -76,7 +80,7 @@ struct Inner {
     /// The number of times that the reward was suspected.
     suspicions: u64,
     outages: u64,
-    /// The time of the outages that are over.
+    /// The total time of the outages that are over.
     out: Duration,
 }
 
@@ -85,7 +89,7 @@ enum State {
     Closed {
         failures: u32,
     },
-    /// A probe is on its way.
+    /// A probe is being sent.
     HalfOpen(Suspicion),
     /// The next probe waits for the end of the back-off.
     Open(Suspicion),
@@ -98,7 +102,7 @@ struct Suspicion {
     probes_failed: u32,
 }
 
-/// What follows from a probe that failed.
+/// The consequence of a failed probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AfterProbe {
     /// The next probe is due at this time. `is_first` marks the beginning of the outage.
@@ -125,7 +129,7 @@ pub(super) struct Failures {
 }
 
 impl Failures {
-    /// Whether the job has to be kept away from others like it, of which one may bring the reward down.
+    /// Whether the job may have caused an outage, so it has to be scored apart from other such jobs.
     pub(super) fn is_suspect(&self) -> bool {
         self.excuses >= SUSPECT_EXCUSES
     }
@@ -141,7 +145,7 @@ impl Inner {
     }
 
     /// Excuses the failures of a job if an outage has begun since the last call for this job. An outage that
-    /// was over before the first failure of the job excuses nothing.
+    /// was over before the job's first failure excuses nothing.
     fn consider_outages(&self, of_job: &mut Failures) {
         if of_job.outage == self.outages {
             return;
@@ -173,8 +177,9 @@ impl Breaker {
         self.health.subscribe()
     }
 
-    /// Counts a failure that may be an outage, and adds it to those of its job, unless an outage excuses it. If
-    /// the failure raises a suspicion, returns its number: the caller has to send a probe.
+    /// Counts a failure that may be an outage. Adds it to the failures of its job, unless an outage excuses
+    /// it. If the failure raises a suspicion, returns the number of the suspicion, and the caller has to send
+    /// a probe.
     pub(super) fn failed(&self, of_job: &mut Failures) -> Option<u64> {
         let mut inner = self.inner.lock();
         inner.consider_outages(of_job);
@@ -185,7 +190,7 @@ impl Breaker {
         self.suspect(&mut inner)
     }
 
-    /// Counts a refusal, which is no failure of its job. Returns the same as [`Self::failed`].
+    /// Counts a refusal, which is not a failure of its job. Returns a suspicion like [`Self::failed`].
     pub(super) fn refused(&self) -> Option<u64> {
         self.suspect(&mut self.inner.lock())
     }
@@ -202,14 +207,14 @@ impl Breaker {
         Some(inner.suspicions)
     }
 
-    /// Whether the failures of a job are the job's own: apart from excused failures, it has failed before and
-    /// after an answer to another job.
+    /// Whether a job is at fault: apart from excused failures, it has failed both before and after an answer
+    /// to another job.
     pub(super) fn blames_job(&self, of_job: &mut Failures) -> bool {
         self.inner.lock().consider_outages(of_job);
         of_job.is_own
     }
 
-    /// Notes an answer to any job or probe. Returns how long the outage lasted, if one is over with it.
+    /// Notes an answer to any job or probe. If the answer ends an outage, returns how long the outage lasted.
     pub(super) fn answered(&self) -> Option<Duration> {
         let mut inner = self.inner.lock();
         inner.answers += 1;
@@ -258,7 +263,7 @@ impl Breaker {
         AfterProbe::Again { at: Instant::now() + pause, is_first }
     }
 
-    /// Begins the next probe of an outage. Returns false if none is needed any more.
+    /// Begins the next probe of an outage. Returns false if no probe is needed any more.
     pub(super) fn begin_probe(&self, suspicion: u64) -> bool {
         let mut inner = self.inner.lock();
         match inner.state {

@@ -2,8 +2,8 @@
 //!
 //! Two generations approximate the order of use. New entries, and old ones that are used again, go into the
 //! young generation. When it is full it becomes the old generation, and the previous old generation is
-//! dropped. So the cache keeps the last `capacity / 2` entries that were used, and each operation takes
-//! constant time on average.
+//! dropped. The cache therefore keeps at least the `capacity / 2` entries that were used last, and each
+//! operation takes constant time on average.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ struct Generations {
 }
 
 impl Cache {
-    /// A cache of at most `entries` entries, and at least 2.
+    /// A cache of at most `entries` entries, but at least 2.
     pub(super) fn new(entries: usize) -> Self {
         Self { generation_max: (entries / 2).max(1), generations: Mutex::default() }
     }

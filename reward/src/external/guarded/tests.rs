@@ -185,9 +185,7 @@ async fn an_attempt_has_a_limit_and_so_has_everything() {
     let _taken = runner.places.acquire().await.unwrap();
     let started = Instant::now();
     let error = score_of(&runner, "a").await.unwrap_err();
-    assert!(
-        matches!(error, RewardError::NoTurn { waiting_for, .. } if waiting_for.contains("jobs at a time"))
-    );
+    assert!(matches!(error, RewardError::NoTurn { waiting_for, .. } if waiting_for.contains("running jobs")));
     assert_eq!(started.elapsed().as_secs(), 4);
 }
 
@@ -199,7 +197,7 @@ async fn a_burst_costs_no_job_its_deadline() {
     let scores = all(&guarded(&told, settings.clone()), &different(100)).await;
     assert!(scores.iter().all(|score| *score == Ok(1.0)), "{scores:?}");
     assert_eq!(started.elapsed().as_secs(), 50);
-    // A rate limit that is slow for this many jobs does not make them fail either.
+    // A rate limit that is slow for so many jobs does not make them fail either.
     let slow = Guard { concurrency: 100, per_second: Some(1.0), ..settings };
     let scores = all(&guarded(&told, slow), &different(20)).await;
     assert!(scores.iter().all(|score| *score == Ok(1.0)), "{scores:?}");

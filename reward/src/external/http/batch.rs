@@ -1,8 +1,8 @@
 //! Combines jobs that arrive at nearly the same time into one request.
 //!
-//! The first job of a batch starts a timer; the batch is sent when the timer ends or when the batch is full.
-//! A separate task sends it, because a batch does not belong to a single job: when one job is dropped, the
-//! others still get their answers, and when all jobs are dropped, the request is dropped too.
+//! The first job of a batch starts a timer. The batch is sent when the timer ends or when the batch is full.
+//! A separate task sends the batch, because it does not belong to a single job. When one job is dropped, the
+//! others still get their answers. When all jobs are dropped, the request is dropped too.
 
 use std::sync::Arc;
 use std::time::Duration;

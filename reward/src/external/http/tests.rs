@@ -30,7 +30,7 @@ fn single(server: &Server) -> Arc<dyn RewardRunner> {
     runner(server, |_, _| {})
 }
 
-/// A runner of batches of 4 that waits long for each batch, so only a full batch is sent at once.
+/// A runner of batches of 4 that waits long for each batch, so only a full batch is sent immediately.
 fn batch(server: &Server) -> Arc<dyn RewardRunner> {
     runner(server, |_, http| (http.batch_max, http.batch_wait_ms) = (Some(4), 300))
 }

@@ -1,4 +1,4 @@
-//! How the workers of a pool do: what their deaths mean for the next starts.
+//! The health of a pool's workers: their deaths delay or forbid the next starts.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ const DOUBLINGS_MAX: u32 = 16;
 /// When a worker is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::external) enum Start {
-    /// After the pause that earlier deaths have caused, and not at all while jobs are refused.
+    /// After the pause that earlier deaths have caused. While jobs are refused, no worker is started.
     Paced,
-    /// At once. A probe has to find out whether workers live, whatever became of earlier ones.
+    /// Immediately. A probe has to show whether workers survive, regardless of earlier deaths.
     AtOnce,
 }
 
@@ -43,7 +43,7 @@ pub(in crate::external) struct Health {
 
 impl Health {
     pub(in crate::external) fn new(what: String, workers: usize) -> Self {
-        // One cause can kill all workers of a pool at the same time, which alone is no reason to refuse jobs.
+        // One cause can kill all workers of a pool at the same time. This alone is no reason to refuse jobs.
         let two_rounds = u32::try_from(workers.saturating_mul(2)).unwrap_or(u32::MAX);
         Self {
             what,
@@ -102,7 +102,7 @@ impl Health {
                 stderr: self.last.stderr.clone(),
             });
         }
-        // This start tests whether workers live again; other starts are refused until it has ended.
+        // This start tests whether workers survive again. Other starts are refused until it has ended.
         self.next_start = Some(now + START_PAUSE_MAX);
         Ok(None)
     }

@@ -78,8 +78,8 @@ fn lines_of(path: &Path) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Whether a process has ended. An orphan that no process waits for (in a container without an init)
-/// counts as gone.
+/// Whether a process has ended. An orphan that no process waits for (in a container without an init) counts
+/// as ended.
 fn is_gone(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.contains(") Z ") || test_kill_process(Pid::from_raw(pid.parse().unwrap()).unwrap()).is_err()

@@ -30,7 +30,8 @@ const STDERR_BYTES_MAX: usize = 2048;
 const STDERR_LINES_MAX: usize = 6;
 /// How many bytes of standard error are read at a time.
 const STDERR_CHUNK_BYTES: usize = 4096;
-/// How long a process that has closed its pipes may take to exit by itself, so that its exit status is known.
+/// How long a process that has closed its pipes may take to exit by itself. Only then its exit status is
+/// known.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 /// The interval of the checks whether the process has exited.
 const EXIT_POLL: Duration = Duration::from_millis(5);
@@ -50,19 +51,19 @@ pub(in crate::external) struct Death {
 
 /// Why a worker gave no answer.
 pub(super) enum Ended {
-    /// Its output or its input is closed.
+    /// The worker's output or input is closed.
     Died,
-    /// Its answer line exceeds [`LINE_BYTES_MAX`]; the value is the beginning of the line.
+    /// The answer line exceeds [`LINE_BYTES_MAX`]. The value is the beginning of the line.
     TooLong(Vec<u8>),
 }
 
 /// Why a worker did not start.
 pub(super) enum StartError {
-    /// It died; a later start may succeed.
+    /// The worker died. A later start may succeed.
     Died(Death),
-    /// It was not ready within the time limit of a start.
+    /// The worker was not ready within the time limit of a start.
     Slow(Death),
-    /// No worker can start; later starts would fail too.
+    /// No worker can start. Later starts would fail too.
     Never(String),
 }
 
@@ -131,7 +132,7 @@ impl Worker {
         let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(group), (Some(stdin), Some(stdout), Some(stderr))) = (group, pipes) else {
-            return Err(died("before its pipes were there".into()));
+            return Err(died("before its pipes were open".into()));
         };
         let stderr_tail = Tail::default();
         let drain = drain(stderr, Arc::clone(&stderr_tail));
@@ -153,7 +154,7 @@ impl Worker {
         }
     }
 
-    /// Gives the worker its slot, which it holds until its process is gone.
+    /// Gives the worker its slot, which it holds until its process has ended.
     pub(super) fn with_slot(mut self, slot: OwnedSemaphorePermit) -> Self {
         self.slot = Some(slot);
         self
@@ -233,7 +234,7 @@ impl Worker {
     fn kill(&self) {
         // A child that was waited for has no id, and the kernel may have reused the number of its group.
         if self.child.as_ref().is_some_and(|child| child.id().is_some()) {
-            // The only possible error is that no process is left.
+            // The only possible error is that the group has no process any more.
             let _ = kill_process_group(self.group, Signal::KILL);
         }
     }

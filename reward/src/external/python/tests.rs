@@ -13,7 +13,7 @@ use crate::external::test_server::{eventually, job};
 use crate::external::{ExternalConfig, RewardJob, RewardRunner};
 use crate::{ErrorClass, RewardError, Score};
 
-/// Reward functions that behave as the response says.
+/// Reward functions whose behaviour the response selects.
 const REWARDS: &str = r#"
 import asyncio, math, os, sys, time
 

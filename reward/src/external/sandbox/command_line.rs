@@ -1,8 +1,8 @@
 //! The command line and the environment of a run.
 //!
-//! The command line is a chain of commands that Linux hosts have: `setsid` detaches the terminal, `bwrap` or
-//! `unshare` makes the namespaces, `setpriv` gives up privileges, `prlimit` sets limits, and the last one is
-//! the interpreter. Each command is replaced by the next one, or only waits for it.
+//! The command line is a chain of commands that Linux hosts have. `setsid` detaches the terminal, `bwrap` or
+//! `unshare` makes the namespaces, `setpriv` gives up privileges, and `prlimit` sets limits. The last command
+//! is the interpreter. Each command is replaced by the next one, or only waits for it.
 //!
 //! In namespaces a candidate sees the system's directories, its interpreter, its program and the paths that
 //! the recipe names, all read-only. It also sees a private `/proc` and a few devices. It may write to
@@ -21,8 +21,7 @@ use super::{Level, Limits, TOOLS_PATH};
 pub(super) const MARK: &str = "ROLLDOCK_CANDIDATE";
 /// Removes all capabilities of `root` from the processes that follow.
 const NO_RIGHTS: &str = "--inh-caps=-all --bounding-set=-all";
-/// Forbids further user namespaces: in a user namespace of its own a candidate could mount memory without a
-/// limit.
+/// Forbids further user namespaces: a candidate could mount memory without a limit in its own user namespace.
 const LOCK: &str = "echo 0 >/proc/sys/user/max_user_namespaces && exec \"$@\"";
 /// The script that builds a root directory.
 const NAMESPACES: &str = include_str!("namespaces.sh");
@@ -203,7 +202,7 @@ impl Cage {
 
     fn prlimit(&self, processes: usize) -> Vec<OsString> {
         let Limits { time, memory_bytes, file_bytes, .. } = self.limits;
-        // A little more than the wall-clock limit, which should take effect first.
+        // This limit is slightly above the wall-clock limit, which should take effect first.
         let processor_s = time.as_secs().saturating_add(2);
         Words::of(&[&format!(
             "prlimit --core=0 --as={memory_bytes} --fsize={file_bytes} --nproc={processes} \

@@ -1,10 +1,10 @@
 //! Finds and kills the processes that a candidate has left running outside of its process group.
 //!
 //! The end of a process namespace kills all of its processes. If a candidate has a user of its own, this
-//! module recognises its processes by their user, in a namespace as a second check. If it has neither, they
-//! are recognised by a mark in their environment or by their directory. The module first stops all of these
-//! processes, and kills them when no new ones appear: a fork bomb would start processes faster than they
-//! could be killed one by one.
+//! module recognises its processes by their user, in a namespace as a second check. If a candidate has
+//! neither, its processes are recognised by a mark in their environment or by their directory. The module
+//! first stops all of these processes, and kills them when no new ones appear. A fork bomb would start
+//! processes faster than they could be killed one by one.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -51,7 +51,8 @@ impl Mark {
     }
 }
 
-/// Kills all processes with `mark`; false when some are left. Cancel-safe, but then some may be left.
+/// Kills all processes with `mark`. Returns false if some are left. Cancel-safe, but a cancelled call may
+/// leave processes.
 pub(super) async fn kill(mark: &Mark, tracker: &TaskTracker) -> bool {
     let mut stopped: HashSet<Pid> = HashSet::new();
     for _ in 0..ROUNDS_MAX {
@@ -108,7 +109,7 @@ fn process(id: Pid) -> Option<Process> {
     })
 }
 
-/// Signals a process if it still carries the mark. The descriptor prevents that the signal reaches a later
+/// Signals a process if it still carries the mark. The descriptor prevents the signal from reaching a later
 /// process with the same id.
 #[cfg(target_os = "linux")]
 fn send(id: Pid, signal: Signal, mark: &Mark) {

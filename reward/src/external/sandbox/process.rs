@@ -44,13 +44,13 @@ const SIGNAL_MAX: i32 = 64;
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::external) enum How {
-    /// It exited with this status.
+    /// The process exited with this status.
     Exited(i32),
-    /// Another process or the kernel ended it with this signal.
+    /// Another process or the kernel ended the process with this signal.
     Signalled(i32),
-    /// It was killed at its deadline.
+    /// The process was killed at its deadline.
     TimedOut,
-    /// It was killed because it wrote more than its limit.
+    /// The process was killed because it wrote more than its limit.
     TooMuchOutput,
 }
 
@@ -59,9 +59,9 @@ pub(in crate::external) enum How {
 pub(in crate::external) struct Ended {
     /// How the run ended.
     pub(in crate::external) how: How,
-    /// Its standard output, as far as it was read.
+    /// The standard output, as far as it was read.
     pub(in crate::external) stdout: Vec<u8>,
-    /// The end of its standard error.
+    /// The end of the standard error.
     pub(in crate::external) stderr: String,
 }
 

@@ -1,6 +1,6 @@
 //! Unused user ids, one for each candidate that a privileged process runs.
 //!
-//! If a candidate has its own user, its limit of processes counts only its own processes, it cannot access
+//! If a candidate has its own user, its limit of processes counts only its own processes. It cannot access
 //! the files of this process's user, and all of its processes can be recognised on the host.
 
 use std::collections::HashSet;
@@ -21,8 +21,8 @@ struct Range {
     count: u32,
 }
 
-/// Gives out user ids. An id is used once at a time, and is not reused soon, because the kernel may still
-/// count zombies of the candidate that had it before.
+/// Gives out user ids. An id belongs to one candidate at a time. It is not reused soon, because the kernel
+/// may still count zombies of its previous candidate.
 #[derive(Debug, Clone)]
 pub(super) struct Users(Arc<Mutex<State>>);
 

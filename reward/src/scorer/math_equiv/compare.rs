@@ -1,8 +1,8 @@
 //! Decides whether two parsed answers are equal.
 //!
 //! # Invariants
-//! - Two parts of the answers are compared at most once, so nested sets cost the product of their sizes and
-//!   not a power of it. All comparisons together have a budget, [`MEETINGS_MAX`].
+//! - Each pair of parts of the answers is compared at most once, so the cost of nested sets is the product of
+//!   their sizes, not a power of it. All comparisons together have a budget, [`MEETINGS_MAX`].
 
 use std::cell::Cell;
 
@@ -188,7 +188,7 @@ impl Comparison {
         Verdict::equal(Reason::SameSet)
     }
 
-    /// Whether each of the two contains all elements of the other. No pair is compared twice.
+    /// Whether each list contains all elements of the other list. No pair is compared twice.
     fn contained(&self, left: &[Shape], right: &[Shape]) -> Verdict {
         let pairs = left.len() * right.len();
         if pairs > self.meetings_left.get() {
@@ -277,7 +277,7 @@ impl Comparison {
         Verdict::equal(Reason::SameNumericValue)
     }
 
-    /// Whether one is a constant times the other. With `is_positive`, the constant must be positive.
+    /// Whether one value is a constant times the other. With `is_positive`, the constant must be positive.
     fn is_multiple(&self, left: NodeId, right: NodeId, is_positive: bool) -> bool {
         if !self.pay(self.points) {
             return false;

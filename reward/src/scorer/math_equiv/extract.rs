@@ -93,8 +93,8 @@ fn last_marker(response: &str) -> Option<usize> {
     is_found.then_some(last)
 }
 
-/// The last formula between dollar signs; `None` for an odd number of dollar signs, because some of them are
-/// then money.
+/// The last formula between dollar signs; `None` for an odd number of dollar signs, because at least one of
+/// them is then a currency sign.
 fn last_formula(response: &str) -> Option<&str> {
     let mut fences: Vec<(usize, usize)> = Vec::new();
     for at in memchr::memchr_iter(b'$', response.as_bytes()) {

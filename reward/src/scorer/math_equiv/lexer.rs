@@ -20,8 +20,8 @@ pub(super) const SET_CLOSE: char = '⦄';
 /// Ends a row of a matrix.
 pub(super) const ROW: char = '\n';
 
-/// A number as it is written. Its last `repeat` digits repeat for ever, and the `fraction` digits before
-/// those stand behind the decimal point.
+/// A number as it is written. Its last `repeat` digits repeat forever. The `fraction` digits before them are
+/// behind the decimal point.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Numeral {
     pub(super) digits: String,

@@ -13,7 +13,7 @@
 //! | units | `5\text{ cm}`, `5 cm`, `5`; `\$5`, `5 dollars`, `5`; `60 mph`, `60`; `30^\circ` and `30`; convertible units are converted exactly: `100 cm` and `1\text{ m}`, `50` cents and `\$0.50` | known units with different values: `5 cm` and `5\text{ m}`; without `\text{}` or a slash, a single letter is a variable: `5 m` |
 //! | counted things | unknown words after a number are ignored: `5 apples`, `5` | a word that is a number: `5 million` and `5` |
 //! | constants | `\pi`, `e`, `i`; `\sqrt{8}` and `2\sqrt2`; `\sqrt[3]{-8}` and `-2`; `\log` is `\ln`, `\lg` has base 10, `\log_2` has base 2 | `\pi` and `3.14` |
-//! | expressions | the values are compared at every sample point where both are real; if there are too few such points, the points where they are complex count too; variables are real, of both signs: `(x+1)^2` and `x^2+2x+1`, `\sin^2 x` and `1-\cos^2 x` | `x` and `X`; `x+1` and `x-1`; `\sqrt{x^2}` and `x` |
+//! | expressions | the values are compared at every sample point where both are real; if there are too few such points, the points where they are complex count too; variables are real and take both signs: `(x+1)^2` and `x^2+2x+1`, `\sin^2 x` and `1-\cos^2 x` | `x` and `X`; `x+1` and `x-1`; `\sqrt{x^2}` and `x` |
 //! | `\pm` | `1\pm\sqrt2` and `1+\sqrt2, 1-\sqrt2` | |
 //! | lists | in any order, with each element equally often: `1, 2, 3`, `3, 2 and 1`; a list can also equal a set: `\{1,2,3\}` | `1, 2` and `1, 2, 2` |
 //! | sets | in any order, with any repetitions: `\{1,2\}`, `{2,1}`, `\{1,1,2\}`; `\emptyset` and `\{\}` | `\{1,2\}` and `\{1,2,3\}`; `\{5\}` and `5` |
@@ -26,8 +26,8 @@
 //! | bases | the same digits and base: `101_2`, `101_{\text{two}}`, `0101_{2}` | `101_2` and `5` or `101` |
 //! | words | case and spaces are ignored: `\text{East}`, `east`; `(A)`, `A`, `\text{(A)}` | `yes` and `no` |
 //!
-//! Some spellings have two meanings, and the usual one is tried first: `1,234` is first a number, then a
-//! list; `2e3` is first two thousand, then a product; `ab` is first a word, then a product. Only one of the
+//! Some spellings have two meanings, and the usual meaning is tried first. `1,234` is first a number, then a
+//! list. `2e3` is first two thousand, then a product. `ab` is first a word, then a product. Only one of the
 //! two answers may take its second meaning, unless both are words like `ab`. Without multiplication signs,
 //! `1/2x` is half of x. In the argument of a trigonometric function, degrees are an angle; elsewhere they are
 //! a unit.
@@ -37,7 +37,7 @@
 //! - Time is linear in the length of the texts. Answers longer than [`ANSWER_BYTES_MAX`] are compared as
 //!   text. For shorter answers, constants bound the depth, the nodes and the digits of an answer, the size of
 //!   exact values and the work on them, and the comparisons of elements. Beyond a bound, answers are compared
-//!   as text or numerically. So `9^{9^{9^9}}` is never computed.
+//!   as text or numerically. For example, `9^{9^{9^9}}` is never computed.
 //!
 //! # Deliberately absent
 //! The scorer does not solve or simplify, merge intervals, compare a rounded value with an exact one, or read
@@ -70,37 +70,37 @@ pub const ANSWER_BYTES_MAX: usize = 2048;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// Both have the same text, apart from spacing and style.
+    /// Both answers have the same text, apart from spacing and style.
     SameText,
-    /// Both are the same rational number.
+    /// Both answers are the same rational number.
     SameExactValue,
-    /// Both have the same value at every sample point, up to rounding.
+    /// Both answers have the same value at every sample point, up to rounding.
     SameNumericValue,
-    /// Both have the same elements.
+    /// Both answers have the same elements.
     SameSet,
-    /// Both have the same elements in the same order, as a tuple or an interval.
+    /// Both answers have the same elements in the same order, as a tuple or an interval.
     SameTuple,
-    /// Both have the same cells.
+    /// Both answers have the same cells.
     SameMatrix,
-    /// Both are equations or inequalities that hold for the same values.
+    /// Both answers are equations or inequalities that hold for the same values.
     SameRelation,
-    /// Their words differ.
+    /// The words of the answers differ.
     DifferentText,
-    /// Their values differ.
+    /// The values of the answers differ.
     DifferentValue,
-    /// Their numbers of elements differ.
+    /// The answers have different numbers of elements.
     DifferentSize,
-    /// Their units differ, even if their values are equal.
+    /// The units of the answers differ, even if their values are equal.
     DifferentUnit,
-    /// They are intervals or pairs with different brackets.
+    /// The answers are intervals or pairs with different brackets.
     DifferentBrackets,
-    /// Their variables differ, even if their values are equal.
+    /// The variables of the answers differ, even if their values are equal.
     DifferentName,
-    /// Their kinds differ: a value and a set, words and an interval, and so on.
+    /// The kinds of the answers differ: a value and a set, words and an interval, and so on.
     DifferentKind,
-    /// Both were parsed but could not be compared within the bounds, and their texts differ.
+    /// Both answers were parsed but could not be compared within the bounds, and their texts differ.
     UndecidedComparedAsText,
-    /// At least one could not be parsed, so their texts were compared.
+    /// At least one answer could not be parsed, so the texts were compared.
     UnparsedComparedAsText,
     /// The response has no answer.
     NoAnswer,
@@ -207,9 +207,9 @@ pub fn equivalent(prediction: &str, truth: &str) -> Verdict {
 pub struct MathEquiv;
 
 impl MathEquiv {
-    /// The answer in a response: the content of its last `\boxed{..}`, else the text after its last
-    /// "Answer:", "answer is" or "####", else its last formula in `$..$`, else the last number on its last
-    /// line with text.
+    /// The answer in a response. It is the first of these that exists: the content of the last `\boxed{..}`;
+    /// the text after the last "Answer:", "answer is" or "####"; the last formula in `$..$`; the last number
+    /// on the last line with text.
     pub fn extract(response: &str) -> Option<&str> {
         extract::extract(response)
     }

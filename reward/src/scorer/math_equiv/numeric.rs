@@ -25,7 +25,8 @@ const BINOMIAL_STEPS_MAX: u32 = 64;
 /// Bound of the rounding of one operation, relative to its result.
 const ROUNDING: f64 = 4.0 * f64::EPSILON;
 
-/// A value, and how far rounding may have moved it. A value that is not finite means that there is none.
+/// A value, and a bound of its rounding error. A value that is not finite means that the expression has no
+/// value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Approx {
     pub(super) value: Complex64,
@@ -51,7 +52,7 @@ impl Approx {
         Self::new(Complex64::new(value, 0.0), 0.0)
     }
 
-    /// Whether there is a value.
+    /// Whether the expression has a value.
     pub(super) fn is_valid(&self) -> bool {
         self.value.is_finite()
     }

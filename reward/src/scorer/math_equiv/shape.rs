@@ -13,7 +13,7 @@ use super::words::{self, Meaning};
 /// Maximum depth of nested answers.
 const DEPTH_MAX: usize = 12;
 
-/// Maximum number of times that the content of an answer that is one `\text{}` is read instead.
+/// Maximum number of nested `\text{}` around an answer that are replaced by their content.
 const TEXT_DEPTH_MAX: usize = 3;
 
 /// An answer with its expressions.
@@ -118,7 +118,7 @@ impl Reader {
         ranges.into_iter().map(|range| self.shape(range, depth + 1)).collect()
     }
 
-    /// Reads a list, or a union of ranges if "or" joins them. Empty items are skipped; they stand between
+    /// Reads a list, or a union of ranges if "or" joins them. Empty items are skipped: they are between two
     /// separators that belong together, as in `1, 2, and 3`.
     fn list(&mut self, items: Vec<Range<usize>>, depth: usize) -> Result<Shape, Unparsed> {
         let separators = items[..items.len() - 1].iter().filter_map(|item| self.kind(item.end));

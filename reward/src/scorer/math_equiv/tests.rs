@@ -4,7 +4,7 @@ mod properties;
 
 use super::{Reason, equivalent};
 
-/// Compares every pair in both orders, and lists all wrong verdicts at once.
+/// Compares every pair in both orders, and lists all wrong verdicts.
 fn each_pair(is_equal: bool, pairs: &[(&str, &str)]) {
     let mut wrong = Vec::new();
     for (a, b) in pairs {

@@ -128,7 +128,7 @@ pub(super) struct Scalar {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Shape {
     Scalar(Scalar),
-    /// A tuple, a vector or an interval; the spelling does not tell which.
+    /// A tuple, a vector or an interval. The spelling does not distinguish them.
     Bracketed {
         open: char,
         close: char,

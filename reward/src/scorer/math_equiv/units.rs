@@ -20,7 +20,7 @@ enum Base {
     Meter,
     Gram,
     Second,
-    /// A month. A year has twelve; neither has a fixed number of days.
+    /// A month. A year is twelve months. Neither has a fixed number of days.
     Month,
     Dollar,
     Sterling,

@@ -1,4 +1,4 @@
-//! Tests that any text gets a sound score, always the same one, in linear time.
+//! Tests that any text gets a sound and deterministic score in linear time.
 
 use super::*;
 

@@ -17,7 +17,7 @@ fn capture(folder: &Path, name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(folder.join(name)).unwrap()).unwrap()
 }
 
-/// Finds the places at which two documents differ in keys or types. A null matches everything, because the
+/// Finds the paths at which two documents differ in keys or types. A null matches everything, because the
 /// real server leaves many values empty.
 fn shape_differences(ours: &Value, theirs: &Value, at: &str, found: &mut Vec<String>) {
     match (ours, theirs) {

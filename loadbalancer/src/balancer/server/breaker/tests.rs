@@ -1,27 +1,27 @@
 //! The breaker against a model of it, over random sequences of events.
 //!
-//! The model has flags and a list of answers where the breaker has states, and applies one rule after the
+//! The breaker has states. The model has flags and a list of answers instead, and applies one rule after the
 //! other.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What a server has been through, as flat facts.
+/// The history of a server, as flat facts.
 #[derive(Debug)]
 struct Model {
     is_dead: bool,
     is_suspect: bool,
     reason: Option<String>,
-    /// Answers since the last change of its health; true is a fault.
+    /// Answers since the last change of the server's health; true is a fault.
     answers: Vec<bool>,
     relapses: u32,
     cools_until: Option<Instant>,
     retry_after_until: Option<Instant>,
-    /// Permit, begin and end.
+    /// The trial's permit, begin and end.
     trial: Option<(u64, Instant, Instant)>,
     permits_before: u64,
-    /// Each answer of backpressure: what the penalty was then, and when.
+    /// The penalty after the last answer of backpressure, and the time of that answer.
     penalty: Option<(f64, Instant)>,
 }
 
@@ -169,7 +169,7 @@ impl Model {
 enum Event {
     /// Ask for a permit.
     Grant,
-    /// End a request: which one, and how.
+    /// End the request with this index and this outcome.
     End(usize, Outcome),
     Wait(u64),
     Settle,

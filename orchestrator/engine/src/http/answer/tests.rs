@@ -40,7 +40,7 @@ fn u32s(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
-/// Reads the answer by way of a JSON tree.
+/// Reads the answer with a JSON tree.
 fn samples_by_tree(body: &Value) -> Vec<SampleOutput> {
     let choices = body["choices"].as_array().unwrap();
     let sample = |choice: &Value| {
@@ -68,7 +68,7 @@ fn samples_by_tree(body: &Value) -> Vec<SampleOutput> {
     choices.iter().map(sample).collect()
 }
 
-/// The prompt that a recorded answer belongs to: its echo, or what was asked.
+/// The prompt of a recorded answer: its echo, or the prompt of the request.
 fn prompt_of(recorded: &Value, body: &Value) -> Vec<u32> {
     let echo = body.get("prompt_token_ids").or(body.pointer("/choices/0/prompt_token_ids"));
     let asked = recorded.pointer("/request/body/token_ids");
@@ -77,7 +77,7 @@ fn prompt_of(recorded: &Value, body: &Value) -> Vec<u32> {
 
 #[test]
 fn recorded_answers_are_read_as_a_tree_reads_them() {
-    // An abort was sent for the last two, but it came after their end.
+    // An abort was sent for the last two answers, but it arrived after their end.
     let whole = [
         ("completions_tokens_n4.json", 4),
         ("completions_stop_token_id.json", 1),
@@ -106,7 +106,7 @@ fn recorded_answers_are_read_as_a_tree_reads_them() {
 #[test]
 fn recorded_weight_versions_are_kept() {
     let Some(mut body) = capture("generate_keep_weight_versions.json") else { return };
-    // It was recorded without log-probabilities.
+    // This answer was recorded without log-probabilities.
     body["choices"][0]["logprobs"] = json!({"token_logprobs": vec![-1.0; 700]});
     let CheckedAnswer::Samples(samples) = read(&body, &tokens(&[], 1, 700)).unwrap() else {
         panic!("not samples")
@@ -153,7 +153,7 @@ fn recorded_answers_without_logprobs_or_ids_are_failed_samples() {
     assert_eq!(texts, CheckedAnswer::Texts(vec![("£翥.region.Selection".to_owned(), FinishReason::Length)]));
 }
 
-/// A generate answer of one sample with two tokens, to be spoiled.
+/// An answer of the generate endpoint with one sample of two tokens. Tests corrupt it.
 fn generated() -> Value {
     json!({
         "request_id": "generate-tokens-x", "usage": {"prompt_tokens": 2}, "prompt_token_ids": [5, 6],
@@ -196,7 +196,7 @@ fn poison_in_every_form_is_named_with_its_token() {
     ] {
         assert!(matches!(spoiled(pointer, value), Err(AnswerError::Poisoned { token: 1, .. })), "{pointer}");
     }
-    // The rank comes after the logprob here, so the token counts as read.
+    // The rank follows the logprob here, so the token counts as read.
     assert!(matches!(
         spoiled("/choices/0/logprobs/content/0/rank", json!(null)),
         Err(AnswerError::Poisoned { .. })
@@ -281,7 +281,8 @@ fn members_of_another_type_are_named() {
     }
 }
 
-/// Samples and the two bodies that carry them, with members in any order and unread ones among them.
+/// Samples, and the bodies that encode them in the two dialects. Members are in any order, with unknown
+/// members among them.
 #[derive(Debug, Clone)]
 struct Scenario {
     samples: Vec<SampleOutput>,
@@ -339,7 +340,7 @@ fn choice_members(index: usize, sample: &SampleOutput, generate: bool, noise: &s
         ("finish_reason", json!(sample.finish_reason.as_str()).to_string()),
         ("weight_versions", json!(spans).to_string()),
         ("text", json!(noise).to_string()),
-        // Because of its prefix this is no name of the protocol, whatever the noise is.
+        // Because of its prefix this is never a name of the protocol.
         (&format!("_{noise}"), json!({"token_ids": [1, 2], "x": noise}).to_string()),
     ]
     .map(|(name, value)| (name.to_owned(), value))

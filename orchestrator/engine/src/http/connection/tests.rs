@@ -3,8 +3,8 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-/// What the client makes of bytes that arrive in pieces: status, body, and whether the connection can be used
-/// again.
+/// What the client reads from bytes that arrive in pieces: the status, the body, and whether the connection
+/// can be used again.
 async fn read(bytes: &[u8], piece_bytes: usize) -> io::Result<(u16, Vec<u8>, bool)> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     let uri: Uri = format!("http://{}/x", listener.local_addr()?).parse().unwrap();
@@ -13,7 +13,7 @@ async fn read(bytes: &[u8], piece_bytes: usize) -> io::Result<(u16, Vec<u8>, boo
     let (connection, mut peer) = (connection?, accepted?.0);
     let writing = async {
         for piece in bytes.chunks(piece_bytes) {
-            // A client that has seen enough may be gone.
+            // The client may have disconnected after an error.
             let _ = peer.write_all(piece).await;
             tokio::task::yield_now().await;
         }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The data of each whole event, and that of an event that is not whole.
+/// The data of each complete event, and of an incomplete event at the end.
 #[derive(Debug, Default, PartialEq)]
 struct Events {
     whole: Vec<String>,

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What the standard library makes of a number that obeys JSON's grammar.
+/// The standard library's value of a number that obeys JSON's grammar.
 fn standard(text: &str) -> f32 {
     text.parse().unwrap()
 }
@@ -20,7 +20,7 @@ fn hard_cases_round_as_the_standard_library_rounds() {
         "16777217.0",
         "16777219",
         "33554433",
-        // Exactly in the middle between two f32, a little above, a little below.
+        // Exactly in the middle between two `f32`, slightly above it, and slightly below it.
         "1.00000005960464477539",
         "1.000000059604644775",
         "1.0000000596046448",
@@ -73,7 +73,7 @@ proptest! {
     fn every_f32_survives_being_written_as_a_double(bits: u32) {
         let value = f32::from_bits(bits);
         prop_assume!(value.is_finite());
-        // What Python writes: the shortest digits of the value as a double.
+        // The text that Python writes: the shortest digits of the value as a double.
         let text = format!("{:?}", f64::from(value));
         prop_assert_eq!(parse_f32(text.as_bytes()).unwrap().to_bits(), value.to_bits(), "{}", text);
     }

@@ -3,7 +3,7 @@ use serde_json::Value;
 
 use super::*;
 
-/// Writes down what it is called with; skips names that begin with `skip`.
+/// Records its calls. Skips names that begin with `skip`.
 #[derive(Debug, Default, PartialEq)]
 struct Recorder {
     calls: Vec<String>,
@@ -169,7 +169,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// The calls that a tree stands for.
+/// The calls that a scan of this tree should make.
 fn calls_of(value: &Value, calls: &mut Vec<String>) {
     // Strings arrive still escaped, and serde_json writes them as the document has them.
     let raw = |text: &Value| {

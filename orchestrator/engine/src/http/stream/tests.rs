@@ -27,8 +27,8 @@ fn read(
     (fed.and_then(|()| reader.finish()), progress)
 }
 
-/// The tokens `range` of a sample as an engine's choice; the choice with the last tokens has the sample's
-/// end.
+/// The tokens `range` of a sample as an engine's choice. The choice with the last tokens has the sample's
+/// finish reason.
 fn choice(index: usize, sample: &SampleOutput, range: std::ops::Range<usize>, generate: bool) -> Value {
     let is_first = range.start == 0;
     let is_last = range.end == sample.response_ids.len();
@@ -54,7 +54,7 @@ fn choices(choices: &[Value]) -> String {
     event(&json!({"id": "x", "usage": null, "choices": choices}))
 }
 
-/// Samples, the same answer in one piece, and the events that carry it.
+/// Samples, their answer in one piece, and the events of the same answer.
 #[derive(Debug, Clone)]
 struct Scenario {
     samples: Vec<SampleOutput>,
@@ -162,7 +162,7 @@ proptest! {
         let text = std::str::from_utf8(&bytes[..cut]).unwrap();
         let whole_events = text.rfind("\n\n").map_or(0, |end| end + 2);
         if let Ok(CheckedAnswer::Samples(samples)) = found {
-            // Only what comes after the last end is missing.
+            // Only the bytes after the end of the last sample are missing.
             prop_assert_eq!(samples, scenario.samples);
         } else {
             prop_assert!(matches!(found, Err(AnswerError::Cut { .. })), "{:?}", found);
@@ -271,7 +271,7 @@ fn an_abort_hands_over_what_there_is_with_its_spans() {
     assert_eq!(parts[0].response_ids, [0, 1, 2]);
     assert_eq!(parts[0].version_spans, [VersionSpan { version: "v".into(), start: 0, end: 3 }]);
     assert_eq!(parts[0].finish_reason, None);
-    // Its sibling had ended by itself.
+    // The other sample had ended by itself.
     assert_eq!((parts[1].response_ids.len(), parts[1].finish_reason), (2, Some(FinishReason::Length)));
 }
 
@@ -292,7 +292,7 @@ fn tokens_that_were_taken_early_are_not_missing_from_an_answer() {
     assert_eq!(ended.finish(), Err(AnswerError::Taken));
 }
 
-/// Recorded streams give what a reader by way of a JSON tree finds in their events.
+/// Recorded streams give the same result as a reader that builds a JSON tree of each event.
 #[test]
 fn recorded_streams_are_read_as_a_tree_reads_them() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/vllm/captures");

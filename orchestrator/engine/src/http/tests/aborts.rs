@@ -31,7 +31,7 @@ async fn cancelled_requests_are_aborted_together_again_and_again_then_never_more
     {
         assert!(kept.render().contains(counted), "{}", kept.render());
     }
-    // Neither endpoint is there: nothing is tried after that.
+    // Neither endpoint exists, so no further abort is sent.
     server.push(status(403, ""));
     server.push(status(404, ""));
     engine.cancelled("s", &"r-3".into());

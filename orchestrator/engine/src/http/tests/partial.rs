@@ -42,7 +42,7 @@ async fn a_stream_is_asked_for_and_followed_whatever_becomes_of_it() {
         assert_eq!((&sent["stream"], &sent["cache_salt"]), (&json!(true), &json!("v\"7")));
 
         // The connection dies, or a proxy ends the stream, or the engine reports a failure. In each case the
-        // tokens that came before are kept.
+        // earlier tokens are kept.
         let error = json!({"error": {"message": "dead", "code": 500}});
         let cut = streamed(&[piece(7, -0.5, None)]);
         let ended = [&cut[..], end].concat();

@@ -1,4 +1,4 @@
-//! Each kind of failure becomes an error of its own.
+//! Each kind of failure becomes a different error.
 
 use std::path::PathBuf;
 

@@ -22,9 +22,9 @@ struct World {
 struct Life {
     world: World,
     state: LedgerState,
-    /// Where the frame of each dispatch ends.
+    /// The offset at which the frame of each dispatch ends.
     ends_at: BTreeMap<DispatchId, usize>,
-    /// Accepted dispatches that are not put yet, with the step for which they count.
+    /// Accepted dispatches whose rows are not put yet, with the step for which they count.
     due: Vec<(DispatchRecord, u64)>,
     /// The log must survive up to this length, because the queue has forgotten records that were settled in
     /// it.

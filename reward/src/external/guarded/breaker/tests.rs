@@ -21,7 +21,7 @@ fn state(breaker: &Breaker) -> RewardState {
     breaker.health().borrow().state.clone()
 }
 
-/// Fails as many times as it takes to be suspected, and returns the number of the suspicion.
+/// Reports failures until the reward is suspected, and returns the number of the suspicion.
 fn suspected(breaker: &Breaker) -> u64 {
     let mut of_job = Failures::default();
     (0..CONFIG.failures_max).find_map(|_| breaker.failed(&mut of_job)).unwrap()
@@ -207,10 +207,10 @@ impl Chance {
     }
 }
 
-/// Where a job of a random sequence is.
+/// The state of a job in a random sequence.
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
-    /// It waits until the reward is neither suspected nor out.
+    /// The job waits until the reward is neither suspected nor out.
     Gate,
     Asked,
     Ended,
@@ -218,17 +218,17 @@ enum Place {
 
 struct Job {
     failures: Failures,
-    /// How many of eight attempts fail.
+    /// Number of failures in eight attempts.
     failing: u32,
     attempts: u32,
-    /// The attempts until the next question whether the job is at fault.
+    /// Number of attempts until the next check whether the job is at fault.
     left: u32,
     was_refused: bool,
     place: Place,
 }
 
-/// Jobs that fail always, sometimes or never, in any order of events. Probes fail at times, so any suspicion may
-/// become an outage; each one ends with an answer.
+/// Jobs that fail always, sometimes or never, in any order of events. Some probes fail, so any suspicion may
+/// become an outage. Each outage ends with an answer.
 struct Sequence {
     chance: Chance,
     breaker: Breaker,
@@ -236,7 +236,7 @@ struct Sequence {
     attempts_max: u32,
     jobs: Vec<Job>,
     suspicion: Option<u64>,
-    /// How many of eight probes fail.
+    /// Number of failures in eight probes.
     probes_failing: u32,
     /// Whether the first probe of each suspicion fails.
     is_always_out: bool,
@@ -258,8 +258,9 @@ impl Sequence {
         Self {
             breaker: Breaker::new(BreakerConfig { failures_max, ..CONFIG }),
             retries,
-            // Between two excuses: failures until the reward is suspected, one that was on its way then, the
-            // rest of a round of attempts, and one in the outage.
+            // Between two excuses there are the failures until the reward is suspected, one failure of an
+            // attempt that was already running, the rest of a round of attempts, and one failure in the
+            // outage.
             attempts_max: (EXCUSES_MAX + 1) * (failures_max + retries + 4),
             jobs,
             suspicion: None,

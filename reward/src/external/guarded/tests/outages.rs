@@ -52,8 +52,8 @@ async fn no_job_fails_in_an_outage_and_only_probes_are_sent() {
         assert!(scores.iter().all(|score| *score == Ok(1.0)), "{scores:?}");
         let took = began.elapsed().as_secs();
         assert!((1_000..1_065).contains(&took), "the last back-off is at most a minute, not {took} s");
-        // 8 jobs are with the runner when the outage begins, and each of them may have failed twice. Probes
-        // follow after 1, 2, 4 .. 32 and then every 60 seconds.
+        // Eight jobs are with the runner when the outage begins, and each of them may have failed twice.
+        // Probes follow after pauses of 1, 2, 4 .. 32 seconds, and then every 60 seconds.
         let failed = told.calls() - 1_000;
         assert!((20..60).contains(&failed), "{failed} calls failed");
         let health = runner.health().unwrap().borrow().clone();
@@ -126,7 +126,7 @@ async fn failures_of_samples_never_pause() {
     }
 }
 
-/// Some samples make the reward die or hang: they fail, whether the reward is asked about others or not.
+/// Some samples make the reward die or hang. They fail, with or without other jobs.
 #[tokio::test(start_paused = true)]
 async fn samples_that_no_attempt_survives_fail_without_an_outage() {
     struct Poisoned;

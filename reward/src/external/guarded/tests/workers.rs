@@ -1,5 +1,5 @@
-//! Jobs that kill the worker that asks about them, on a paused clock. The workers are scripted; their pool has the
-//! pauses and refusals of a real one.
+//! Jobs that kill their workers, on a paused clock. The workers are scripted. Their pool has the pauses and
+//! refusals of a real pool.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,18 @@ use crate::external::{RewardHealth, answers};
 
 /// The virtual time of an answer or a death.
 const TAKES: Duration = Duration::from_millis(10);
-/// Maximum number of workers that get the same attempt.
+/// Maximum number of workers for one attempt.
 const WORKERS_PER_ATTEMPT: usize = 2;
 /// The virtual time that no set of jobs may exceed.
 const LIMIT: Duration = Duration::from_secs(3600);
 
-/// A pool whose workers die of responses that begin with "bad", and of all while the function cannot work.
+/// A pool whose workers die of responses that begin with "bad". While the function cannot work, they die of
+/// every response.
 struct Workers {
     began: Instant,
     slots: Semaphore,
     health: Mutex<Health>,
-    /// The seconds from and until which every worker dies.
+    /// Periods in which every worker dies: their first and last seconds.
     away: Vec<(u64, u64)>,
     /// The deaths by response.
     deaths: Mutex<BTreeMap<String, usize>>,
@@ -64,7 +65,7 @@ impl Workers {
         Err(died())
     }
 
-    /// The number of workers that died of the same response, at most.
+    /// The largest number of workers that died of the same response.
     fn deaths_max(&self) -> usize {
         self.deaths.lock().values().copied().max().unwrap_or_default()
     }
@@ -110,7 +111,7 @@ async fn graded(
     (results, health)
 }
 
-/// Checks that good responses are scored, and that bad ones fail by what they did.
+/// Checks that good responses are scored, and that bad ones fail because their workers died.
 fn check(responses: &[(Duration, String)], results: &[Result<f64, RewardError>], of_what: &str) {
     for ((_, response), result) in responses.iter().zip(results) {
         let is_right = match response.starts_with("bad") {
@@ -121,8 +122,9 @@ fn check(responses: &[(Duration, String)], results: &[Result<f64, RewardError>],
     }
 }
 
-/// The most workers that a job kills: an attempt kills two. Without an outage, a job fails until the reward is
-/// suspected, once on the way, and once more for each attempt of a round.
+/// The maximum number of workers that a job kills. Each attempt kills two. Without an outage, a job fails
+/// until the reward is suspected, and then at most once for each attempt that is already running or left in
+/// its round.
 fn deaths_bound(retries: u32) -> usize {
     WORKERS_PER_ATTEMPT * (8 + 4 + retries as usize)
 }

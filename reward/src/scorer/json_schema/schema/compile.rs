@@ -17,7 +17,7 @@ pub(super) fn compile(whole: &Value) -> Result<Schema, RewardError> {
     let mut compiler =
         Compiler { whole, parts: Vec::new(), places: BTreeMap::new(), left: VecDeque::new(), patterns: 0 };
     compiler.reference("#")?;
-    // The target of a reference is compiled later and not at once, because references can form cycles.
+    // The target of a reference is compiled later, because references can form cycles.
     while let Some((id, value)) = compiler.left.pop_front() {
         compiler.fill(id, value, 0)?;
     }

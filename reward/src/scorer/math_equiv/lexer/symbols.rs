@@ -33,7 +33,7 @@ pub(super) fn is_style(name: &str) -> bool {
     )
 }
 
-/// The symbol that a command stands for.
+/// The symbol of a command.
 pub(super) fn symbol_of(name: &str) -> Option<char> {
     Some(match name {
         "cdot" | "times" | "ast" => '*',

@@ -25,7 +25,7 @@ const BASES: &[(&str, u32)] = &[
     ("sixteen", 16),
 ];
 
-/// The currency that a sign stands for.
+/// The currency of a currency sign.
 fn currency(symbol: char) -> Option<&'static str> {
     match symbol {
         '$' => Some("dollar"),

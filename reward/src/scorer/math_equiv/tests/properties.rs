@@ -155,8 +155,8 @@ fn hostile_answers_are_bounded() {
                 (equivalent(&text, &other).is_equal, started())
             };
             // The limit is twenty times the time of a debug build on a busy machine; quadratic time takes far
-            // more. Other processes may hold the processor for seconds, so one quick comparison of several is
-            // enough.
+            // more. Other processes may hold the processor for seconds, so it is enough if one of several
+            // comparisons is quick.
             let is_quick = |took: Duration| took < Duration::from_millis(2500);
             let (verdict, took) = timed();
             assert_eq!(verdict, equivalent(&other, &text).is_equal);
