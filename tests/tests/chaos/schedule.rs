@@ -184,8 +184,8 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of a seed. `without` has the names of the kinds of faults that it leaves out, separated by
-    /// commas.
+    /// The schedule of a seed. `without` has the names of the kinds of faults that it leaves out, separated
+    /// by commas.
     pub(crate) fn new(seed: u64, without: &str) -> Self {
         let left_out: Vec<Kind> =
             without.split(',').filter(|name| !name.is_empty()).map(Kind::named).collect();
