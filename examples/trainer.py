@@ -8,7 +8,7 @@ parser.add_argument("--queue", default="http://127.0.0.1:7070", help="queue.list
 parser.add_argument("--policy", default="http://127.0.0.1:7401", help="policy.listen of the recipe")
 parser.add_argument("--groups", type=int, required=True, help="rollout.train_batch_size of the recipe")
 parser.add_argument("--weights", help="where servers find a version, for example /mnt/step-{version}")
-parser.add_argument("--state", help="the checkpoint, from which a trainer of this run that was killed goes on")
+parser.add_argument("--state", help="the checkpoint, from which a restarted trainer of this run continues")
 args = parser.parse_args()
 
 def call(service, path, body=None, patience_s=60):
@@ -39,7 +39,7 @@ state = json.load(open(args.state)) if args.state and os.path.exists(args.state)
 take = {"task": "train", "groups": args.groups, "at_least": args.groups, "wait_ms": 10_000}
 while True:
     announced = json.load(call("policy", "/v1/policy"))["announced"]
-    if announced < (version := state["version"]):  # It is new, or a run or a trainer that was killed has lost it.
+    if announced < (version := state["version"]):  # The version is new, or a killed run or trainer has lost it.
         path = args.weights and args.weights.format(version=version)
         call("policy", "/v1/policy/announce", {"version": version, "label": f"step-{version}", "path": path})
     try:
@@ -52,7 +52,7 @@ while True:
     rows = pa.ipc.open_stream(answer).read_all()
     threading.Thread(target=renew, args=(lease, done := threading.Event()), daemon=True).start()
     rows = rows.filter(pc.invert(pc.is_in(rows["_group"], pa.array(state["groups"], pa.string()))))
-    if rows.num_rows:  # Otherwise it was killed between its checkpoint and the ack of these rows.
+    if rows.num_rows:  # Otherwise an earlier life was killed between its checkpoint and the ack of these rows.
         print(f"{rows.num_rows} rows of version {max(version, announced)}: {train(rows):.6f}", flush=True)
         state = {"version": max(version, announced) + 1, "groups": rows["_group"].unique().to_pylist()}
         if args.state: save(state)

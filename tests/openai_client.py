@@ -1,4 +1,4 @@
-"""The openai package against a server that it takes for OpenAI's: url, model."""
+"""Calls a server with the openai package. The arguments are the server's URL and the model."""
 
 import sys
 

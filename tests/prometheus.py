@@ -17,7 +17,7 @@ from pathlib import Path
 ROLLDOCK = sys.argv[1]
 # The longest time until all metrics have moved.
 MOVED_MAX_S = 90
-# Counters of rare faults, which are there and stay 0 here.
+# Counters of rare faults, which exist and stay 0 here.
 RARE = {
     "rolldock_aborts_dropped_total",
     "rolldock_engines_recovered_total",
@@ -74,7 +74,7 @@ SMALL = sets(
 
 
 def start_run(folder):
-    """A run on two servers, and the second one, which is to die."""
+    """Starts a run on two servers. Returns the run and the second server, which the test kills."""
     flags = ["--time-scale", "0.1", "--data", "data/arithmetic/train.jsonl", "--mean-response-length", "40"]
     servers = [start(ROLLDOCK, "simengine", "--ports", "0", *flags) for _ in range(2)]
     urls = [line_of(server, " serves ").split(" ")[0] for server in servers]
@@ -98,7 +98,7 @@ def start_run(folder):
 
 
 def start_queue(folder):
-    """The queue of a run that has ended, with rows that are gone and rows that are leased."""
+    """Serves the queue of a run that has ended, with freed rows and leased rows."""
     done = [ROLLDOCK, "run", "recipes/quickstart.toml", "--steps", "2", "--out", f"{folder}/done"]
     settings = sets("fleet.simulated.time_scale=0.002", "fleet.simulated.mean_response_length=40")
     subprocess.run([*done, *SMALL, *settings], check=True, capture_output=True)
@@ -111,7 +111,7 @@ def start_queue(folder):
 
 
 def crowd(url):
-    """Opens more connections than an address takes, none of which sends anything."""
+    """Opens more connections than an address accepts, and sends nothing on them."""
     address = urllib.parse.urlsplit(url)
     return [socket.create_connection((address.hostname, address.port)) for _ in range(20)]
 
@@ -145,7 +145,7 @@ def query(prometheus, words):
 
 
 def found(prometheus, job):
-    """The names that Prometheus has of a job, and those of them with a value other than 0."""
+    """The names of a job's metrics in Prometheus, and the names of those with a value other than 0."""
     series = query(prometheus, f'{{__name__=~"rolldock_.*",job="{job}"}}[2m]')
     there, moved = set(), set()
     for one in series:
@@ -165,7 +165,7 @@ def check(folder):
     wanted = {job: documented(sections) for job, sections in SECTIONS.items()}
     assert len(wanted["run"]) > 50 and len(wanted["queue"]) > 10, wanted
     line_of(run, "target reached")
-    # A run whose output is not read would wait for room in the pipe.
+    # If the output is not read, the run waits for space in the pipe.
     threading.Thread(target=run.stdout.read, daemon=True).start()
     second.kill()
     missing = None

@@ -69,7 +69,7 @@ def free_port():
 
 
 class World:
-    """A run with its three roles, each a process."""
+    """A run and its three roles. Each of them is a process."""
 
     def __init__(self, binary, folder, name):
         self.binary, self.name = binary, name
@@ -96,7 +96,7 @@ class World:
         self.processes[who] = process
 
     def rows(self):
-        """The rows that the trainer has got so far. A line that is not whole was not acked."""
+        """The rows that the trainer has received so far. The rows of an incomplete line were not acked."""
         rows = []
         for line in self.trained.read_text().splitlines():
             try:
@@ -118,7 +118,7 @@ class World:
             time.sleep(0.02)
 
     def await_lease(self, role):
-        """Waits until the role holds rows, so that its death concerns some."""
+        """Waits until the role holds rows, so that its death affects some rows."""
         while True:
             self.check_alive(role)
             try:
@@ -161,11 +161,11 @@ def disturbed(world):
         world.await_lease(role)
         world.kill(role)
         world.start(role)
-    # The queue does not hold the rest of the rows, so the run is still making some.
+    # The rest of the rows does not fit into the queue, so the run still makes rows.
     world.await_rows(4 * ROWS // 8)
     world.kill("run")
     world.start("run")
-    # The clients do not have to be restarted with the run. Then everything dies at once.
+    # The run dies and the clients continue. Later, all processes die at the same time.
     world.await_rows(5 * ROWS // 8)
     list(map(world.kill, ("run", *ROLES)))
     list(map(world.start, ("run", *ROLES)))
@@ -173,7 +173,7 @@ def disturbed(world):
 
 
 def check_columns(row):
-    """The added columns belong to the row's own tokens."""
+    """Checks that the added columns were computed from the tokens of the same row."""
     tokens = len(row["response_ids"])
     assert row["values"] == [float(tokens - 1 - at) for at in range(tokens)], row
     assert len(row["ref_log_prob"]) == tokens, row
@@ -181,7 +181,7 @@ def check_columns(row):
 
 
 def told(rows):
-    """What each row says, by its name; and how many rows came again, always as they were."""
+    """The contents of each row by its name, and the number of repeated rows. Checks that repeated rows are equal."""
     seen, again = {}, 0
     for row in rows:
         check_columns(row)
@@ -206,7 +206,7 @@ def main():
         (quiet, none), (killed, again) = (told(world.rows()) for world in worlds)
     assert len(quiet) == ROWS and none == 0, (len(quiet), none)
     assert killed == quiet, f"rows differ: {sorted(set(killed) ^ set(quiet))[:8]}"
-    # Only a trainer that dies between its training and its ack gets rows again: it died twice.
+    # Rows are repeated only if the trainer dies between its training and its ack. It died twice.
     assert again <= 2 * BATCH_ROWS, again
     print(f"{ROWS} rows relayed in {seconds[0]:.0f} s, and in {seconds[1]:.0f} s with deaths ({again} rows came again)")
 

@@ -18,7 +18,7 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 run=$folder/quickstart
 
-# Two processes make the run, so that the second one goes on with the files of the first.
+# Two processes make the run, so that the second process continues the files of the first.
 for steps in 4 12; do
     "$rolldock" run recipes/quickstart.toml --out "$run" --no-progress --steps $steps \
         --set report.tensorboard=true --set fleet.simulated.time_scale=0.01 --set rollout.train_batch_size=16 \

@@ -18,7 +18,7 @@ import time
 PATIENCE_S = 60
 FATES = ("accepted", "filtered", "held", "carried", "requeued", "cancelled", "stale", "failed")
 
-# What is found in the page, as JSON. Boxes are compared in pixels of the screen.
+# Measures the page, and returns the results as JSON. Boxes are compared in pixels of the screen.
 LOOK = """(() => {
   const box = element => element.getBoundingClientRect();
   const overlap = (one, other) => one.right > other.left + 1 && other.right > one.left + 1

@@ -38,7 +38,7 @@ start() {
   set +m
   started+=($!)
 }
-# `until_said LOG WORDS COUNT SECONDS` waits for so many lines with the words.
+# `until_said LOG WORDS COUNT SECONDS` waits for COUNT lines with WORDS in LOG, for at most SECONDS.
 until_said() {
   for _ in $(seq "$(($4 * 10))"); do
     [[ $(grep -c "$2" "$1" || true) -ge $3 ]] && return
@@ -86,7 +86,7 @@ for url in $urls; do endpoints+=(--endpoint "$url"); done
 
 for mode in sync fully_async; do
   staleness=$([[ $mode == sync ]] && echo 0 || echo 1)
-  # The servers have the version of the run before, and a new run begins with version 0.
+  # The servers have the version of the previous run, and a new run begins with version 0.
   for url in $urls; do
     curl -sf "$url/update_weight_version" -H 'content-type: application/json' -d '{"new_version": "0"}' >/dev/null
   done

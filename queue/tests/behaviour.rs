@@ -1,5 +1,5 @@
-//! Checks that the queue in memory does not have the faults of other queues. The names of the tests name the
-//! faults.
+//! Checks that the queue in memory does not have the faults of other queues. The name of each test describes
+//! the //! fault.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -98,7 +98,7 @@ async fn a_stale_handle_is_never_another_rows_bytes() {
     let queue = partition(spec(2)).await;
     let old = queue.put(Put::group("g", ids(0, 2)), None).await.unwrap();
     queue.take(&Take::groups("train", 1)).await.unwrap().unwrap().ack().await.unwrap();
-    // Slots are reused in turn, so a slot is reused only after many others.
+    // Slots are reused in turn, so a slot is reused only after many other slots.
     for _ in 0..20_000 {
         let new = queue.put(Put::group("h", ids(5, 2)), None).await.unwrap();
         if new.iter().any(|row| row.slot == old[0].slot) {

@@ -153,7 +153,7 @@ async fn units(client: &RemoteQueue) {
     let lease = client.take("away", &Take::groups("train", 1)).await.unwrap().unwrap();
     assert_eq!(lease.concat().unwrap().num_columns(), 3);
     lease.ack().await.unwrap();
-    // The unit removes the orphan after it has asked the controller about it.
+    // The unit removes the orphaned row after it has asked the controller about the row.
     let blobs = unit.partition("_blobs").unwrap();
     blobs.put(Put::group("orphan", batch(0, 1)), None).await.unwrap();
     while blobs.stats().rows > 0 {

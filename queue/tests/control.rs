@@ -65,7 +65,7 @@ async fn a_key_names_one_row_at_a_time_and_survives_a_restart() {
     assert_eq!((found[0].row, found[1].row), (rows[1], rows[0]));
     assert_eq!((&found[0].tags, &found[1].tags), (&json!({ "of": "a1" }), &json!("changed")));
     assert!(matches!(partition.find(&["b0".to_owned()]), Err(QueueError::UnknownKey { .. })));
-    // A take returns keys and tags. A key can be used again when its row is gone.
+    // A take returns keys and tags. A key can be used again when its row is freed.
     let lease = partition.take(&Take::groups("train", 1)).await.unwrap().unwrap();
     assert_eq!(lease.keys(), [Some("a0".to_owned()), Some("a1".to_owned())]);
     assert_eq!(lease.tags()[1], json!({ "of": "a1" }));
@@ -83,7 +83,7 @@ async fn a_capacity_in_bytes_blocks_and_is_given_back() {
     assert!(matches!(never, Err(QueueError::TooManyBytes { .. })), "{never:?}");
     let full = partition.put(Put::group("b", texts(5 << 10, 1)), soon()).await;
     assert!(matches!(full, Err(QueueError::Deadline { .. })), "{full:?}");
-    // Columns count against the capacity, but writing them never waits for room.
+    // Columns count against the capacity, but a write of columns never waits for space.
     partition.write_columns(&rows, texts_named("more", 2000, 3)).await.unwrap();
     assert_eq!(partition.stats().payload_bytes, 12 << 10);
     partition.clear(&rows[..1]).await.unwrap();

@@ -1,4 +1,4 @@
-//! One damaged chunk costs its rows and no more.
+//! One damaged chunk costs only its own rows.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "support/served_units.rs"]
@@ -37,7 +37,7 @@ async fn filled(dir: &Path) -> TransferQueue {
 fn damage(dir: &Path, segment: u64) {
     let path = dir.join(format!("segment-{segment:08}.arrow"));
     let mut bytes = std::fs::read(&path).unwrap();
-    // This lies in no padding, whether the segment has one chunk or four.
+    // This offset is not in padding, whether the segment has one chunk or four.
     let at = bytes.len() / 3;
     bytes[at] ^= 1;
     std::fs::write(&path, bytes).unwrap();
@@ -78,7 +78,7 @@ async fn an_export_can_leave_out_exactly_the_damaged_rows() {
     let partition = queue.partition("train").unwrap();
     let sound = partition.export_sound(ExportFormat::Jsonl, Vec::new()).await.unwrap();
     assert_eq!(sound, Exported { rows: 10, skipped_rows: 0 });
-    // The rows of a group, and added columns of another one.
+    // This damages the rows of one group and the added columns of another group.
     damage(dir.path(), 1);
     damage(dir.path(), 5);
     let error = partition.export(ExportFormat::Jsonl, Vec::new()).await.unwrap_err().to_string();
@@ -123,7 +123,7 @@ async fn clients_that_read_from_units_go_on_behind_a_damaged_chunk() {
     let (taken, failures) = drain(&client).await;
     assert_eq!((taken.len(), failures), (6, 1), "{taken:?}");
     assert_eq!(client.status("train").await.unwrap().dispositions.lost, 2);
-    // The export of a server leaves the rows out too.
+    // The export of a server also leaves out the damaged rows.
     let mut lines = Vec::new();
     client.export_sound("train", ExportFormat::Jsonl, &mut lines).await.unwrap();
     assert!(lines.is_empty(), "all rows were taken or lost");

@@ -1,5 +1,5 @@
-//! A queue in a process that is out of file descriptors. The test has a process of its own, because the limit
-//! of descriptors belongs to the process.
+//! A queue in a process that is out of file descriptors. The test is alone in its program, because the limit
+//! of descriptors applies to the whole process.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;

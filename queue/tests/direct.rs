@@ -124,7 +124,7 @@ async fn a_put_that_waited_for_room_while_its_unit_died_is_put_elsewhere() {
     let waiting = client.put("train", Put::group("b", batch(4, 4)), Some(Duration::from_secs(20)));
     let dying = async {
         until(async || held.stats().rows == 8).await;
-        // The rows of `a` are lost with the unit, which makes room for `b`.
+        // The rows of `a` are lost with the unit, so there is space for `b`.
         unit.die().await;
     };
     let (rows, ()) = tokio::join!(waiting, dying);
@@ -182,7 +182,7 @@ async fn columns_go_to_the_units_of_their_rows_and_not_through_the_controller() 
     let found = client.get("train", &mixed, Some(&["text".to_owned()])).await.unwrap();
     let found = arrow_select::concat::concat_batches(&found[0].schema(), &found).unwrap();
     assert_eq!(found, long_texts(32));
-    // The table treats them like other columns.
+    // The table treats these columns like other columns.
     let again = client.write_columns("train", &rows[..1], long_texts(1)).await;
     assert_eq!(again, Err(QueueError::ColumnExists { column: "text".to_owned() }));
     until(async || rows_on(&units) == before.iter().map(|rows| rows * 2).collect::<Vec<_>>()).await;
@@ -221,12 +221,12 @@ async fn columns_go_on_through_the_controller_when_their_unit_has_gone() {
     let client = controller.client();
     client.declare(spec()).await.unwrap();
     let rows = put_groups(&client, 8).await;
-    // For a while the client assumes that both units are alive.
+    // At first the client still assumes that both units are alive.
     second.die().await;
     let written = client.write_columns("train", &rows, names(16)).await;
     let on_first = first.queue.partition(BLOBS).unwrap();
     match written {
-        // The death was noticed before the write, so the groups of the dead unit are gone.
+        // The death was noticed before the write, so the groups of the dead unit are lost.
         Err(QueueError::StaleHandle { .. }) => {}
         written => {
             written.unwrap();

@@ -1,7 +1,7 @@
-//! A queue that has filled its disk is drained by consuming alone, also after a restart, and then goes on.
-//!
-//! The disk is a small tmpfs in the mount namespace of a child process. Where that cannot be made, the test
-//! says so and is skipped; `journal/writer/tests.rs` tests the same rule with an injected limit.
+//! A queue that has filled its disk is drained by consuming alone, even after a restart, and then accepts
+//! puts again. //! //! The disk is a small tmpfs in the mount namespace of a child process. If the system
+//! does not allow such a mount, the //! test prints a note and is skipped. `journal/writer/tests.rs` tests
+//! the same rule with an injected limit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -28,7 +28,7 @@ const DISK_BYTES: usize = 16 << 20;
 /// The rows of a put.
 const ROWS: i64 = 4;
 
-/// A queue on the small disk, served as to other processes, so that its leases are written too.
+/// A queue on the small disk. It is served to remote clients, so that its leases are written too.
 struct Served {
     queue: TransferQueue,
     client: RemoteQueue,
@@ -69,7 +69,7 @@ impl Served {
         panic!("the disk is never full");
     }
 
-    /// Takes and acks single rows, which needs the most of the journal, and returns their ids.
+    /// Takes and acks single rows, which needs the most journal space, and returns their ids.
     async fn drain(&self) -> Vec<i64> {
         let mut ids = Vec::new();
         while let Some(lease) = self.client.take("train", &Take::rows("train", 1)).await.unwrap() {
@@ -87,7 +87,7 @@ impl Served {
     }
 }
 
-/// Writes to the disk what it still takes, as another program may.
+/// Fills the rest of the disk, as another program may do.
 fn take_the_rest(disk: &Path) {
     let mut file = OpenOptions::new().create(true).append(true).open(disk.join("another")).unwrap();
     for piece in [1 << 16, 1 << 12, 1] {

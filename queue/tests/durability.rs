@@ -1,5 +1,5 @@
-//! Checks the content of a queue after it was reopened, after its journal was cut at any place, after bytes
-//! were corrupted, and after long use.
+//! Checks the content of a queue after a reopening, after a cut of its journal at any offset, after the
+//! corruption of //! bytes, and after long use.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -103,7 +103,7 @@ async fn a_journal_cut_anywhere_opens_to_a_prefix_of_what_happened() {
     drop((partition, queue));
     let whole = fs::read(dir.path().join("journal.log")).unwrap();
     let mut seen = std::collections::BTreeSet::new();
-    // A journal without its 17 first bytes is refused beside the segments.
+    // If there are segments, a journal without its first 17 bytes is refused.
     for cut in 17..=whole.len() {
         let copy = tempfile::tempdir().unwrap();
         for entry in fs::read_dir(dir.path()).unwrap() {
@@ -111,7 +111,8 @@ async fn a_journal_cut_anywhere_opens_to_a_prefix_of_what_happened() {
             fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
         }
         fs::write(copy.path().join("journal.log"), &whole[..cut]).unwrap();
-        // A process that dies leaves a journal that is longer than noted. Here it may be any shorter one.
+        // A process that dies leaves a journal that is longer than its noted length. Without the note, any
+        // cut is accepted.
         fs::remove_file(copy.path().join("journal.length")).unwrap();
         let queue = open(copy.path());
         let Ok(partition) = queue.partition("p") else { continue };
@@ -239,7 +240,7 @@ async fn a_few_rows_that_stay_keep_no_other_rows_bytes() {
     }
     let bytes = || segment_bytes(dir.path());
     // A chunk of two such rows has about 1 KiB, and 50 chunks stay. Segments that are not worth emptying may
-    // take twice as much, and the open segment is extra.
+    // // use twice as much space, and the open segment is not included.
     assert!(bytes() < 120 << 10, "{} bytes for {} rows", bytes(), kept.len());
     let expected: Vec<i32> = (0..400).step_by(8).flat_map(|group| [group + 6, group + 7]).collect();
     let found = |batches: Vec<RecordBatch>| -> Vec<i32> {
@@ -343,7 +344,7 @@ async fn an_empty_partition_keeps_its_columns_and_exports_them() {
     queue.close();
     drop((partition, queue));
     assert_eq!(exported_columns(&TransferQueue::open_read_only(dir.path()).unwrap()).await, columns);
-    // At each opening the journal is longer than it may be, so it is rewritten.
+    // At each opening the journal is longer than its limit, so it is rewritten.
     for _ in 0..2 {
         let config = QueueConfig { journal_bytes: 1, ..QueueConfig::default() };
         let queue = open_with(dir.path(), config);

@@ -1,4 +1,4 @@
-//! Opens directories that an earlier build wrote, and checks that all of their rows are there.
+//! Opens directories that an earlier build wrote, and checks that they have all of their rows.
 //!
 //! `fixtures/format-3` was written by the last build whose stores had no notes. `furnished` is a killed queue
 //! with rows in many states. `controller` and `unit` are a controller and the unit that has its rows.
@@ -66,13 +66,13 @@ async fn a_directory_of_an_earlier_build_opens_with_all_that_it_holds() {
     let dir = tempfile::tempdir().unwrap();
     copy(&fixture().join("furnished"), dir.path());
     let expected = expected();
-    // The second time the queue has a journal that this build has written.
+    // The second opening reads a journal that this build has written.
     for _ in 0..2 {
         let queue = open(dir.path());
         assert_eq!(all_that_is_seen(&queue).await["rows"], expected["furnished"]["rows"]);
         let inspection = &all_that_is_seen(&queue).await["inspection"];
         assert_eq!(inspection["partitions"], expected["furnished"]["inspection"]["partitions"]);
-        // The earlier build also counted the bytes of rows that were gone.
+        // The earlier build also counted the bytes of freed rows.
         let counted = expected["furnished"]["inspection"]["payload_bytes"].as_u64().unwrap();
         assert!((1..=counted).contains(&inspection["payload_bytes"].as_u64().unwrap()), "{inspection}");
         assert!(queue.verify().await.unwrap().is_sound());
@@ -82,7 +82,7 @@ async fn a_directory_of_an_earlier_build_opens_with_all_that_it_holds() {
     }
     let queue = open(dir.path());
     let partition = queue.partition("train").unwrap();
-    // After so many puts the journal has been rewritten and segments have been emptied.
+    // After these puts, the journal has been rewritten and segments have been emptied.
     for round in 0..40 {
         let rows = partition.put(Put::group(format!("new {round}"), support::rows(0, 4, 8)), None).await;
         partition.clear(&rows.unwrap()).await.unwrap();

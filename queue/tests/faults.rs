@@ -1,4 +1,5 @@
-//! Faults that must not happen in a durable queue. Each test covers one that would lose, double or hide rows.
+//! Faults that must not happen in a durable queue. Each test covers a fault that would lose, duplicate or
+//! hide rows.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -108,7 +109,7 @@ async fn two_declarations_at_once_keep_the_rows_of_both() {
     assert_eq!(queue.partition("train").unwrap().stats().rows, 2);
 }
 
-/// The length of the first bytes of every journal.
+/// The length of the magic bytes with which every journal begins.
 const MAGIC_BYTES: usize = 17;
 
 /// Puts three groups, closes, and returns the journal's bytes.
@@ -128,7 +129,7 @@ async fn a_flipped_bit_before_the_last_record_is_an_error_and_never_a_shorter_qu
     let sound = written_journal(dir.path()).await;
     let journal = dir.path().join("journal.log");
     let mut silent = Vec::new();
-    // Only the first half is damaged, so at least one record lies behind the damage.
+    // Only the first half is damaged, so at least one record follows the damage.
     for at in 0..sound.len() / 2 {
         let mut damaged = sound.clone();
         damaged[at] ^= 0x40;
@@ -156,10 +157,11 @@ async fn a_journal_cut_at_any_byte_opens_with_whole_puts() {
     let dir = tempfile::tempdir().unwrap();
     let sound = written_journal(dir.path()).await;
     let journal = dir.path().join("journal.log");
-    // A process that dies leaves a journal that is longer than noted. Here it may be any shorter one.
+    // A process that dies leaves a journal that is longer than its noted length. Without the note, any cut is
+    // accepted.
     std::fs::remove_file(dir.path().join("journal.length")).unwrap();
     let mut rows_before = 0;
-    // A shorter journal has no first bytes, and is refused beside the segments.
+    // A shorter journal lacks its magic bytes, and is refused because there are segments.
     for length in MAGIC_BYTES..=sound.len() {
         std::fs::write(&journal, &sound[..length]).unwrap();
         let queue = TransferQueue::open_read_only(dir.path()).unwrap();

@@ -1,5 +1,5 @@
-//! Tests a full disk: the queue returns a clear error and never a wrong row, and works again when there is
-//! room.
+//! Tests a full disk: the queue returns a clear error and never a wrong row, and works again when the disk
+//! has //! space.
 //!
 //! A limit on the size of the process's files simulates the disk. A write beyond the limit fails after a part
 //! of the data, as on a full disk.
@@ -50,7 +50,7 @@ async fn puts_on_a_full_disk() {
         let Err(QueueError::Io { reason, .. }) = &outcome else { panic!("{outcome:?}") };
         assert!(reason.contains("File too large"), "{reason}");
     };
-    // A payload that does not fit leaves nothing behind, so smaller ones still fit.
+    // A payload that does not fit leaves nothing behind, so smaller payloads still fit.
     full(partition.put(Put::group("huge", rows(1_000_000, 64, 2048)), None).await);
     let mut acknowledged = Vec::new();
     let mut failures = 0;

@@ -1,4 +1,4 @@
-//! A take of groups gets only whole groups, even if rows are lost or put late.
+//! A take of groups returns only complete groups, even if rows are lost or put late.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -122,7 +122,7 @@ async fn late_rows_of_a_complete_group_and_other_sizes_make_no_group() {
     let late = partition.put(part("a", 4, 1, 4), None).await;
     assert!(matches!(late, Err(QueueError::GroupClosed { .. })), "{late:?}");
     assert_eq!((partition.stats().rows, partition.stats().groups), (0, 0));
-    // A whole group may have any name.
+    // A put of a complete group may use the name of a closed group.
     for _ in 0..2 {
         partition.put(part("a", 0, 4, 4), None).await.unwrap();
     }
@@ -174,7 +174,7 @@ async fn a_declared_order_is_that_of_takes_that_do_not_say() {
     assert_eq!(first(Sampler::Fifo).await, ["low"]);
 }
 
-/// The rows of several small puts share chunks, and so do the rows of a restored snapshot.
+/// The rows of several small puts share chunks. The rows of a restored snapshot share chunks too.
 #[tokio::test]
 async fn a_late_part_is_refused_also_where_the_parts_of_its_group_lay_together() {
     let queue = in_memory();

@@ -1,4 +1,4 @@
-//! A journal whose end is missing is found by its noted length, and a crash never looks like one.
+//! The noted length shows that the end of a journal is missing. A crash is never taken for such a loss.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -31,7 +31,7 @@ fn note(dir: &Path) -> PathBuf {
 
 fn copy(from: &Path) -> tempfile::TempDir {
     let copy = tempfile::tempdir().unwrap();
-    // The note is copied before the journal, like the journal is written before the note.
+    // The note is copied before the journal, because the journal is written before the note.
     for file in ["journal.length", "journal.log", "leases.log", "segment-00000000.arrow"] {
         std::fs::copy(from.join(file), copy.path().join(file)).unwrap();
     }
@@ -96,7 +96,7 @@ async fn a_journal_whose_end_is_missing_is_refused_with_what_is_gone() {
             );
         }
     }
-    // The user accepts the loss: the acked rows come back.
+    // The user accepts the loss, so the acked rows are ready again.
     std::fs::remove_file(note(dir.path())).unwrap();
     assert_eq!(reopen(dir.path()).unwrap().partition("train").unwrap().stats().rows, 6);
     assert!(note(dir.path()).exists());
@@ -181,7 +181,7 @@ async fn a_death_at_any_moment_beside_rewrites_is_never_taken_for_a_missing_end(
     assert!(shorter > 2, "the journal was rewritten {shorter} times");
     queue.close();
     drop((partition, queue));
-    // The journal of before the rewrites is from a backup.
+    // The journal from before the rewrites represents a backup.
     std::fs::write(journal(dir.path()), earlier.unwrap()).unwrap();
     let error = reopen(dir.path()).unwrap_err().to_string();
     assert!(error.contains("this is an earlier journal"), "{error}");

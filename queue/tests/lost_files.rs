@@ -1,4 +1,4 @@
-//! A directory whose journal is missing, empty or exchanged: it is refused, and no file in it is deleted.
+//! A directory whose journal is missing, empty or exchanged is refused, and no file in it is deleted.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -41,7 +41,7 @@ fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     files.filter(|(name, _)| name != "LOCK").collect()
 }
 
-/// The contents of the segments, those that were set aside included, without their names.
+/// The contents of the segments without their names. Renamed segments are included.
 fn segments(dir: &Path) -> Vec<Vec<u8>> {
     let files = contents(dir).into_iter().filter(|(name, _)| name.ends_with(".arrow"));
     let mut segments: Vec<Vec<u8>> = files.map(|(_, bytes)| bytes).collect();
@@ -97,7 +97,7 @@ async fn segments_that_another_journal_does_not_name_are_set_aside() {
     fill(dir.path()).await;
     let segments_before = segments(dir.path());
     assert_eq!(segments_before.len(), 3, "the segment of acked rows is deleted");
-    // The journal of another queue, which has no record.
+    // This is the journal of another queue without records.
     std::fs::write(dir.path().join("journal.log"), MAGIC).unwrap();
     for file in ["leases.log", "journal.length"] {
         let _ = std::fs::remove_file(dir.path().join(file));
@@ -109,7 +109,7 @@ async fn segments_that_another_journal_does_not_name_are_set_aside() {
         drop(queue);
         assert_eq!(segments(dir.path()), segments_before, "opening={opening}");
         assert!(TransferQueue::verify_dir(dir.path()).unwrap().is_sound(), "opening={opening}");
-        // The next opening finds segments of the same numbers.
+        // The next opening finds segments with the same numbers.
         for number in 0..4 {
             std::fs::write(dir.path().join(format!("segment-{number:08}.arrow")), b"").unwrap();
         }
@@ -128,7 +128,7 @@ async fn a_unit_whose_name_is_lost_keeps_its_rows() {
     let dir = tempfile::tempdir().unwrap();
     let queue = TransferQueue::open(config(dir.path())).unwrap();
     let unit = async |queue: &TransferQueue| {
-        // Nothing listens there; a unit without a controller goes on asking until its end.
+        // Nothing listens at this address. A unit without a controller repeats its calls until it ends.
         let config = RemoteConfig { patience: Duration::ZERO, ..RemoteConfig::new("http://127.0.0.1:9") };
         let controller = RemoteQueue::new(config).unwrap();
         let end = CancellationToken::new();

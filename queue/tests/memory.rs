@@ -1,4 +1,4 @@
-//! Checks that freed rows give their memory back. An allocator that counts measures the memory in use.
+//! Checks that the memory of freed rows is freed. A counting allocator measures the memory in use.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(unsafe_code, reason = "an allocator that counts is an unsafe trait; it only passes on and adds up")]
 
@@ -106,7 +106,7 @@ async fn what_is_kept_is_at_most_one_and_a_half_times_what_is_live() {
     }
 }
 
-/// A chunk takes about two kilobytes besides its rows. A group and a row take half a kilobyte.
+/// A chunk uses about two kilobytes besides its rows. A group and a row use half a kilobyte.
 async fn rows_that_come_one_by_one_keep_little_beside_themselves() {
     let (rows, tokens) = (32_000_i64, 256);
     let queue = TransferQueue::open(QueueConfig::default()).unwrap();

@@ -1,4 +1,5 @@
-//! A snapshot is restored completely or not at all, even if it is damaged or the process dies meanwhile.
+//! A snapshot is restored completely or not at all, even if the snapshot is damaged or the process dies
+//! during the //! restore.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -53,7 +54,7 @@ async fn a_snapshot_that_is_cut_or_damaged_anywhere_restores_nothing() {
     }
 }
 
-/// A reader that returns the first bytes, then calls a function, and then returns the rest.
+/// A reader that returns the first bytes, then calls a function, and then returns the other bytes.
 struct Interrupted<F> {
     bytes: Cursor<Vec<u8>>,
     at: u64,
@@ -153,7 +154,7 @@ async fn a_restored_queue_survives_rewriting_its_journal() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Frames with right checksums and with random content.
+    /// The frames have correct checksums and random content.
     #[test]
     fn records_that_were_made_up_are_an_error_or_a_sound_queue(
         edits in prop::collection::vec((any::<prop::sample::Index>(), 0_usize..6, any::<u32>()), 1..4)
@@ -198,7 +199,7 @@ fn frames(sound: &[u8]) -> (&[u8], Vec<(String, Vec<u8>)>) {
     (magic, frames)
 }
 
-/// Assembles a snapshot of frames, with right checksums.
+/// Assembles a snapshot from frames, with correct checksums.
 fn assembled(magic: &[u8], frames: Vec<(String, Vec<u8>)>) -> Vec<u8> {
     let mut assembled = magic.to_vec();
     for (body, payload) in frames {
@@ -255,7 +256,8 @@ async fn each_row_of_a_payload_belongs_to_one_record_of_one_partition() {
     }
     let sound = snapshot(&source, None).await;
     let (magic, sound) = frames(&sound);
-    // Each partition has a frame for its declaration and one for its three puts. The last frame is the end.
+    // Each partition has a frame for its declaration and a frame for its three puts. The last frame marks the
+    // end.
     assert_eq!(sound.len(), 5);
     let put = sound[1].0.lines().next().unwrap().to_owned() + "\n";
     let later = put.replace("[[0,0,1]]", "[[9,0,1]]").replace("\"group\":\"0\"", "\"group\":\"9\"");

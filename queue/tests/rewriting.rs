@@ -1,4 +1,5 @@
-//! Values that are replaced: who sees which, what stays on disk and in memory, and what is refused.
+//! Replaced values: which reader sees which value, how much space they use on disk and in memory, and which
+//! writes are //! refused.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -72,7 +73,7 @@ async fn a_value_is_replaced_only_where_that_is_asked_for() {
     assert!(matches!(cast, Err(QueueError::WrongType { .. })), "{cast:?}");
     let twice = partition.overwrite_columns(&[handles[0]; 2], values(2, 2)).await;
     assert!(matches!(twice, Err(QueueError::BadRequest { .. })), "{twice:?}");
-    // Rows without the column get it.
+    // Rows without the column get the new values.
     partition
         .overwrite_columns(&handles, batch([numbers("more", [5, 6]), numbers("value", [3, 4])]))
         .await
@@ -104,12 +105,12 @@ async fn a_task_that_has_not_acked_sees_the_new_values_and_one_that_has_only_if_
     early.ack().await.unwrap();
     let held = taken(&partition, "late").await;
     partition.overwrite_columns(&handles, values(2, 2)).await.unwrap();
-    // What was read stays as it was. When the rows are given back, the next lease has the new values.
+    // A lease keeps its values. When the rows are given back, the next lease has the new values.
     assert_eq!(seen(&held), [1, 1]);
     held.nack().await.unwrap();
     let late = taken(&partition, "late").await;
     assert_eq!(seen(&late), [2, 2]);
-    // The task that has acked gets the rows no second time.
+    // The task that has acked does not get the rows again.
     assert!(partition.take(&Take::groups("early", 1)).await.unwrap().is_none());
     assert_eq!(column(&partition.get(&handles, None).await.unwrap(), "value"), [2, 2]);
     assert_eq!(partition.reset("early").await, Ok(2));
@@ -167,7 +168,7 @@ async fn replaced_values_give_their_room_back() {
         let handles = partition.put(Put::group("g", rows(2, 0)), None).await.unwrap();
         partition.overwrite_columns(&handles, long(0)).await.unwrap();
         let once = partition.stats().payload_bytes;
-        // A mebibyte would be full after sixteen times.
+        // Without freeing, a mebibyte would be full after sixteen writes.
         for value in 1..=100 {
             partition.overwrite_columns(&handles, long(value)).await.unwrap();
             if value % 10 == 0 {
@@ -202,7 +203,7 @@ async fn the_order_of_rows_and_their_group_survive_a_rewritten_journal_and_a_sna
     let queue = open(Some(dir.path()));
     let partition = declared(&queue, &["t"]).await;
     let handles = partition.put(Put::group("g", rows(6, 1)), None).await.unwrap();
-    // All columns of some rows are replaced, so the group does not lie in one chunk any more.
+    // All columns of some rows are replaced, so the group is no longer in one chunk.
     let replace = |at: &[usize], value: i64| {
         let chosen: Vec<RowHandle> = at.iter().map(|at| handles[*at]).collect();
         let ids = numbers("id", at.iter().map(|at| *at as i64));
@@ -219,7 +220,7 @@ async fn the_order_of_rows_and_their_group_survive_a_rewritten_journal_and_a_sna
         snapshot.extend(piece);
     }
     drop(begun);
-    // The journal is rewritten meanwhile.
+    // During these writes, the journal is rewritten.
     for _ in 0..400 {
         let more = partition.put(Put::group("x", rows(1, 0)), None).await.unwrap();
         partition.clear(&more).await.unwrap();
@@ -234,7 +235,7 @@ async fn the_order_of_rows_and_their_group_survive_a_rewritten_journal_and_a_sna
         assert_eq!(column(lease.batches(), "id"), [0, 1, 2, 3, 4, 5]);
         assert_eq!(seen(&lease), expected);
         lease.ack().await.unwrap();
-        // The group was put as a whole, so its name begins another group afterwards.
+        // The group was complete and is freed, so a put under its name begins another group.
         partition.put(Put { group_size: 2, ..Put::group("g", rows(1, 0)) }, None).await.unwrap();
         assert!(queue.verify().await.unwrap().is_sound());
     }
@@ -262,7 +263,7 @@ async fn tokens_are_counted_from_the_new_values() {
         lease.rows().len()
     };
     assert_eq!(fit(partition.clone()).await, 3);
-    // Partial rollouts go on: the responses are longer now.
+    // Partial rollouts continue, so the responses are longer now.
     partition.overwrite_columns(&handles[..2], batch([lists("response", &[20, 21])])).await.unwrap();
     assert_eq!(fit(partition.clone()).await, 1, "10 + 20 and 10 + 21 tokens");
     partition.overwrite_columns(&handles[1..2], batch([lists("response", &[20])])).await.unwrap();
@@ -273,8 +274,8 @@ async fn tokens_are_counted_from_the_new_values() {
     assert_eq!(fit(queue.partition("p").unwrap()).await, 2);
 }
 
-/// Writers race for the same rows while readers take and read them. No reader sees a value after a later one, and
-/// no reader sees two writes in one lease or in one read.
+/// Writers race for the same rows while readers take and read them. No reader sees a value after a later one,
+/// and no reader sees two writes in one lease or in one read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn values_never_go_back_and_are_never_mixed() {
     const WRITES: i64 = 150;
@@ -302,7 +303,8 @@ async fn values_never_go_back_and_are_never_mixed() {
                 looks
             }
         });
-        // Both writers write the same cells. A write gets its number when it begins, and waits for the one before.
+        // Both writers write the same cells. A write gets its number when it begins, and waits for the
+        // previous write.
         for value in 1..=WRITES {
             let (whole, part) = (rows(4, value), values(4, value));
             let (one, other) = tokio::join!(

@@ -1,4 +1,4 @@
-//! A salvage gives what a damaged queue still has, before and behind the damage, and lists what is lost.
+//! A salvage returns the rows of a damaged queue from before and after the damage, and lists the losses.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -75,7 +75,7 @@ async fn damage_in_one_frame_of_the_journal_costs_what_it_said() {
     let (sound, losses) = salvaged(dir.path()).await;
     assert_eq!((ids(&sound).await, losses.as_slice()), (of_groups(2..6), &[][..]));
     for (number, (start, end)) in frames.iter().enumerate() {
-        // The length, a checksum and the body.
+        // The damage is in the length, in a checksum, or in the body.
         for at in [*start, start + 8, (start + end) / 2] {
             let mut damaged = whole.clone();
             damaged[at] ^= 4;
@@ -96,9 +96,9 @@ async fn damage_in_one_frame_of_the_journal_costs_what_it_said() {
                     );
                     of_groups(2..6)
                 }
-                // An ack of rows whose put is lost says nothing.
+                // An ack of rows whose put is lost has no effect.
                 1..7 => of_groups((2..6).filter(|group| *group != number as i64 - 1)),
-                // The payload of acked rows is gone, so they cannot come back.
+                // The payload of acked rows was deleted, so these rows cannot be ready again.
                 _ => {
                     assert!(words[1].contains("rows=2 cannot be read"), "{words:?}");
                     of_groups(2..6)

@@ -40,7 +40,8 @@ async fn from_memory_to_disk_and_back_everything_is_as_it_was() {
     let third = in_memory();
     restore(&third, &again).await.unwrap();
     assert_same(&first, &third, "train").await;
-    // Tokens are still known, the open group can be completed, and the free room is right.
+    // The copies still have the tokens and the right free capacity, and the incomplete group can be
+    // completed.
     for queue in [&second, &third] {
         let partition = queue.partition("train").unwrap();
         let rows_before = partition.stats().rows;
@@ -73,7 +74,7 @@ async fn one_partition_is_a_snapshot_too_and_is_not_restored_over_another() {
     assert_eq!(queue.inspect().partitions, before.partitions);
     let unknown = queue.snapshot(Some("missing"), Vec::new()).await;
     assert!(matches!(unknown, Err(QueueError::UnknownPartition { .. })));
-    // If one partition of the snapshot exists already, none of them is restored.
+    // If one partition of the snapshot exists already, no partition is restored.
     let all = snapshot(&queue, None).await;
     queue.remove("train").await.unwrap();
     assert!(matches!(restore(&queue, &all).await, Err(QueueError::PartitionExists { .. })));
@@ -103,7 +104,7 @@ async fn a_checkpoint_writes_what_is_live_and_no_more() {
                 let kept: Vec<RowHandle> = rows().filter(at(1)).map(|(_, row)| *row).collect();
                 lease.nack().await.unwrap();
                 partition.clear(&gone).await.unwrap();
-                // The rest of the group stays leased, so the next take gets rows of the next group.
+                // The kept rows of the group stay leased, so the next take returns rows of the next group.
                 let lease = partition.take(&Take::rows("train", 4)).await.unwrap().unwrap();
                 assert_eq!(lease.rows(), kept);
                 std::mem::forget(lease);
@@ -122,7 +123,7 @@ async fn a_checkpoint_writes_what_is_live_and_no_more() {
     }
 }
 
-/// Takes snapshots during puts and acks. Every snapshot must show a moment between two of them.
+/// Takes snapshots during puts and acks. Every snapshot must show a moment between two of these calls.
 async fn under_traffic(queue: TransferQueue) {
     let partition = queue.declare(PartitionSpec::new("train", ["train"], 65_536)).await.unwrap();
     let acknowledged = Arc::new(Mutex::new((0_i64, 0_i64)));
@@ -164,7 +165,7 @@ async fn under_traffic(queue: TransferQueue) {
             assert_eq!(groups.len() as i64, last - first + 1, "nothing is missing in between");
             if !groups.is_empty() {
                 // The snapshot has all puts and acks that were acknowledged before it began, and at most one
-                // that was not yet acknowledged when it ended.
+                // call // that was not yet acknowledged when it ended.
                 assert!(before.0 <= last + 1 && last <= after.0, "{before:?} {last} {after:?}");
                 assert!(before.1 <= first && first <= after.1 + 1, "{before:?} {first} {after:?}");
                 assert_eq!(copied.stats().dispositions.acked, first as u64 * 4);

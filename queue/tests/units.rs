@@ -1,4 +1,5 @@
-//! Storage units keep rows on other machines. The tests check the effects of their death and return.
+//! Storage units keep rows on other machines. The tests check the effects of the death and the return of a
+//! unit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "support/served_units.rs"]
@@ -34,7 +35,7 @@ async fn rows_lie_on_units_and_the_controller_has_none() {
     assert_eq!(on(&first) + on(&second), 160);
     assert!(on(&first) > 40 && on(&second) > 40, "{} and {}", on(&first), on(&second));
 
-    // Columns that are written later are stored on the units, too.
+    // Columns that are written later are also stored on the units.
     client.write_columns("train", &handles[..4], names(4)).await.unwrap();
     let lease = client.take("train", &Take::groups("train", 40)).await.unwrap().unwrap();
     let ids: Vec<i64> = lease
@@ -111,7 +112,7 @@ async fn a_dead_unit_is_noticed_by_the_client_that_asks_for_its_rows() {
     }
     let left = second.queue.partition(BLOBS).unwrap().stats().rows;
     first.die().await;
-    // The client notices the death at once, long before the controller does.
+    // The client notices the death immediately, long before the controller does.
     let mut taken = 0;
     while let Some(lease) = client.take("train", &Take::groups("train", 1)).await.unwrap() {
         taken += lease.rows().len();
@@ -264,7 +265,7 @@ async fn replaced_values_lie_on_units_and_a_lease_goes_on_with_the_earlier_ones(
     let lease = client.take("train", &member(0)).await.unwrap().unwrap();
     client.overwrite_columns("train", &rows, other_names(80)).await.unwrap();
     assert_eq!(controller.queue.inspect().payload_bytes, 0);
-    // The units keep what the other member of the lease still has to read.
+    // The units keep the rows that the other member of the lease still has to read.
     let late = client.take("train", &member(1)).await.unwrap().unwrap();
     assert_eq!(late.concat().unwrap()["name"].to_data(), lease.concat().unwrap()["name"].to_data());
     let sorted = |batches: &[RecordBatch]| {
@@ -331,8 +332,8 @@ async fn a_unit_in_anothers_place_does_not_answer_for_it() {
     let client = controller.client();
     client.declare(spec()).await.unwrap();
     client.put("train", Put::group("a", batch(0, 4)), None).await.unwrap();
-    // Another unit at the same address means that the first one has restarted and lost all rows. The
-    // controller notices it at once, without waiting for a silence.
+    // Another unit at the same address means that the first unit has restarted and lost all rows. The //
+    // controller notices the loss immediately, without waiting for a silence.
     announce(&controller, &unit, "second").await;
     let seen = stats(&client).await;
     assert_eq!((seen.rows, seen.dispositions.lost), (0, 4));
@@ -352,8 +353,8 @@ async fn rows_in_memory_that_died_while_the_controller_was_away_are_lost_and_not
     let first = client.units().await.unwrap()[0].card.unit.clone();
     client.drain_unit(&first).await.unwrap();
     announce(&controller, &living, "living").await;
-    // The controller knows that the rows of the first unit have moved to the unit that stays alive: their
-    // copies are there before it does.
+    // Waits until the controller has recorded that the rows of the first unit have moved to the unit that
+    // stays alive. // The copies exist before this record.
     until(async || {
         let units = client.units().await.unwrap();
         units.iter().all(|unit| unit.card.unit != first || unit.chunks == 0)
@@ -395,7 +396,7 @@ async fn what_a_unit_may_forget_is_forgotten_whatever_else_is_gone_already() {
     for group in 0..10 {
         client.put("train", Put::group(format!("g{group}"), batch(group * 4, 4)), None).await.unwrap();
     }
-    // Some rows are already gone, as after a clear whose answer was lost, or after a restart of the
+    // Some rows are already freed, as after a clear whose answer was lost, or after a restart of the //
     // controller, which then clears them again.
     let held = unit.queue.partition(BLOBS).unwrap();
     let one = held.take(&Take::rows("controller", 3)).await.unwrap().unwrap();
@@ -414,7 +415,8 @@ async fn a_unit_asks_again_about_blobs_that_a_controller_knew() {
     client.declare(spec()).await.unwrap();
     client.put("train", Put::group("a", batch(0, 4)), None).await.unwrap();
     let held = unit.queue.partition(BLOBS).unwrap();
-    // By then the unit has asked about its rows, and the controller has answered that it knows them.
+    // After this time, the unit has asked about its rows, and the controller has answered that they still
+    // exist.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(held.stats().rows, 4);
     let address = controller.address;

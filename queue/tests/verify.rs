@@ -149,7 +149,7 @@ async fn a_last_write_that_a_crash_cut_is_no_problem() {
     let noted_before = std::fs::read(&length).unwrap();
     queue.partition("train").unwrap().put(Put::group("last", batch(0)), None).await.unwrap();
     queue.close();
-    // A process that dies has not noted its last write.
+    // A process that dies may not have noted the length after its last write.
     std::fs::write(&length, noted_before).unwrap();
     let journal = dir.path().join("journal.log");
     let mut bytes = std::fs::read(&journal).unwrap();

@@ -1,4 +1,4 @@
-//! Tests of watching a partition: which client holds which rows, and the fate of each group.
+//! Tests of watching a partition: the rows that each client holds, and the fate of each group.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -109,7 +109,7 @@ async fn leases_say_who_holds_what_and_for_how_long() {
     assert!(matches!(partition.take(&long).await, Err(QueueError::BadRequest { .. })));
 }
 
-/// A change of the partition, as a trainer sees it that waits for groups and does not take.
+/// The next change of the partition, for a trainer that waits for groups without taking.
 async fn next_change(partition: &Partition) -> rolldock_queue::PartitionStats {
     let revision = partition.stats().revision;
     partition.stats_after(revision, Instant::now() + Duration::from_secs(60)).await

@@ -18,8 +18,8 @@ pub fn shared(path: &str) -> Option<PathBuf> {
     None
 }
 
-/// The number in an environment variable; `None` if the variable is not set. Panics if it is set to something
-/// else.
+/// The number in an environment variable, or `None` if the variable is not set. Panics if the value is not a
+/// number.
 #[expect(clippy::panic, reason = "a test fails by panicking")]
 pub fn env_number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;

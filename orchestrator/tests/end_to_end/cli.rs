@@ -26,7 +26,7 @@ fn small_run(out: &Path, steps: &str) -> Rolldock {
     SMALL.iter().fold(run, |run, set| run.set(set))
 }
 
-/// Settings that replace the data and the tokenizer of a recipe for a real model by our own.
+/// Settings that replace the data and the tokenizer of a recipe for a real model by those of the repository.
 const OUR_DATA: [&str; 4] = [
     "fleet.endpoints=[]",
     "model.tokenizer=builtin",
@@ -34,7 +34,7 @@ const OUR_DATA: [&str; 4] = [
     "data.train=../data/arithmetic/train.jsonl",
 ];
 
-/// Settings for a recipe with a trainer, so that several runs can listen at a time.
+/// Settings for a recipe with a trainer, so that several runs can listen at the same time.
 const ANY_PORT: [&str; 2] = ["queue.listen=127.0.0.1:0", "policy.listen=127.0.0.1:0"];
 
 #[test]
@@ -122,7 +122,8 @@ fn every_recipe_runs_on_a_simulated_fleet_and_small_data() {
         run.set("rollout.max_gen_batches=20").set("run.on_short=short").set("queue.capacity_rows=64").start()
     };
     let paths = fs::read_dir(root().join("recipes")).unwrap().map(|entry| entry.unwrap().path());
-    // A run whose queue was served ends five seconds after its last row is taken, so all wait together.
+    // A run with a served queue ends five seconds after its last row is taken, so the runs wait at the same
+    // time.
     let runs: Vec<(PathBuf, Running)> = paths.map(|path| (path.clone(), start(&path))).collect();
     assert!(runs.len() >= 5, "{} recipes", runs.len());
     for (path, run) in &runs {
@@ -232,7 +233,7 @@ fn a_start_that_fails_leaves_no_directory_behind() {
     assert!(failed.stderr.contains("the reward cannot be used"), "{}", failed.stderr);
     assert!(!failed.stderr.contains("go on with"), "{}", failed.stderr);
     assert!(!dir.path().join("runs").exists());
-    // A run that was there stays, and its command is named.
+    // An existing run stays, and the error names the command that resumes it.
     small_run(&out, "1").succeeds();
     let failed = small_run(&out, "2").set("reward.command=[\"/no/such/program\"]").fails(1);
     assert!(failed.stderr.contains("go on with: rolldock run --resume "), "{}", failed.stderr);
@@ -412,7 +413,7 @@ fn both_dialects_of_simulated_servers_serve_a_run_over_sockets() {
 fn a_run_with_too_few_descriptors_says_what_to_set_and_goes_on() {
     let dir = TempDir::new().unwrap();
     let data = "data/arithmetic/train.jsonl";
-    // The requests of all 256 samples overlap, and the run may have half as many connections.
+    // The requests of all 256 samples overlap, and the run may have only half as many connections.
     let flags = ["--time-scale", "0.5", "--data", data, "--mean-response-length", "40"];
     let engine = Simengine::start(&flags);
     let run = |files_max: u32| {

@@ -1,6 +1,5 @@
 //! Tests of `steps.jsonl`, `validation.jsonl` and `rolldock report`, on the files of real runs.
-//!
-//! The figures are compared with the rows of the queue and with the ledger, which do not know of them.
+//! The figures are compared with the rows of the queue and with the ledger, which are written independently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -55,7 +54,7 @@ fn documented(file: &str) -> BTreeMap<String, String> {
     names
 }
 
-/// Checks that a value and everything in it is as documented, and notes the names that occur.
+/// Checks that a value and all values in it are as documented. Adds the names that occur to `seen`.
 fn check(name: &str, value: &Value, names: &BTreeMap<String, String>, seen: &mut BTreeSet<String>) {
     let kind = names.get(name).unwrap_or_else(|| panic!("{name} is not documented"));
     seen.insert(name.to_owned());
@@ -75,7 +74,7 @@ fn check(name: &str, value: &Value, names: &BTreeMap<String, String>, seen: &mut
     }
 }
 
-/// Checks the members of an object: those that are documented, and no others.
+/// Checks the members of an object. It must have exactly the documented members.
 fn check_members(
     prefix: &str,
     members: &serde_json::Map<String, Value>,
@@ -104,7 +103,7 @@ fn check_file(out: &Path, file: &str) -> Vec<String> {
     names.into_keys().filter(|name| !seen.contains(name)).collect()
 }
 
-/// Checks that each step that has ended has one line, with the fates that the ledger has.
+/// Checks that each ended step has one line, with the fates of the ledger.
 pub(crate) fn check_against_ledger(out: &Path, state: &LedgerState) {
     let lines = lines(&out.join("steps.jsonl"));
     let by_step: BTreeMap<u64, &Value> =
@@ -189,7 +188,7 @@ fn figures_are_as_documented_and_agree_with_rows_and_ledger() {
     assert_eq!(validated, [2, 4]);
 }
 
-/// The samples of a timeline's requests by server that ended in this way.
+/// The number of samples by server of a timeline's requests with this end.
 fn samples_of(timeline: &Value, end: &str) -> BTreeMap<String, u64> {
     let mut samples = BTreeMap::new();
     for request in timeline["requests"].as_array().unwrap() {
@@ -222,7 +221,7 @@ fn a_timeline_has_the_requests_of_each_server_and_a_page_shows_them() {
         let (answered, cut_off) = (samples_of(&timeline, "answered"), samples_of(&timeline, "cut_off"));
         for (server, load) in step["servers"].as_object().unwrap() {
             let count = |of: &BTreeMap<String, u64>| of.get(server).copied().unwrap_or(0);
-            // An answer that is not graded when the step ends is not finished.
+            // A sample that has its answer and no grade at the end of the step does not count as finished.
             assert!(count(&answered) >= load["samples"].as_u64().unwrap(), "{server}: {timeline}");
             assert_eq!(count(&cut_off), load["cut_off"], "{server}: {timeline}");
         }

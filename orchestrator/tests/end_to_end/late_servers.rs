@@ -28,7 +28,7 @@ fn run(out: &Path, steps: u64, endpoints: &[&str]) -> Rolldock {
     settings.iter().fold(run, |run, set| run.set(set))
 }
 
-/// The URL of a server that will be started at this port, where nothing listens.
+/// The URL and the port of a server that will be started later. Nothing listens at this port yet.
 fn address_of_none() -> (String, u16) {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     (format!("http://127.0.0.1:{port}"), port)
@@ -57,8 +57,8 @@ fn one_dead_server_of_two_prevents_neither_the_start_nor_the_resumption() {
     assert!(wrong.contains("--wait-for-servers: expected seconds, more than 0"), "{wrong}");
 }
 
-/// The weights are given by a command that takes a while, so the test can see what a server generates before it
-/// has them.
+/// A slow command loads the weights, so the test can see whether a server generates tokens before it has
+/// them.
 #[test]
 fn a_late_server_joins_and_gets_the_weights_before_its_first_request() {
     let dir = TempDir::new().unwrap();
@@ -80,7 +80,7 @@ fn a_late_server_joins_and_gets_the_weights_before_its_first_request() {
         let text = std::fs::read_to_string(&given).unwrap_or_default();
         text.lines().filter(|line| line.starts_with("3 ") && line.contains(server)).count() >= times
     };
-    // Before the weights are given, the server has generated nothing.
+    // Before the weights are loaded, the server has generated nothing.
     let until_given = |server: &str, times: usize| {
         let before = metric(server, TOKENS);
         wait_for("weights on the server", || {
@@ -110,7 +110,7 @@ fn a_late_server_joins_and_gets_the_weights_before_its_first_request() {
     assert!(metric(&wrong, TOKENS) <= 0.0);
     running.kill();
 
-    // The resumed run has lost its first server. The other one has to get the weights again.
+    // The resumed run has lost its first server. The other server has to get the weights again.
     let lost = first.url.clone();
     drop(first);
     wait_for("the end of all requests", || running_on(&late) <= 0.0);

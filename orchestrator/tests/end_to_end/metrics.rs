@@ -1,4 +1,4 @@
-//! Every metric that the documentation lists is on the page of its process, and moves with what it measures.
+//! Every metric that the documentation lists is on the page of its process, and changes during a run.
 
 use std::collections::BTreeSet;
 use std::net::{TcpListener, TcpStream};
@@ -13,13 +13,14 @@ use tempfile::TempDir;
 use crate::support::metrics::{Scrapes, documented, scrape};
 use crate::support::{Rolldock, Running, Simengine, pause_for, recipe, wait_for};
 
-/// Counters of rare faults, which are there and stay 0 in the run below. Tests of their crates make the faults.
+/// Counters of rare faults, which exist and stay 0 in the run below. The tests of their crates cause these
+/// faults.
 const RARE: [&str; 3] = [
     "rolldock_aborts_dropped_total",
     "rolldock_engines_recovered_total",
     "rolldock_weight_update_failures_total",
 ];
-/// The longest time in which all others have moved.
+/// The longest time until all other metrics have moved.
 const MOVED_MAX: Duration = Duration::from_secs(90);
 
 /// Waits for the line of the address, and returns the URL.
@@ -35,8 +36,8 @@ fn names(sections: &[&str]) -> BTreeSet<String> {
     sections.iter().flat_map(|section| documented(section)).collect()
 }
 
-/// A run on two servers with few places, an embedded trainer that announces versions, and a watchdog that loses
-/// patience at once.
+/// A run on two servers with few permits, with an embedded trainer that announces versions, and with a
+/// watchdog that /// reports after a short silence.
 fn busy_run(out: &Path, servers: &[&Simengine]) -> Running {
     let run = Rolldock::new(&["run", "--steps", "100000", "--out"]).arg(out).arg(recipe("quickstart.toml"));
     let run = servers.iter().fold(run, |run, server| run.arg("--endpoint").arg(&server.url));
@@ -76,7 +77,7 @@ fn every_documented_metric_of_a_run_is_there_and_moves() {
         assert_eq!(status, 200, "{page}");
         scrapes.note(&page);
         if look == 0 {
-            // More connections than the address takes, none of which sends anything.
+            // These are more connections than the address accepts, and nothing is sent on them.
             let address = url.trim_start_matches("http://");
             idle.extend((0..20).map(|_| TcpStream::connect(address).unwrap()));
         }

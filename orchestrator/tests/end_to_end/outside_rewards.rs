@@ -1,5 +1,5 @@
-//! Runs whose rewards come from outside the process and hang, answer nonsense, raise, leak or die. The step
-//! ends in time, every group has a fate, and no question to a scorer is open after the run has ended.
+//! Runs with external rewards that hang, answer nonsense, raise, leak or die. The step ends in time, every
+//! group has a //! fate, and no question to a scorer is open after the run has ended.
 
 mod functions;
 mod gates;
@@ -24,8 +24,8 @@ const SAMPLES: usize = 4;
 /// The time limit of a run. A run takes far less, even on a busy machine, unless it hangs.
 const IN_TIME: Duration = Duration::from_secs(90);
 
-/// A run of one step on simulated servers, whose rows stay in the queue. `DIR` in the reward part of the
-/// recipe stands for the folder of the step.
+/// A run of one step on simulated servers, whose rows stay in the queue. In the `[reward]` table of the
+/// recipe, `DIR` /// is replaced by the folder of the step.
 struct Step {
     dir: TempDir,
 }
@@ -111,7 +111,7 @@ impl Step {
         exported.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// The rows in the queue. Checks that all groups are whole.
+    /// The rows in the queue. Checks that all groups are complete.
     fn rows(&self) -> Vec<Value> {
         let rows = self.rows_of_any_groups();
         let groups: BTreeSet<&str> = rows.iter().map(|row| row["prompt_uid"].as_str().unwrap()).collect();

@@ -69,8 +69,8 @@ fn asking(client: &reqwest::Client, proxy: &Proxy, tokens: u32) -> reqwest::Requ
     client.post(format!("{}/v1/completions", proxy.url)).json(&body)
 }
 
-/// Sends a recorded request, and returns status, content type and body. A request without an id gets `id`,
-/// because the tokens that the engine draws depend on the id.
+/// Sends a recorded request, and returns the status, the content type and the body of the answer. A request
+/// without /// an id gets `id`, because the tokens that the engine draws depend on the id.
 async fn replay(client: &reqwest::Client, base: &str, id: &str, recorded: &Value) -> (u16, String, String) {
     let request = &recorded["request"];
     let method: reqwest::Method = request["method"].as_str().unwrap().parse().unwrap();
@@ -235,7 +235,7 @@ async fn a_watched_fleet_is_said_twice_a_second_at_most() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_proxy_with_too_many_connections_holds_it_against_no_server() {
     let engine = Simengine::start(&["--time-scale", "0.001"]);
-    // The limits of connections are above that of files.
+    // The limits of connections are above the limit of files.
     let limits = ["--connections-max", "1000", "--unauthenticated-max", "1000"];
     let options = [&["--endpoint", &engine.url, "--threads", "1"][..], &limits].concat();
     let proxy = Proxy::with_files(64, &options);
@@ -250,7 +250,7 @@ async fn a_proxy_with_too_many_connections_holds_it_against_no_server() {
     let body = "{\"model\":\"simulated\",\"prompt\":[1,2],\"max_tokens\":1}";
     let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
     let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
-    // The first clients had to make room for the last ones.
+    // The proxy has closed the connections of the first clients to accept the last ones.
     for client in &mut clients[96..] {
         client.write_all(request.as_bytes()).await.unwrap();
         let mut answer = [0; 12];

@@ -62,7 +62,7 @@ fn life(out: &Path, mode: usize) -> Rolldock {
     settings.iter().fold(run, |run, set| run.set(set))
 }
 
-/// Checks the ledger of a run that no process works on. Returns `None` if the run has no record yet.
+/// Checks the ledger of a run without a process. Returns `None` if the ledger has no record yet.
 fn check(out: &Path) -> Option<LedgerState> {
     if !out.join("ledger.log").exists() {
         return None;

@@ -19,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::{Rolldock, Running, untaken_recipe};
 
-/// Settings for the published recipe with a simulated fleet, our own data, and room for the rows of one step.
+/// Settings for the published recipe with a simulated fleet, the data of the repository, and space for the
+/// rows of one /// step.
 const SMALL: [&str; 13] = [
     "fleet.endpoints=[]",
     "fleet.simulated.time_scale=0.002",
@@ -77,7 +78,7 @@ struct Known {
     /// Ids whose ack was refused or never answered. The queue may have consumed them or may lease them again.
     unsure: BTreeSet<i64>,
     given_after_ack: Vec<i64>,
-    /// Ids that came with another row's reward.
+    /// Ids of rows that were delivered with the reward of another row.
     mixed: Vec<i64>,
 }
 
@@ -117,7 +118,7 @@ async fn consume(queue: &RemoteQueue, known: &Mutex<Known>, task: usize, stop: &
         let lease = match queue.take("train", &take).await {
             Ok(Some(lease)) => lease,
             Err(QueueError::Deadline { .. }) if stopped => return,
-            // The server was away, or had no rows, until the deadline of the take.
+            // The server was down, or had no rows, until the deadline of the take.
             Err(QueueError::Deadline { .. } | QueueError::Unreachable { .. }) => continue,
             other => panic!("{other:?}"),
         };
@@ -167,7 +168,7 @@ async fn kill_9_of_the_server_loses_and_doubles_nothing() {
     let address = format!("127.0.0.1:{port}");
     let client = || RemoteQueue::new(RemoteConfig::new(format!("http://{address}"))).unwrap();
     let server = Mutex::new(Some(serve(&dir, &address)));
-    // Leases are short, so rows whose lease was lost with a dead server come back within the test.
+    // Leases are short, so rows whose lease was lost with a dead server are ready again within the test.
     let tasks = TASKS.map(|(name, columns)| TaskSpec {
         name: name.to_owned(),
         columns: columns.iter().map(|column| (*column).to_owned()).collect(),
@@ -199,8 +200,8 @@ async fn kill_9_of_the_server_loses_and_doubles_nothing() {
     let consuming = consumers.iter().enumerate();
     let consuming = consuming.map(|(number, queue)| consume(queue, &known, number % 2, &stop));
     tokio::join!(killing, join_all(producing), join_all(consuming));
-    // The first call consumes the rows that consumers gave back at the end. The second one consumes the rows
-    // of leases that no consumer received, which end in the meantime.
+    // The first call consumes the rows that consumers gave back at the end. The second call consumes the rows
+    // // of leases that no consumer received, which expire between the calls.
     let rest = async || {
         tokio::join!(consume(&consumers[0], &known, 0, &stop), consume(&consumers[1], &known, 1, &stop));
     };

@@ -25,7 +25,7 @@ fn run(out: &Path, steps: &str) -> Rolldock {
     SETTINGS.iter().fold(run, |run, set| run.set(set))
 }
 
-/// The arguments of the command that `printed` names, with which the run goes on.
+/// The arguments of the command in `printed` that resumes the run.
 fn resume_arguments(printed: &str) -> Vec<&str> {
     let command = printed.lines().find_map(|line| line.split_once("go on with: rolldock "));
     command.unwrap_or_else(|| panic!("no command in {printed}")).1.split(' ').collect()
@@ -44,7 +44,7 @@ fn tokens_of(text: &str) -> u64 {
     words.replace(',', "").parse().unwrap()
 }
 
-/// Whether the tests run under `nohup` or the like. The run then ignores SIGHUP too.
+/// Whether SIGHUP is ignored, as under `nohup`. The run then ignores SIGHUP too.
 fn hangup_is_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -69,7 +69,7 @@ fn a_run_that_is_asked_to_end_ends_in_order_and_can_go_on() {
         let said = ended.stdout.lines().find(|line| line.contains("interrupted after")).unwrap_or_default();
         assert!(said.contains(" groups accepted"), "{signal}: {}", ended.stdout);
         let steps = number_before(" steps;", said).to_string();
-        // The resumed run has already done all of its steps, and the prompts that were cut off come back.
+        // The resumed run has already done all of its steps, and the prompts that were cut off are requeued.
         let resume = Rolldock::new(&resume_arguments(&ended.stdout)).arg("--steps").arg(steps.clone());
         let on = resume.succeeds();
         let back = number_before(" prompts to be issued again", &on.stdout);
@@ -77,13 +77,13 @@ fn a_run_that_is_asked_to_end_ends_in_order_and_can_go_on() {
         assert!(back <= cut_off, "{signal}: {said}\n{}", on.stdout);
         came_back += back;
         assert!(on.stdout.contains(&format!("done: {steps} steps; ")), "{signal}: {}", on.stdout);
-        // Counts go on from those of the first process.
+        // The counts continue those of the first process.
         assert!(tokens_of(&on.stdout) >= tokens_of(&ended.stdout), "{signal}: {}", on.stdout);
         let seen = |text: &str| number_before(" groups seen", text);
         assert!(seen(&on.stdout) >= seen(&ended.stdout), "{signal}: {}", on.stdout);
         assert!(!on.stdout.contains("go on with"), "{signal}: nothing is left to do: {}", on.stdout);
     }
-    // A signal between two steps cuts nothing off. Not all of them come just then.
+    // A signal between two steps cuts nothing off, but not every signal arrives between two steps.
     assert!(came_back > 0, "no prompt that was cut off came back");
 }
 
@@ -102,7 +102,7 @@ fn a_run_that_fails_names_the_command_that_resumes_it() {
 
 #[test]
 fn a_signal_before_the_run_began_ends_it_at_once_and_leaves_nothing() {
-    // A server that takes connections and answers nothing, so that the run waits for its probe.
+    // The server accepts connections and answers nothing, so the run waits for the answer to its probe.
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", server.local_addr().unwrap());
     server.set_nonblocking(true).unwrap();

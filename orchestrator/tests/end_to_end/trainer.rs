@@ -1,5 +1,5 @@
-//! A trainer beside a synchronous run: what it gets is of the version that it has announced last, and nothing of the
-//! data is left out, although groups are held and cut off and the run is killed.
+//! A trainer beside a synchronous run: the trainer gets only rows of the version that it announced last. No
+//! prompt is //! left out, although groups are held and cut off and the run is killed.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -22,14 +22,15 @@ const SAMPLES: usize = 2;
 const STEPS: u64 = 8;
 /// The longest wait for a step.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The trainer leaves out numbers, as one does that counts its optimizer's steps.
+/// The difference between two versions. The trainer leaves out numbers, like a trainer that counts optimizer
+/// steps.
 const BETWEEN_VERSIONS: u64 = 3;
-/// The steps after whose announcement the run is killed, and the milliseconds from one to the other. A kill comes
-/// during the update, or in the step that follows.
+/// The run is killed after the announcements that follow these steps. The second number is the time from the
+/// /// announcement to the kill, in milliseconds. A kill happens during the update, or in the next step.
 const KILLS: [(u64, u64); 3] = [(2, 0), (4, 60), (6, 250)];
 
-/// Settings of a small synchronous run over our own data in their order. A generation batch has more groups than a
-/// step needs, so each step leaves groups that are valid and groups that still run.
+/// Settings of a small synchronous run over our own data in their order. A generation batch has more groups
+/// than a step needs, so each step leaves groups that are valid and groups that still run.
 const SETTINGS: [&str; 19] = [
     "fleet.endpoints=[]",
     "fleet.simulated.servers=2",
@@ -52,7 +53,7 @@ const SETTINGS: [&str; 19] = [
     "validation.every_steps=1000",
 ];
 
-/// A run with a trainer's addresses, which its lives share.
+/// The addresses of a run for its trainer. All lives of the run share them.
 struct Addresses {
     queue: String,
     policy: String,
@@ -76,7 +77,7 @@ impl Addresses {
         RemoteQueue::new(RemoteConfig::new(format!("http://{}", self.queue))).unwrap()
     }
 
-    /// Announces a version until the run has taken it.
+    /// Announces a version until the run has accepted it.
     fn announce(&self, version: u64) {
         let policy = format!("http://{}", self.policy);
         let announcement = json!({ "version": version, "label": format!("v{version}") });
@@ -84,7 +85,7 @@ impl Addresses {
     }
 }
 
-/// A row as a trainer sees it: its versions, and its place in the data.
+/// A row as a trainer sees it: its versions, and its index in the data.
 #[derive(Debug)]
 struct Row {
     oldest: u64,
@@ -147,7 +148,7 @@ async fn every_row_of_a_synchronous_run_is_of_the_version_announced_last() {
                 pause_for(Duration::from_millis(*moment));
                 run.kill();
                 run = addresses.start(&out, &settings);
-                // The run may have been killed before it wrote the announcement down.
+                // The run may have been killed before it recorded the announcement.
                 addresses.announce(version);
             }
         }
@@ -188,7 +189,7 @@ async fn rows_of_a_lease_that_ends_come_again_after_the_seconds_of_the_recipe() 
     };
     let lease = take().await;
     let groups = lease.groups().to_vec();
-    // A trainer that dies gives nothing back.
+    // A dead trainer does not give rows back.
     std::mem::forget(lease);
     let again = take().await;
     assert_eq!(again.groups(), groups);

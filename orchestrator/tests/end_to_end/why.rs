@@ -1,4 +1,4 @@
-//! `rolldock why` on runs that are held up, that have ended, and that have died.
+//! `rolldock why` on runs that wait, that have ended, and that have died.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::metrics::address;
 use crate::support::{Rolldock, recipe, wait_for};
 
-/// A run on three simulated servers, of which the last is hundreds of times as slow as the others.
+/// A run on three simulated servers. The last server is hundreds of times as slow as the others.
 fn run(out: &Path, slow: f64, steps: &str) -> Rolldock {
     let run = Rolldock::new(&["run", "--steps", steps, "--out"]).arg(out).arg(recipe("quickstart.toml"));
     let speeds = format!("fleet.simulated.speeds=[1.0,1.0,{slow:?}]");
@@ -59,7 +59,8 @@ fn why_names_the_slow_server_that_holds_a_step_and_tells_of_the_end() {
     let json = Rolldock::new(&["why", "--json"]).arg(&url).succeeds().stdout;
     let status: Value = serde_json::from_str(&json).unwrap();
     let rate = |server: usize| status["servers"][server]["tokens_per_second"].as_f64().unwrap();
-    // By their configuration the first two are a thousand times as fast, less what they share of a batch.
+    // By configuration, the first two servers are a thousand times as fast, minus the effect of their larger
+    // batches.
     assert!(rate(0) > 50.0 * rate(2) && rate(1) > 50.0 * rate(2), "{json}");
     assert_eq!(status["step"]["step"], 1, "{json}");
 
@@ -86,7 +87,7 @@ fn why_tells_a_run_that_died_from_one_that_is_complete() {
     let running = run(&out, 0.001, "1000").start();
     address(&running);
     wait_for("a step", || why(&out).contains("Step 1 has run for "));
-    // The ledger is written a moment later than what it says happens.
+    // The ledger is written a moment after the events that it records.
     let ledger = || Rolldock::new(&["ledger"]).arg(&out).succeeds().stdout;
     wait_for("the step in the ledger", || ledger().contains(": life 1, 1 steps, "));
     running.kill();

@@ -1,5 +1,5 @@
-//! Streams that claim to have more content than they have, values that are nested deeply, and requests with
-//! the largest numbers.
+//! Streams that declare more content than they have, values that are nested deeply, and requests with the
+//! largest //! numbers.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ fn column(name: &str, column: ArrayRef) -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable([(name, column, true)]).unwrap()
 }
 
-/// Streams whose rows take no bytes but are more than the partition holds, and streams with values or types
-/// that are nested deeply.
+/// Streams with more rows than the partition may have and no bytes for them, and streams with deeply nested
+/// values or /// types.
 fn claims() -> Vec<(&'static str, Vec<u8>)> {
     let mut nested: ArrayRef = Arc::new(Int64Array::from(vec![1]));
     for _ in 0..200 {

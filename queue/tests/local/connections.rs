@@ -27,7 +27,7 @@ async fn a_client_that_goes_away_leaves_nothing_behind() {
     let partition = served.queue.partition("train").unwrap();
     assert_eq!(partition.stats().leases, 1);
 
-    // Rows that a client still reads keep its connection open. A process that dies reads no rows any more.
+    // Rows that a client still reads keep its connection open. A dead process no longer reads rows.
     let mut dead = UnixStream::connect(&served.path).await.unwrap();
     let words = br#"{"Call":{"id":1,"ask":{"Room":{"bytes":5000000}}}}"#;
     let taking =
@@ -187,7 +187,7 @@ async fn one_live_server_has_the_socket() {
     let config = LocalServiceConfig::default();
     let second = LocalListener::bind(&served.path, config.clone());
     assert!(matches!(second, Err(QueueError::InUse { .. })), "{second:?}");
-    // The socket of a dead server is replaced. A file that is not a socket is never removed.
+    // A new server replaces the socket of a dead server. It never removes a file that is not a socket.
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("stale.sock");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());

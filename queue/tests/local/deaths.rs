@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{large, serve_in, served, take, until};
 
-/// The client or server that the tests below start in another process. It ends when it is killed.
+/// The client or server that the tests below start in another process. It runs until it is killed.
 #[tokio::test]
 #[ignore = "started by the tests that kill it"]
 async fn victim() {

@@ -1,4 +1,4 @@
-//! Rows in shared regions are not copied and not overwritten, and they give their memory back.
+//! Rows in shared regions are neither copied nor overwritten, and their memory is freed.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ async fn large_rows_stay_in_the_region_that_they_were_put_in() {
     assert_eq!(served.regions.stats(), stats, "a take of it needs no other");
     lease.nack().await.unwrap();
 
-    // Takes get parts of the rows, some of the columns, and a column that was written later.
+    // The takes read some of the rows, some of the columns, and a column that was written later.
     let advantage = Float32Array::from_iter_values((0..400).map(|row| row as f32));
     let advantage = RecordBatch::try_from_iter([("advantage", Arc::new(advantage) as _)]).unwrap();
     client.write_columns("train", &handles, advantage).await.unwrap();
@@ -106,8 +106,8 @@ async fn a_damaged_stream_in_a_region_changes_nothing() {
     }
     let mut answers = String::new();
     while answers.matches("Refusal").count() < 7 {
-        // `read` does not work here: a read that is short because file descriptors follow does not mean that
-        // no data is left.
+        // `read` does not work here: a read is also short if file descriptors follow, so a short read does
+        // not mean that // no data is left.
         let mut some = vec![0; 4096];
         match peer.try_read(&mut some) {
             Ok(count) => {

@@ -29,7 +29,7 @@ async fn produce(partition: Partition, producer: i64, fates: Arc<parking_lot::Mu
         let token = Some(format!("{producer}/{number}"));
         let keys = ids.iter().map(|id| format!("k{id}")).collect();
         let put = Put { token, keys, ..Put::group(format!("{producer}/{number}"), payload(&ids)) };
-        // The put is repeated before the first one has been answered.
+        // The put is repeated before the first call has returned.
         let again = partition.put(put.clone(), None);
         let (handles, repeated) = tokio::join!(partition.put(put, None), again);
         let handles = handles.unwrap();
@@ -98,8 +98,8 @@ async fn clients_at_once_account_for_every_row() {
             consumer.unwrap();
         }
         let fates = std::mem::take(&mut *fates.lock());
-        // A row that was leased when it was cleared may be acked, too. Then the queue counts it only as
-        // cleared.
+        // A row that was leased when it was cleared may be acked too. Then the queue counts the row only as
+        // // cleared.
         let accounted: BTreeSet<i64> = fates.consumed.union(&fates.cleared).copied().collect();
         assert_eq!(accounted, fates.put);
         let stats = partition.stats();

@@ -17,7 +17,7 @@ pub(crate) enum Op {
         keyed: bool,
         with_token: bool,
     },
-    /// Repeats the last put that had a token. Its rows may be gone by then.
+    /// Repeats the last put that had a token. The rows of this put may have been freed.
     Repeat,
     /// Sets tags of some rows.
     Tags {
@@ -68,8 +68,8 @@ pub(crate) enum Op {
     Leave {
         client: usize,
     },
-    /// Begins a snapshot and reads its first pieces. If one has begun already, reads the rest of it instead,
-    /// and restores it into another queue.
+    /// Begins a snapshot and reads its first chunks. If a snapshot has begun already, reads the rest of it
+    /// instead, /// and restores it into another queue.
     Snapshot {
         pieces: usize,
     },
@@ -115,7 +115,7 @@ fn replaced() -> impl Strategy<Value = Replaced> {
     prop_oneof![Just(Replaced::Tokens), Just(Replaced::Extra), Just(Replaced::Put), Just(Replaced::All)]
 }
 
-/// All samplers except the random one, which the index's own tests cover.
+/// All samplers except the random one, which the unit tests of the index cover.
 pub(crate) fn samplers() -> impl Strategy<Value = Sampler> {
     prop_oneof![
         2 => Just(Sampler::Declared),

@@ -65,7 +65,8 @@ pub(crate) fn bare() -> Put {
     Put::group("", payload(&[]))
 }
 
-/// The ids of the rows of a lease. Checks every byte of their payload, which depends on their ids and versions.
+/// The ids of the rows of a lease. Checks every byte of their payload, which depends on their ids and
+/// versions.
 pub(crate) fn checked_ids(lease: &Lease, versions: impl Fn(i64) -> Versions) -> Vec<i64> {
     let mut ids = Vec::new();
     for batch in lease.batches() {

@@ -14,7 +14,7 @@ use crate::rows::{Replaced, bare, checked_ids, payload};
 use crate::{CAPACITY_ROWS, CLIENTS, LEASE_MS, TASKS};
 
 pub(crate) struct World<'a> {
-    /// The folder for the directories of the queue; `None` for a queue in memory.
+    /// The folder for the directories of the queue, or `None` for a queue in memory.
     root: Option<&'a Path>,
     /// The number of processes that have died so far.
     deaths: usize,
@@ -26,8 +26,8 @@ pub(crate) struct World<'a> {
     tokens: usize,
     /// The last put that had a token, with its handles.
     tokened: Option<(Put, Vec<RowHandle>)>,
-    /// The snapshot that has begun, the bytes that were read of it, and the model at its beginning. It keeps
-    /// the directory of the queue locked.
+    /// The snapshot that has begun, the bytes that were read of it, and the model at its beginning. The
+    /// snapshot keeps /// the directory of the queue locked.
     snapshot: Option<(Snapshot, Vec<u8>, Model)>,
     model: Model,
 }

@@ -1,4 +1,5 @@
-//! Rows that share a payload in a restored copy give their memory and their disk space back.
+//! In a restored copy, rows share chunks. When rows are freed, their memory and their disk space are freed
+//! too.
 
 use std::path::Path;
 use std::time::Duration;
@@ -25,7 +26,7 @@ async fn a_copy_gives_back_the_memory_of_rows_that_lay_together() {
     let mut live: u64 = (0..ROWS).map(|row| row_bytes(ragged(row)) as u64).sum();
     let held = copy.inspect().payload_bytes;
     assert!(held * 10 <= live * 11, "{held} bytes for {live}");
-    // First the long rows are cleared, then most of the others. Each turn clears some rows of each chunk.
+    // First the long rows are cleared, then most of the other rows. Each turn clears some rows of each chunk.
     type Goes = fn(i64) -> bool;
     let turns: [Goes; 3] = [|row| ragged(row) > 16, |row| row % 3 == 0, |row| row % 16 > 0];
     let mut gone = vec![false; ROWS as usize];
@@ -73,7 +74,7 @@ async fn a_copy_gives_back_the_disk_of_rows_that_lay_together_also_after_a_resta
     restore(&copy, &snapshot(&queue, None).await).await.unwrap();
     let all = ROWS as u64 * row_bytes(253) as u64;
     assert!(segment_bytes(dir.path()) * 10 <= all * 11);
-    // This is a copy of the files that a process leaves if it is killed now.
+    // These are the files that a process leaves if it is killed now.
     let killed = tempfile::tempdir().unwrap();
     for entry in std::fs::read_dir(dir.path()).unwrap() {
         let entry = entry.unwrap();

@@ -1,5 +1,5 @@
-//! A snapshot of rows that were put one by one is about as large as the live rows, and restores them
-//! unchanged.
+//! A snapshot of rows that were put one by one is about as large as the live rows, and a restore returns
+//! these rows //! unchanged.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod handles;
@@ -199,7 +199,7 @@ async fn apply(partition: &Partition, op: &Op, put_so_far: &mut i64) {
                     partition.put(put, None).await.unwrap();
                     *put_so_far += count;
                     there += count;
-                    // Every fifth group gets one put only, so some groups stay open.
+                    // Every fifth group gets only one put, so some groups stay incomplete.
                     if group % 5 == 4 {
                         break;
                     }

@@ -36,8 +36,8 @@ fn attempt_take(queue: &dyn Queue, take: Take) -> BoxFuture<'_, Result<(), Queue
 /// The fault of a call, the code with which it is refused, and the call itself.
 type Case = (&'static str, &'static str, Attempt);
 
-/// All cases. The partition `p` has one group of two rows and room for six more. Each call gets the handle of
-/// one of the two rows.
+/// All cases. The partition `p` has one group of two rows and space for six more. Each call gets the handle
+/// of /// one of the two rows.
 pub(super) fn cases() -> Vec<Case> {
     put_cases().into_iter().chain(other_cases()).collect()
 }

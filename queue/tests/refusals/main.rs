@@ -24,7 +24,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 const BODY_BYTES_MAX: usize = 100_000;
 
-/// Cases that only apply to requests with bodies, not to calls within the process.
+/// Cases that apply only to requests with bodies, and not to calls within the process.
 const WIRE_ONLY: [&str; 2] = ["a body that is too long", "a column of the wire's"];
 
 /// One queue with three interfaces: calls in this process, HTTP and the local socket.

@@ -86,7 +86,7 @@ async fn a_clients_lease_outlives_its_server() {
     first.stop().await;
 
     let served = serve_at(open(), TcpListener::bind(address).await.unwrap(), ServiceConfig::default());
-    // Other clients get the rows that were given back, but not the leased ones.
+    // Other clients get the rows that were given back, but not the leased rows.
     let others = served.client().take("train", &Take::groups("train", 9)).await.unwrap().unwrap();
     assert_eq!(others.groups(), ["c", "c", "d", "d"]);
     held.renew().await.unwrap();
@@ -113,7 +113,7 @@ async fn a_dead_controller_hangs_no_client() {
     assert!(matches!(put, Err(QueueError::Unreachable { .. })), "{put:?}");
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
 
-    // The client waits for its whole patience and not longer.
+    // The client waits exactly as long as its `patience`.
     let patience = Duration::from_secs(2);
     let patient = RemoteQueue::new(RemoteConfig { patience, ..client_config }).unwrap();
     let started = Instant::now();

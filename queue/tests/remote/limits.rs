@@ -1,4 +1,5 @@
-//! Limits of connections: strangers keep no client out, and a client that closes its side is answered.
+//! Limits of connections: connections without a token do not displace clients, and a client that closes its
+//! sending //! side gets its answer.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use super::{Served, serve_at, served, spec};
 
 const TOKEN: &str = "secret";
 
-/// A server with room for this many connections.
+/// A server that accepts this many connections.
 async fn limited(max: usize, unauthenticated_max: usize) -> Served {
     let (max, unauthenticated_max) = (Some(max), Some(unauthenticated_max));
     let limits = ConnectionLimits { max, unauthenticated_max, ..ConnectionLimits::default() };
@@ -29,7 +30,7 @@ fn client(served: &Served) -> RemoteQueue {
     RemoteQueue::new(RemoteConfig { token: Some(TOKEN.to_owned()), ..RemoteConfig::new(url) }).unwrap()
 }
 
-/// Raises the limit of open files for connections whose clients' ends are in this process.
+/// Raises the limit of open files, because both ends of each connection are in this process.
 fn allow_files(needed: u64) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_some_and(|current| current < needed) {
@@ -80,7 +81,7 @@ async fn idle_connections_without_a_token_keep_no_client_out() {
     let mut strangers = Vec::new();
     for _ in 0..STRANGERS {
         strangers.push(TcpStream::connect(served.address).await.unwrap());
-        // The server accepts them one by one: this client does not outrun it.
+        // The server accepts the connections one by one, and this client waits for it.
         tokio::task::yield_now().await;
     }
     let newcomer = client(&served);
@@ -134,7 +135,7 @@ async fn a_client_that_has_closed_its_side_gets_its_answer() {
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("capacity_rows"), "{answer}");
     let answer = half_closed(request("GET", "/v1/verify", "")).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    // A take that would wait ends, since the client may as well be gone: it must not be given later rows.
+    // A waiting take ends, because the client may have died: later rows must not be leased to it.
     let take = r#"{"task":"train","groups":1,"wait_ms":60000}"#;
     let answer = half_closed(request("POST", "/v1/partitions/train/take", take)).await.to_ascii_lowercase();
     assert!(answer.starts_with("http/1.1 204") && answer.contains("ended: false"), "{answer}");

@@ -1,5 +1,5 @@
-//! Measures how the calls of operators delay small takes: `cargo test --release -p rolldock-queue --test remote
-//! operators -- --ignored --nocapture`.
+//! Measures how the calls of operators delay small takes: `cargo test --release -p rolldock-queue --test
+//! remote operators -- --ignored --nocapture`.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ const GROUP: i64 = 8;
 /// The time by which an operator's call may delay one small take in a thousand.
 const DELAY_MAX: Duration = Duration::from_millis(20);
 
-/// The time that all but one in a thousand small takes needed until `work` was done. The takes go on for at
-/// least three seconds.
+/// The longest time of a small take until `work` is done, without the slowest take in a thousand. The takes
+/// /// continue for at least three seconds.
 async fn most_takes(served: &Served, work: impl Future<Output = ()>) -> Duration {
     let client = served.client();
     let take = Take::rows("train", 1);

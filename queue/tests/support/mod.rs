@@ -1,4 +1,4 @@
-//! Queues for tests, and comparisons of what a user can see of them.
+//! Queues for tests, and comparisons of the state that a user can see.
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -50,7 +50,7 @@ pub(crate) fn spec(name: &str, capacity: usize) -> PartitionSpec {
 pub(crate) struct Bytes(Arc<Mutex<Vec<u8>>>);
 
 impl Bytes {
-    /// Returns what was written, and removes it.
+    /// Removes and returns the bytes that were written.
     pub(crate) fn take(&self) -> Vec<u8> {
         std::mem::take(&mut *self.0.lock())
     }

@@ -1,4 +1,4 @@
-//! A controller and its storage units, each of which is its own server.
+//! A controller and its storage units. Each of them is a separate server.
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

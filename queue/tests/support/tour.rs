@@ -1,4 +1,4 @@
-//! Checks that every queue passes when it is used only through the `Queue` trait.
+//! Checks that every queue must pass. They use the queue only through the `Queue` trait.
 
 use std::sync::Arc;
 use std::time::Duration;

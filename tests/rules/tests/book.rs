@@ -14,7 +14,7 @@ use rolldock_tests::workspace_root;
 
 const PAGES: &str = "docs/src";
 const SUMMARY: &str = "docs/src/SUMMARY.md";
-/// Documents besides the pages whose links and quotations are checked.
+/// Documents outside the book whose links and quotations are checked too.
 const OTHERS: [&str; 6] =
     ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "data/README.md", SUMMARY];
 const COPY: &str = "<!-- copy: ";

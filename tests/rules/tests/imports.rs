@@ -1,4 +1,4 @@
-//! Checks which crates and modules import which others.
+//! Checks the imports among crates and modules.
 //!
 //! Each top-level folder has one rule. A crate may import crates of its own folder, and crates of the
 //! folders that the rule names. None of our crates is a build dependency of another. Cargo itself refuses

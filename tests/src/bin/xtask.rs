@@ -1,6 +1,5 @@
 //! Chores for developers. `cargo xtask check` is the short check before a commit; `.ci/run` is the long one.
-//!
-//! It has no dependencies, so it compiles within seconds.
+//! The program has no dependencies, so it compiles within seconds.
 
 use std::process::{Command, ExitCode};
 
@@ -25,7 +24,7 @@ const CHORES: [Chore; 1] = [Chore {
             "--locked",
             "--quiet",
             "--",
-            // Tests that compute for more than four seconds each. `cargo test --workspace` runs them.
+            // These tests compute for more than four seconds each. `cargo test --workspace` runs them.
             "--skip=a_sleeper_ends_at_its_deadline_with_all_that_it_has_started",
             "--skip=adversarial_latex_takes_linear_time",
             "--skip=adversarial_text_takes_linear_time",

@@ -1,5 +1,5 @@
 //! Tests a store that is not part of the queue's crate. It uses only the public API of the queue, and keeps
-//! its chunks in a map of bytes that stands for a key-value server.
+//! its chunks in a map of bytes that represents a key-value server.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;

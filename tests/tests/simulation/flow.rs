@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 const RUNS: u64 = 400;
-/// With at least this many runs, the test asserts that each kind of event happened at least once.
+/// With at least this number of runs, the test asserts that each kind of event happened at least once.
 const RUNS_TELLING: u64 = 200;
 /// The time without progress after which the watchdog acts, in runs that have a watchdog.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -103,7 +103,7 @@ impl Plan {
         self.target * (self.rule.max as usize + 1)
     }
 
-    /// Whether no group can become too old, because dispatch is paced and groups are handed on in the
+    /// Whether no group can become too old, because dispatch is paced and groups are delivered in the ///
     /// order of their dispatch.
     fn never_discards(&self, early_stop: EarlyStop) -> bool {
         self.rule.pacing && early_stop.keeps_dispatch_order()

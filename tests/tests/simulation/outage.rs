@@ -1,5 +1,5 @@
-//! Rollouts whose reward is out for a while, or for good, in virtual time. No group is lost, and no sample is
-//! generated twice: the engines' own counts of tokens are the measure.
+//! Rollouts with a temporary or a permanent outage of the reward, in virtual time. No group is lost, and no
+//! sample is //! generated twice, which the engines' counts of tokens show.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,14 +20,14 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// The number of groups of a step.
 const TARGET: usize = 16;
-/// The number of answers before the reward goes out.
+/// The number of answers before the outage of the reward begins.
 const ANSWERS_BEFORE: u64 = 10;
 /// When the reward answers again, on the clock of a test.
 const BACK_AT: Duration = Duration::from_secs(600);
 /// The virtual time that no step may exceed.
 const LIMIT: Duration = Duration::from_secs(3_000);
 
-/// A reward that goes out after some answers.
+/// A reward whose outage begins after some answers.
 struct Flaky {
     began: Instant,
     back_at: Duration,
@@ -54,7 +54,7 @@ impl RewardRunner for Flaky {
     }
 }
 
-/// A reward that fails for the same reason whatever it is asked.
+/// A reward that fails for the same reason at every question.
 struct Raises;
 
 impl RewardRunner for Raises {
@@ -63,7 +63,7 @@ impl RewardRunner for Raises {
     }
 }
 
-/// A runner behind the guard of a recipe, whose tasks end with `scope`.
+/// A runner behind the guard of a recipe. The tasks of the guard end with `scope`.
 fn guarded(runner: Arc<dyn RewardRunner>, scope: &Scope) -> Arc<dyn RewardRunner> {
     let config = ExternalConfig { outage_deadline_s: 1_000.0, ..ExternalConfig::default() };
     config.guard_runner(runner, 64, scope.tracker().clone(), scope.token().clone()).unwrap()
@@ -89,7 +89,7 @@ fn tokens_generated(world: &World) -> u64 {
     world.engine.servers().map(|server| server.stats().generation_tokens_total).sum()
 }
 
-/// Runs a step and its watchdog, which would give up groups, and `meanwhile` beside them.
+/// Runs a step, its watchdog, and `meanwhile` at the same time. The watchdog would give up groups.
 async fn step(
     manager: &mut AgentLoopManager,
     meanwhile: impl Future<Output = ()>,
@@ -106,8 +106,8 @@ async fn step(
     }
 }
 
-/// Waits until every sample that was sent out is whole, and checks that the rollout then waits for the reward
-/// alone.
+/// Waits until every dispatched sample is complete, and checks that the rollout then waits only for the
+/// reward.
 async fn waits_for_the_reward(world: &World, view: rolldock::rollout::RolloutView) {
     sleep(Duration::from_secs(100)).await;
     let (counts, tokens) = (view.counts(), tokens_generated(world));

@@ -1,4 +1,4 @@
-//! Gates of the filter, in this process and outside of it.
+//! Gates of the filter, inside and outside of the run's process.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! A reward server that is down: from the start, for a while, or for good.
+//! A reward server that is down: from the start, temporarily, or permanently.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,14 +15,15 @@ use crate::support::metrics::{Scrapes, documented, scrape};
 use crate::support::vllm::metric;
 use crate::support::wait_for;
 
-/// The number of answers before the server goes down. The first is that to the probe.
+/// The number of answers before the server goes down. The first answer is to the probe.
 const ANSWERS_BEFORE: usize = 20;
 
 #[derive(Clone, Default)]
 struct Reward {
     answers: Arc<AtomicUsize>,
     refusals: Arc<AtomicUsize>,
-    /// The server goes down after `ANSWERS_BEFORE` answers if this is set, and is up again when it is not.
+    /// While this is set, the server is down after `ANSWERS_BEFORE` answers. When it is cleared, the server
+    /// is up again.
     goes_down: Arc<AtomicBool>,
 }
 

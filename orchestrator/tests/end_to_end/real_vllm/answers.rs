@@ -54,7 +54,7 @@ pub(super) fn a_run_over_two_servers_uses_both_dialects_and_cancels_its_requests
     );
     assert!(ended.stdout.contains("done: 2 steps; 12 groups accepted of 24"), "{}", ended.stdout);
 
-    // A step needs six of its twelve groups. The others have to be cancelled on the engines, too.
+    // A step needs six of its twelve groups. The other groups must be cancelled on the engines too.
     let cancelled: u64 = cancelled_groups(&ended.stdout);
     assert!(cancelled > 0, "{}", ended.stdout);
     for url in &urls {
@@ -103,8 +103,8 @@ fn streamed(text: &str) -> Vec<Value> {
     choices.into_values().map(|(text, finish)| json!([text, finish])).collect()
 }
 
-/// The requests are greedy or seeded, and are sent one after the other to a server without other requests.
-/// So only the proxy can cause a difference.
+/// The requests are greedy or seeded, and are sent one after the other to an otherwise idle server. /// So
+/// only the proxy can cause a difference.
 #[tokio::main]
 pub(super) async fn a_server_says_the_same_through_the_proxy(server: &Vllm) {
     let direct = server.url.as_str();

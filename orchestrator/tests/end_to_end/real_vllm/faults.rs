@@ -1,7 +1,6 @@
-//! Real vLLM servers that are paused, killed, stopped and broken in the middle of a step.
-//!
-//! The model is tiny and random, so the filter is off. Every prompt that is drawn has to be accepted,
-//! because the death of a server may cost attempts but no group.
+//! Real vLLM servers that are paused, killed, stopped and broken during a step. //! //! The model is tiny and
+//! random, so the filter is off. Every drawn prompt must be accepted, because the death of a //! server may
+//! cost attempts but no group.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,15 +15,16 @@ use crate::support::{Ended, Rolldock, Running, pause_for, shared, untaken_recipe
 
 const GROUPS: usize = 4;
 const SAMPLES: usize = 4;
-/// The largest number of tokens of a response. A generation then takes some seconds, so a server can fail in
-/// its middle.
+/// The largest number of tokens of a response. A generation of this length takes some seconds, so a server
+/// can fail /// during it.
 const LENGTH_MAX: u32 = 112;
 const STALL: Duration = Duration::from_secs(5);
 /// The longest time until a dead server is noticed. The monitor checks once a second and waits for two
-/// failures in a row: 2 to 3 s on an idle machine. The rest is for a busy one, on which late probes do not count.
+/// failures in a row: 2 to 3 s on an idle machine. The rest is for a busy machine, on which late probes do
+/// not count.
 const NOTICED: Duration = Duration::from_secs(15);
 
-/// A run on two servers, one of which is going to be paused or to fail.
+/// A run on two servers. One of the servers will be paused or fail.
 struct Step {
     process: Running,
     out: PathBuf,
@@ -73,7 +73,7 @@ impl Step {
         since.elapsed()
     }
 
-    /// Waits for the end of the run, and checks that every group of `steps` steps is whole.
+    /// Waits for the end of the run, and checks that every group of `steps` steps is complete.
     fn ends_whole(mut self, steps: usize) -> (Ended, Vec<serde_json::Value>) {
         wait_within(GENERATED, "end of the run", || self.process.has_ended());
         let ended = self.process.wait();

@@ -1,5 +1,4 @@
-//! New policy versions for real vLLM servers in the middle of generations, and samples that are interrupted
-//! and resumed.
+//! New policy versions for real vLLM servers during generation, and samples that are interrupted and resumed.
 //!
 //! The model is tiny and random, and its weights never change. An update only changes their version label,
 //! which the engine reports for each token. A relay between run and server keeps the answers of the engine.
@@ -124,9 +123,9 @@ fn whole_groups(out: &Path, groups: usize) -> Vec<Value> {
     rows
 }
 
-/// Checks that a row equals the answers of the engine to the requests for its sample. Each request must
-/// continue where the one before it ended, with the rest of the token budget. Returns the number of requests
-/// and the version of each token.
+/// Checks that a row equals the answers of the engine to the requests for its sample. Each request must ///
+/// continue where the previous request ended, with the rest of the token budget. Returns the number of
+/// requests and the version of each token.
 fn follow(row: &Value, exchanges: &[Exchange]) -> (u64, Vec<String>) {
     let (prompt_ids, response_ids) = (numbers(&row["prompt_ids"]), numbers(&row["response_ids"]));
     let mut so_far = 0;
@@ -220,8 +219,7 @@ pub(super) fn what_is_cut_off_at_the_end_of_a_step_goes_on_in_the_next(servers: 
     assert!(followed.iter().any(goes_on), "some sample was cut off in its middle: {followed:?}");
 }
 
-/// Announces two versions while tokens are generated. Returns the number of segments and the versions of each
-/// row.
+/// Announces two versions during generation. Returns the number of segments and the versions of each row.
 fn two_versions_in_the_middle(servers: &[&Vllm], pause: &str) -> Vec<(u64, BTreeSet<u64>)> {
     begin_anew(servers);
     let dir = TempDir::new().unwrap();

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::support::vllm::Vllm;
 use crate::support::{shared, wait_within};
 
-/// With this flag a server takes and returns token ids. Without it, clients use `/v1/completions`.
+/// With this flag a server accepts and returns token ids. Without the flag, clients use `/v1/completions`.
 const SCALE_OUT: [&str; 1] = ["--enable-scale-out"];
 /// The longest time for a few steps on a busy machine. Two cores generated about 100 tokens per second.
 const GENERATED: Duration = Duration::from_secs(600);

@@ -1,4 +1,4 @@
-//! Brings answers of engines into a form in which they can be compared.
+//! Converts answers of engines to a form in which they can be compared.
 
 use serde_json::Value;
 

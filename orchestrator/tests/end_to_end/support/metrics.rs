@@ -32,14 +32,14 @@ pub(crate) fn documented(section: &str) -> BTreeSet<String> {
     names
 }
 
-/// What the pages of a process had so far: for each metric the values of its series, summed up, at each scrape.
+/// The values on the pages of a process so far: for each metric, the sum of its series at each scrape.
 #[derive(Default)]
 pub(crate) struct Scrapes {
     values: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Scrapes {
-    /// Notes a page. Checks its form: each metric has one type, and each series comes once.
+    /// Adds a page. Checks its form: each metric has one type, and each series occurs once.
     pub(crate) fn note(&mut self, page: &str) {
         let mut types: BTreeMap<&str, &str> = BTreeMap::new();
         for line in page.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
@@ -62,12 +62,12 @@ impl Scrapes {
         }
     }
 
-    /// Those of `names` that no page had.
+    /// The metrics of `names` that no page had.
     pub(crate) fn absent<'a>(&self, names: &'a BTreeSet<String>) -> Vec<&'a String> {
         names.iter().filter(|name| !self.values.contains_key(*name)).collect()
     }
 
-    /// Those of `names` that were 0 or absent in every page.
+    /// The metrics of `names` that were 0 or absent on every page.
     pub(crate) fn unmoved<'a>(&self, names: &'a BTreeSet<String>) -> Vec<&'a String> {
         let has_moved =
             |name: &String| self.values.get(name).is_some_and(|values| values.iter().any(|sum| sum != "0"));

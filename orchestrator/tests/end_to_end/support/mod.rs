@@ -249,7 +249,7 @@ impl Simengine {
         Self { url, process }
     }
 
-    /// Stops the process, so that the server takes connections and answers nothing.
+    /// Stops the process, so that the server accepts connections and answers nothing.
     pub(crate) fn stop(&self) {
         self.process.signal("STOP");
     }

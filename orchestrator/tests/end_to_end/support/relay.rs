@@ -81,7 +81,7 @@ fn copy(mut from: TcpStream, mut to: TcpStream, mut keep: impl FnMut(&[u8])) {
             break;
         }
     }
-    // Each of them may be closed already.
+    // Each connection may be closed already.
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 

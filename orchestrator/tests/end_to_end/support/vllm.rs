@@ -53,7 +53,7 @@ pub(crate) fn post(url: &str, path: &str) {
     assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer:?}");
 }
 
-/// The JSON of an answer with status 200 or 202. `None` if there is another answer or none.
+/// The JSON of an answer with status 200 or 202, or `None` for another status or no answer.
 pub(crate) fn get_json(url: &str, path: &str) -> Option<Value> {
     body_of(&ask(url, &format!("GET {path}"))?)
 }
@@ -69,12 +69,12 @@ fn body_of(answer: &str) -> Option<Value> {
     is_well.then(|| serde_json::from_str(body).unwrap())
 }
 
-/// Whether the engine of a server is paused. It is `false` if the server does not answer.
+/// Whether the engine of a server is paused. Returns `false` if the server does not answer.
 pub(crate) fn is_paused(url: &str) -> bool {
     get_json(url, "/is_paused").is_some_and(|answer| answer["is_paused"] == true)
 }
 
-/// A server in its own process group, which contains the process of its engine, too.
+/// A server in its own process group, which also contains the process of its engine.
 pub(crate) struct Vllm {
     pub(crate) url: String,
     script: PathBuf,
@@ -125,8 +125,8 @@ impl Vllm {
         self.process = launch(&self.script, &self.log, port, flags);
     }
 
-    /// Restarts the server and waits until it is healthy. The engine of `other` is paused until then: a start needs
-    /// a core for most of a minute, and takes twice as long beside an engine that generates.
+    /// Restarts the server and waits until it is healthy. The engine of `other` is paused until then: a start
+    /// needs a core for most of a minute, and takes twice as long beside an engine that generates.
     pub(crate) fn restart_beside(&mut self, other: &Self, flags: &[&str]) {
         post(&other.url, "/pause?mode=keep");
         self.restart(flags);

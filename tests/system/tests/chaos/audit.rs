@@ -1,10 +1,7 @@
-//! What must hold, whatever happens to the system. The account is kept by the clients alone, and its code has
-//! nothing in common with that of the system.
-//!
-//! - Every group that the trainer gets is whole, has the columns of its own rows, and is within the bounds of
-//!   the recipe.
-//! - A group whose ack was confirmed is never given again, and no other group of its prompt is given in its
-//!   place.
+//! The rules that must hold under every fault. Only the clients keep the account that is checked, and its
+//! code shares //! nothing with the code of the system. //! //! - Every group that the trainer gets is
+//! complete, has the columns of its own rows, and is within the bounds of //! the recipe. //! - A group whose
+//! ack was confirmed is never delivered again, and no other group of its prompt is delivered instead.
 //! - At the end, the trainer has trained on every group that the run's ledger calls accepted.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,7 +30,8 @@ pub(crate) struct Batch {
     pub(crate) groups: Vec<(String, String)>,
 }
 
-/// What the reference worker writes for a response: a number for each token that only the token decides.
+/// The column that the reference worker writes for a response: one number for each token, a function of the
+/// token.
 pub(crate) fn reference_of(response: &[u32]) -> Vec<f32> {
     response.iter().map(|token| -((token % 97) as f32) / 8.0).collect()
 }
@@ -44,8 +42,8 @@ struct Account {
     trained: BTreeMap<String, String>,
     /// The groups whose ack the run's queue has confirmed.
     referenced: BTreeSet<String>,
-    /// The batch that the trainer has and has not settled. A trainer that starts again finds it here, as it
-    /// would in its checkpoint.
+    /// The batch that the trainer has taken and not settled. A restarted trainer reads the batch from this
+    /// field, which /// represents its checkpoint.
     open: Option<Batch>,
     /// The newest version that the trainer has tried to announce.
     announced: u64,
@@ -81,7 +79,7 @@ impl Audit {
         account.open = None;
     }
 
-    /// Notes that the lease of the open batch has ended without an ack, so that its rows are given again.
+    /// Notes that the lease of the open batch has ended without an ack, so that its rows are delivered again.
     pub(crate) fn given_back(&self) {
         self.0.lock().open = None;
     }
@@ -106,7 +104,7 @@ impl Audit {
         self.0.lock().referenced.extend(groups);
     }
 
-    /// The version that follows from the groups that were trained on.
+    /// The version that the trainer announces after the groups that it has trained on.
     pub(crate) fn next_version(&self, step_groups: usize) -> u64 {
         let mut account = self.0.lock();
         let version = (account.trained.len() / step_groups) as u64;
@@ -139,7 +137,7 @@ impl Audit {
 }
 
 impl Account {
-    /// Everything that is wrong with the rows of a group.
+    /// All errors in the rows of a group.
     fn check_group(&self, group: &str, rows: &[&Row]) -> Vec<String> {
         let mut wrong = Vec::new();
         if self.trained.contains_key(group) {

@@ -12,8 +12,8 @@ use crate::system::{CLOCK_OFFSET_S, PROGRESS_MAX, System};
 use crate::until;
 
 impl System {
-    /// Waits until no request of the run is on an engine while the clients rest. A permit that was not
-    /// returned makes it fail.
+    /// Waits until no request of the run is on an engine while the clients rest. Fails if a permit was not
+    /// returned.
     pub(crate) async fn check_permits(&mut self) {
         self.trainer.rests.store(true, Ordering::Relaxed);
         self.reference.rests.store(true, Ordering::Relaxed);
@@ -74,7 +74,7 @@ impl System {
         let ledger: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(ledger["conservation"], "holds");
         let number = |value: &Value| value.as_u64().unwrap() as usize;
-        // A group whose put was under way when the run was asked to end may have found no room.
+        // If a put was in progress at the end of the run, its group may have found no space in the queue.
         let (accepted, unsettled) = (number(&ledger["totals"]["accepted"]), number(&ledger["not_settled"]));
         let trained = self.audit.trained_count();
         assert!(
@@ -89,7 +89,7 @@ impl System {
         eprintln!("trained on {trained} groups in {} lives of the run", ledger["lives"]);
     }
 
-    /// Verifies all directories as they lie on disk.
+    /// Verifies all directories on disk.
     fn check_directories(&self) {
         let queues = ["queue", "unit-a", "unit-b"].map(|name| self.layout.disk(name));
         for dir in queues.into_iter().chain([self.layout.run_dir()]) {

@@ -10,14 +10,14 @@ use crate::schedule::{Fault, Link, Part, Round};
 use crate::system::System;
 
 impl System {
-    /// Applies the faults of a round, lets the system go on for their time, and ends them. Processes that a
-    /// fault may end have a supervisor, which starts them again.
+    /// Applies the faults of a round, lets the system run for the round's time, and ends the faults.
+    /// Processes that a /// fault may end have a supervisor, which starts them again.
     pub(crate) async fn suffer(&mut self, round: &Round) {
         for fault in &round.faults {
             self.begin(*fault).await;
         }
         tokio::time::sleep(Duration::from_millis(round.hold_ms)).await;
-        // A run that starts here may find that one of its engines does not answer yet.
+        // If the run starts here, one of its engines may not answer yet.
         for fault in &round.faults {
             self.end(*fault).await;
         }
@@ -74,7 +74,7 @@ impl System {
         }
     }
 
-    /// Joins a unit with the queue server and its clients, or parts them.
+    /// Connects a unit with the queue server and its clients, or disconnects it.
     fn connect(&self, unit: Part, joins: bool) {
         let relays = match (unit, &self.machine) {
             (Part::UnitB, Some(machine)) => return machine.plug(joins),

@@ -1,8 +1,7 @@
-//! Small disks that can be full, and a network of its own for one storage unit.
-//!
-//! Both need namespaces. The test runs itself again as a child in new namespaces of users, mounts, networks
-//! and processes, which needs no privilege on most systems. There it is the root user, its mounts and devices
-//! end with it, and all processes that it has started end with it, however it ends.
+//! Small disks that can be full, and a separate network for one storage unit. //! //! Both need namespaces.
+//! The test runs itself again as a child in new namespaces of users, mounts, networks //! and processes,
+//! which needs no privilege on most systems. The child is the root user of its namespaces. When the //! child
+//! ends for any reason, its mounts, devices and processes end with it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -23,11 +22,11 @@ const PROBE: &str = "ip link set lo up && ip link add rd0 type veth peer name rd
 
 /// Where the test runs.
 pub(crate) enum Place {
-    /// In the child, with this directory.
+    /// The test runs in the child, with this directory.
     Inside(PathBuf),
-    /// In the parent of a child that has ended. The value says whether it succeeded.
+    /// The test runs in the parent, and the child has ended. The value says whether the child succeeded.
     Ended(bool),
-    /// Without namespaces, for this reason.
+    /// The test runs without namespaces, for this reason.
     Outside(String),
 }
 
@@ -70,9 +69,10 @@ fn call(words: &[&str]) {
 pub(crate) struct Disk(PathBuf);
 
 impl Disk {
-    /// The size of a disk that is not full. Only what is written takes memory.
+    /// The size of a disk that is not full. Only written data uses memory.
     const SIZE: &str = "size=512m";
-    /// The room that a full disk has left, in bytes. Writes in progress must not make the change fail.
+    /// The space that a full disk has left, in bytes. Without it, writes in progress could make the change of
+    /// size fail.
     const LEFT: u64 = 16 << 10;
 
     pub(crate) fn mount(at: &Path) -> Self {
@@ -81,14 +81,14 @@ impl Disk {
         Self(at.to_owned())
     }
 
-    /// Leaves almost no room.
+    /// Leaves almost no space on the disk.
     pub(crate) fn fill(&self) {
         let disk = rustix::fs::statvfs(&self.0).unwrap();
         let used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize;
         self.resize(&format!("size={}", used + Self::LEFT));
     }
 
-    /// Makes room again.
+    /// Gives the disk its full size again.
     pub(crate) fn clear(&self) {
         self.resize(Self::SIZE);
     }
@@ -98,8 +98,8 @@ impl Disk {
     }
 }
 
-/// A machine with a network of its own: a network namespace that a pair of virtual devices joins with that of
-/// this test.
+/// A machine with a separate network: a network namespace that a pair of virtual devices connects with the
+/// /// namespace of this test.
 pub(crate) struct Machine {
     /// The process that keeps the namespace.
     holder: Child,
@@ -145,8 +145,8 @@ impl Machine {
         call(&[&["nsenter", "--target", &pid, "--net"][..], words].concat());
     }
 
-    /// Plugs the cable in, or pulls it out. Then packets in both directions are lost, and no connection is
-    /// closed.
+    /// Connects the network of the machine, or disconnects it. While it is disconnected, packets in both
+    /// directions are /// lost, and no connection is closed.
     pub(crate) fn plug(&self, is_in: bool) {
         self.call(&["ip", "link", "set", "rd1", if is_in { "up" } else { "down" }]);
     }
@@ -154,7 +154,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // It may have been killed already.
+        // The holder may have been killed already.
         let _ = self.holder.kill();
         let _ = self.holder.wait();
     }

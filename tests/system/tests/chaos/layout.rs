@@ -1,4 +1,4 @@
-//! Where each part of the system listens, and the command line of each process.
+//! The address of each part of the system, and the command line of each process.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -15,15 +15,15 @@ pub(crate) const PARTITION: &str = "train";
 pub(crate) const REFERENCE_TASK: &str = "ref";
 /// The task of the queue server.
 pub(crate) const TRAIN_TASK: &str = "train";
-/// The column that the reference worker adds, without which no row is ready for the trainer.
+/// The column that the reference worker adds. A row is ready for the trainer only with this column.
 pub(crate) const REFERENCE_COLUMN: &str = "ref_logprobs";
 /// Samples of a group.
 pub(crate) const SAMPLES: usize = 4;
-/// Groups of a step. The trainer announces a version for as many.
+/// Groups of a step. The trainer announces a version after every such number of groups.
 pub(crate) const STEP_GROUPS: usize = 6;
 /// The longest response, in tokens.
 pub(crate) const RESPONSE_MAX: usize = 96;
-/// The rows that the run's queue may hold, and those that the queue server may hold.
+/// The capacity of the run's queue and of the queue server, in rows.
 pub(crate) const RUN_ROWS: usize = 64;
 pub(crate) const QUEUE_ROWS: usize = 128;
 /// The term of a lease of the queue server, in milliseconds.
@@ -32,7 +32,7 @@ pub(crate) const LEASE_MS: u64 = 3_000;
 /// The seconds by which the wall clock of processes is off. See `orchestrator/process/src/clock.rs`.
 const CLOCK: &str = "ROLLDOCK_CLOCK_OFFSET_FILE";
 
-/// The addresses at which the parts listen. Relays in front of them have addresses of their own.
+/// The addresses at which the parts listen. Relays in front of the parts have other addresses.
 #[derive(Debug, Clone)]
 pub(crate) struct Layout {
     pub(crate) home: PathBuf,
@@ -52,7 +52,7 @@ fn free() -> SocketAddr {
 }
 
 impl Layout {
-    /// Chooses free addresses. On a machine of its own, unit B listens there.
+    /// Chooses free addresses. If unit B has a separate machine, its address is on that machine.
     pub(crate) fn new(home: &Path, machine: Option<&Machine>) -> Self {
         let unit_b = free();
         Self {
@@ -73,7 +73,7 @@ impl Layout {
         self.home.join("disks").join(name)
     }
 
-    /// The directory of the run, on a disk of its own.
+    /// The directory of the run, on a separate disk.
     pub(crate) fn run_dir(&self) -> PathBuf {
         self.disk("run").join("run")
     }
@@ -180,7 +180,7 @@ silence = 20.0
         command
     }
 
-    /// A queue server in the run's place.
+    /// A queue server that serves the run's queue instead of the run.
     pub(crate) fn stand_in(&self) -> Command {
         let mut command =
             self.rolldock(&["queue", "serve", "--listen", &self.run_queue.to_string(), "--dir"]);
@@ -188,7 +188,8 @@ silence = 20.0
         command
     }
 
-    /// The queue server. Where unit B has a machine of its own, the server listens there too.
+    /// The queue server. If unit B has a separate machine, the server listens on the network of that machine
+    /// too.
     pub(crate) fn queue_server(&self) -> Command {
         let is_alone = self.unit_b.ip().is_loopback();
         let at = if is_alone { self.queue.ip() } else { Ipv4Addr::UNSPECIFIED.into() };
@@ -198,8 +199,8 @@ silence = 20.0
         command
     }
 
-    /// A storage unit that finds its controller at one URL, and is found at another. `program` begins the
-    /// command.
+    /// A storage unit. It reaches its controller at one URL, and clients reach the unit at the other URL.
+    /// `program` begins /// the command.
     pub(crate) fn unit(
         &self,
         program: impl Fn(&Path) -> Command,

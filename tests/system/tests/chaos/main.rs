@@ -1,14 +1,16 @@
-//! Runs the whole system under a seeded schedule of faults, and checks after each round that it goes on and
-//! that nothing was lost, doubled or mixed.
+//! Runs the whole system under a seeded schedule of faults. Checks after each round that the system makes
+//! progress and //! that no row was lost, duplicated or mixed with another.
 //!
 //! The system is a run with two engines, a reference worker that takes from the run's queue, a queue server
 //! with two storage units, and a trainer. Processes are killed and stopped, disks are full, descriptors run
-//! out, the run's wall clock is set, connections are cut and late, and a unit loses its network. A round
-//! begins one or two faults, ends them after some seconds, and waits until the trainer has got new groups.
+//! //! out, the run's wall clock is set, connections are cut and slow, and a unit loses its network. A round
+//! //! begins one or two faults, ends them after some seconds, and waits until the trainer has received new
+//! groups.
 //!
 //! `ROLLDOCK_CHAOS_ROUNDS` sets the number of rounds (10 by default), `ROLLDOCK_CHAOS_SEED` the schedule (1
-//! by default), and `ROLLDOCK_CHAOS_WITHOUT=FillDisk,StandIn` leaves kinds of faults out. Where the system has
-//! no namespaces for unprivileged users, disks are never full, and a relay takes the place of a network.
+//! by default), and `ROLLDOCK_CHAOS_WITHOUT=FillDisk,StandIn` leaves kinds of faults out. If the operating
+//! system has //! no namespaces for unprivileged users, disks are never full, and a relay replaces the
+//! separate network.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod audit;
@@ -37,7 +39,7 @@ use system::System;
 const ROUNDS: u64 = 10;
 /// New groups that the trainer must get after each round.
 const ROUND_GROUPS: usize = 6;
-/// After as many rounds it is checked that all permits are returned.
+/// The test checks after every such number of rounds that all permits are returned.
 const PERMIT_ROUNDS: usize = 25;
 
 /// Waits until `holds` returns true. Panics with the name `what` after the time `within`.

@@ -1,4 +1,5 @@
-//! A process of the system, which can be killed, stopped and started again. It ends with its owner.
+//! A process of the system, which can be killed, stopped and started again. The process ends when its owner
+//! is dropped.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -96,7 +97,7 @@ impl Process {
         Some(status)
     }
 
-    /// Leaves the process no descriptors beside those that it has open.
+    /// Limits the process to the descriptors that it has open.
     pub(crate) fn take_descriptors(&self) {
         let open = std::fs::read_dir(format!("/proc/{}/fd", self.pid().as_raw_nonzero())).unwrap().count();
         self.limit_descriptors(|_hard| Some(open as u64)).unwrap();
@@ -116,7 +117,7 @@ impl Process {
         prlimit(Some(self.pid()), Resource::Nofile, limit).map(drop)
     }
 
-    /// Panics if the log has a line that no fault may cause.
+    /// Panics if the log has a line that must not occur under any fault.
     pub(crate) fn check_log(&self) {
         let text = String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned();
         let wrong =

@@ -1,6 +1,6 @@
 //! The reference worker: takes groups from the run's queue, puts them into the queue server, adds the column
-//! that the trainer waits for, and acks. Every call may be repeated, so a worker that dies anywhere loses and
-//! doubles nothing.
+//! that the trainer waits for, and acks. Every call may be repeated, so a worker that dies at any point loses
+//! and //! duplicates nothing.
 //!
 //! It uses the clients that ship with Rolldock, which exchange rows with the storage units directly.
 
@@ -23,13 +23,13 @@ use crate::trainer::http_client;
 
 /// How long the clients try to reach a server that is away.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a take waits, and how long a put waits for room.
+/// How long a take waits for rows, and how long a put waits for space.
 const TAKE_MAX: Duration = Duration::from_millis(700);
 const PUT_MAX: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 const BATCH_GROUPS: usize = 2;
 
-/// What a life of the reference worker needs.
+/// The state of one life of the reference worker.
 #[derive(Clone)]
 pub(crate) struct Reference {
     from: RemoteQueue,
@@ -37,7 +37,7 @@ pub(crate) struct Reference {
     http: Client,
     from_url: String,
     audit: Arc<Audit>,
-    /// It takes nothing.
+    /// While this is true, the worker takes nothing.
     pub(crate) rests: Arc<AtomicBool>,
 }
 
@@ -125,8 +125,8 @@ impl Reference {
         }
     }
 
-    /// Gives back the leases of the run's queue whose answers were lost. They would last for ten minutes. This
-    /// is the only worker, and it holds none now.
+    /// Gives back the leases of the run's queue whose answers were lost, because these leases would last for
+    /// ten minutes. /// This is the only worker, and it holds no lease now.
     async fn give_back_strays(&self) -> anyhow::Result<()> {
         let get = self.http.get(format!("{}/v1/inspect", self.from_url)).bearer_auth(TOKEN);
         let queue: Value = get.send().await?.json().await?;

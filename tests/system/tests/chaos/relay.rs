@@ -1,5 +1,5 @@
-//! Relays between the parts of the system. A relay can close its connections, delay their bytes, or let
-//! nothing pass.
+//! Relays between the parts of the system. A relay can close its connections, delay their bytes, or block
+//! them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Passage {
     Open,
-    /// Every piece is this late.
+    /// Every chunk of bytes is delayed by this time.
     Late(Duration),
-    /// No byte passes, and new connections are accepted and not answered. No connection is closed.
+    /// No byte passes. New connections are accepted and not answered. No connection is closed.
     Blocked,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct State {
     passage: Passage,
-    /// Connections of an earlier count are closed.
+    /// The number of cuts so far. Connections that began at a lower count are closed.
     cuts: u64,
 }
 
@@ -90,7 +90,7 @@ async fn pass(client: TcpStream, target: SocketAddr, mut seen: watch::Receiver<S
     }
 }
 
-/// Waits until connections of this count are cut, or the relay is dropped.
+/// Waits until connections that began at count `born` are cut, or the relay is dropped.
 async fn until_cut(seen: &mut watch::Receiver<State>, born: u64) {
     let _ = seen.wait_for(|state| state.cuts > born).await;
 }

@@ -1,7 +1,6 @@
-//! Which faults happen in which round. The schedule is a pure function of its seed.
-//!
-//! Kinds of faults are drawn from a shuffled deck, so a schedule as long as the deck has every kind. Some
-//! rounds have a second fault at the same time, which never concerns the same part of the system.
+//! The faults of each round. The schedule is a pure function of its seed. //! //! Kinds of faults are drawn
+//! from a shuffled deck, so a schedule as long as the deck has every kind. Some //! rounds have a second
+//! fault at the same time, which never affects the same part of the system.
 
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
@@ -29,7 +28,7 @@ impl Part {
     pub(crate) const WRITERS: [Self; 4] = [Self::Run, Self::Queue, Self::UnitA, Self::UnitB];
 }
 
-/// Connections that pass a relay.
+/// A set of connections that pass a relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Link {
     /// From the run to an engine.
@@ -61,27 +60,27 @@ impl Link {
     }
 }
 
-/// What happens to the system.
+/// A fault of the system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// SIGKILL, or the end of a client at its next wait. The part starts again at the end of the round.
     Kill(Part),
     /// SIGSTOP, and SIGCONT at the end of the round.
     Stop(Part),
-    /// The disk of the process has no room until the end of the round.
+    /// The disk of the process is full until the end of the round.
     FillDisk(Part),
     /// The process can open no more files until the end of the round.
     TakeDescriptors(Part),
     /// All connections of the link are closed, at the beginning of the round and at its end.
     Cut(Link),
-    /// All bytes of the link are late.
+    /// All bytes of the link are delayed by this number of milliseconds.
     Delay(Link, u64),
     /// Nothing passes between a unit and the queue server with its clients. No connection is closed.
     Partition(Part),
-    /// The run's wall clock is set forward or back, and the run is killed, since it reads this clock when it
-    /// starts. In seconds.
+    /// The run's wall clock is set forward or back by this number of seconds. The run is killed too, because
+    /// it reads /// this clock when it starts.
     StepClock(i64),
-    /// The run is asked to end, and a queue server serves the run's queue until the end of the round.
+    /// The run is terminated, and a queue server serves the run's queue until the end of the round.
     StandIn,
     /// The trainer keeps a batch until its lease has expired.
     Dawdle,
@@ -102,7 +101,7 @@ impl Fault {
         }
     }
 
-    /// Whether a process may end by itself under this fault. Its supervisor starts it again.
+    /// Whether a process may end by itself under this fault. The supervisor starts such a process again.
     fn may_end_it(self) -> bool {
         matches!(self, Self::FillDisk(_) | Self::TakeDescriptors(_))
     }
@@ -185,8 +184,8 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of a seed. `without` has the names of the kinds of faults that it leaves out, separated by
-    /// commas.
+    /// The schedule of a seed. `without` has the names of the kinds of faults that it leaves out, separated
+    /// by commas.
     pub(crate) fn new(seed: u64, without: &str) -> Self {
         let left_out: Vec<Kind> =
             without.split(',').filter(|name| !name.is_empty()).map(Kind::named).collect();

@@ -1,4 +1,4 @@
-//! The system: starts and owns its processes, relays and clients, and says how far they have come.
+//! The system: starts and owns its processes, relays and clients, and reports their progress.
 //!
 //! ```text
 //!   engines A, B <--- run ---> its queue <--- reference worker ---> queue server <--- trainer
@@ -6,8 +6,7 @@
 //!                      |                                          unit A   unit B        |
 //!                      +---------------------- versions ---------------------------------+
 //! ```
-//!
-//! Every arrow passes a relay, except that unit B may have a network of its own.
+//! Every arrow passes a relay, except that unit B may have a separate network.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -31,22 +30,22 @@ use crate::until;
 
 /// The longest time until a process that was started answers.
 const START_MAX: Duration = Duration::from_secs(60);
-/// The longest time in which the system must have gone on after its faults have ended.
+/// The longest time until the system must make progress after its faults have ended.
 pub(crate) const PROGRESS_MAX: Duration = Duration::from_secs(90);
-/// What the clock of the run says beyond that of the machine at first, in seconds: about three millennia. A
-/// time in the run's records shows that it reads this clock.
+/// The initial offset of the run's clock from the clock of the machine, in seconds: about three millennia. It
+/// shows in /// the run's records, so the test can check that the run reads its own clock.
 pub(crate) const CLOCK_OFFSET_S: i64 = 100_000_000_000;
 
 /// The whole system.
 pub(crate) struct System {
     pub(crate) layout: Arc<Layout>,
     pub(crate) processes: BTreeMap<Part, Process>,
-    /// The queue server that serves the run's queue while the run is away.
+    /// The queue server that serves the run's queue while the run does not.
     pub(crate) stand_in: Process,
     pub(crate) relays: BTreeMap<Link, Vec<Relay>>,
-    /// The relays of unit B, where it has no machine of its own.
+    /// The relays of unit B, if it has no separate machine.
     pub(crate) unit_b_relays: Vec<Relay>,
-    /// Disks of a limited size, where the system allows to mount them.
+    /// Disks of a limited size, if the operating system allows the test to mount them.
     pub(crate) disks: BTreeMap<Part, Disk>,
     pub(crate) machine: Option<Machine>,
     pub(crate) trainer: Trainer,
@@ -57,13 +56,13 @@ pub(crate) struct System {
     http: reqwest::Client,
 }
 
-/// A relay in front of a unit, and one between the unit and its controller.
+/// A relay in front of a unit, and a relay between the unit and its controller.
 async fn unit_relays(unit: SocketAddr, controller: SocketAddr) -> Vec<Relay> {
     vec![Relay::before(unit).await, Relay::before(controller).await]
 }
 
 impl System {
-    /// Starts everything. Disks and a machine of its own for unit B need namespaces.
+    /// Starts the whole system. Limited disks and a separate machine for unit B need namespaces.
     pub(crate) async fn start(home: &Path, has_namespaces: bool) -> Self {
         let machine = if has_namespaces { Some(Machine::start().await) } else { None };
         let layout = Arc::new(Layout::new(home, machine.as_ref()));
@@ -150,7 +149,7 @@ impl System {
         self.processes.get_mut(&part).unwrap_or_else(|| panic!("{part:?} is no process"))
     }
 
-    /// Where a process answers `GET /health`.
+    /// The URL at which a process answers `GET /health`.
     fn health(&self, part: Part) -> String {
         let address = match part {
             Part::Run => self.layout.run_queue,
@@ -198,7 +197,7 @@ impl System {
         .await;
     }
 
-    /// Starts the queue server in the run's place.
+    /// Starts the queue server that replaces the run.
     pub(crate) async fn start_stand_in(&mut self) {
         self.stand_in.start();
         let (url, http) = (self.health(Part::Run), self.http.clone());
@@ -213,7 +212,7 @@ impl System {
         std::fs::write(self.layout.clock_file(), self.clock_offset_s.to_string()).unwrap();
     }
 
-    /// Starts processes again that have ended. Only those of `may_end` may have ended.
+    /// Restarts processes that have ended. Panics if a process has ended that is not in `may_end`.
     pub(crate) async fn supervise(&mut self, may_end: &[Part]) {
         for part in Part::PROCESSES {
             let process = self.process(part);
@@ -231,8 +230,8 @@ impl System {
         assert!(violations.is_empty(), "violations: {violations:#?}");
     }
 
-    /// Waits until the trainer has trained on so many more groups than now. Processes of `may_end` may end
-    /// late.
+    /// Waits until the trainer has trained on `groups` more groups than now. Processes of `may_end` may still
+    /// end /// during this time.
     pub(crate) async fn progress(&mut self, groups: usize, may_end: &[Part]) {
         let target = self.audit.trained_count() + groups;
         let going_on = async {
@@ -256,7 +255,7 @@ impl System {
         answer.error_for_status().ok()?.json().await.ok()
     }
 
-    /// What the parts say of themselves, for messages.
+    /// The state that the parts report, for messages.
     pub(crate) async fn state(&mut self) -> String {
         let at = Arc::clone(&self.layout);
         let mut text = String::new();

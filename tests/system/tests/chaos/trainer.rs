@@ -25,16 +25,16 @@ const TAKE_MS: u64 = 500;
 const PAUSE: Duration = Duration::from_millis(100);
 const BATCH_GROUPS: usize = 2;
 
-/// What a life of the trainer needs.
+/// The state of one life of the trainer.
 #[derive(Clone)]
 pub(crate) struct Trainer {
     http: Client,
     partition_url: String,
     policy_url: String,
     audit: Arc<Audit>,
-    /// The next batch is kept until its lease has expired.
+    /// While this is true, the trainer keeps its next batch until the lease has expired.
     pub(crate) dawdles: Arc<AtomicBool>,
-    /// It takes nothing.
+    /// While this is true, the trainer takes nothing.
     pub(crate) rests: Arc<AtomicBool>,
 }
 
@@ -61,7 +61,7 @@ impl Trainer {
             self.settle(open).await;
         }
         loop {
-            // The run needs announcements to go on, and a run that was killed may have forgotten the last.
+            // The run needs announcements to continue, and a killed run may have lost the last one.
             if let Err(error) = self.announce().await {
                 tracing::debug!(%error, "the run does not answer");
             }
@@ -102,7 +102,7 @@ impl Trainer {
             status => anyhow::bail!("status={status}: {}", answer.text().await?),
         }
         let lease = answer.headers().get("rolldock-lease").context("expected a lease")?.to_str()?.to_owned();
-        // If the answer does not arrive whole, the rows come back at the latest when the lease expires.
+        // If the answer is incomplete, the rows are ready again at the latest when the lease expires.
         let rows = match rows_of(&answer.bytes().await?) {
             Ok(rows) => rows,
             Err(error) => {
@@ -130,7 +130,7 @@ impl Trainer {
         }
     }
 
-    /// Announces the version that follows from what was trained on, if the run does not know it.
+    /// Announces the version that follows from the trained groups, if the run does not have it.
     async fn announce(&self) -> anyhow::Result<()> {
         let version = self.audit.next_version(STEP_GROUPS);
         let known: Value = self.http.get(&self.policy_url).send().await?.json().await?;

@@ -67,7 +67,7 @@ impl Lie {
 /// A control of the fleet that reports false states for some servers.
 pub(crate) struct Lying {
     engine: SimulatedEngine,
-    /// The false report of each server, and how often its load was asked for since the report began.
+    /// The false report of each server, and the number of requests for its load since the report began.
     lies: Mutex<BTreeMap<String, (Lie, u64)>>,
 }
 

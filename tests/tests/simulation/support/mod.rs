@@ -198,7 +198,7 @@ fn start_server(config: ServerConfig, workload: &Arc<Workload>, scope: &Scope) -
     SimServer::start(config, Arc::clone(workload), Arc::new(EveryPrompt), tracker, cancel).unwrap()
 }
 
-/// A configuration without randomness, whose deadlines lie beyond the end of a test.
+/// A configuration without randomness, whose deadlines are after the end of a test.
 fn plain_config(seed: u64) -> RolloutConfig {
     const FAR: Duration = Duration::from_secs(360_000);
     RolloutConfig {
