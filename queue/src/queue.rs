@@ -39,8 +39,8 @@ pub(crate) struct Inner {
     pub(crate) partitions: Partitions,
     pub(crate) claims: Claims,
     pub(crate) next_chunk: Arc<AtomicU64>,
-    /// A number above every row generation of removed partitions. A handle of a removed partition therefore
-    /// names no row of a later one.
+    /// A number greater than every row generation of removed partitions. A handle of a removed partition
+    /// therefore names no row of a later partition.
     pub(crate) generation_floor: Arc<AtomicU32>,
     /// The declaration of partitions that puts create. `None` if puts create no partitions.
     put_spec: Option<PartitionSpec>,

@@ -53,7 +53,7 @@ pub struct PartitionStats {
     pub groups: usize,
     /// Leases that are held.
     pub leases: usize,
-    /// Whether there will be no more puts.
+    /// Whether the puts have ended.
     pub ended: bool,
     /// Freed rows, by disposition.
     pub dispositions: Dispositions,
@@ -85,7 +85,7 @@ pub enum Disposition {
     Dropped,
     /// The owner cleared the rows.
     Cleared,
-    /// The rows could not be read back, or their storage unit is gone.
+    /// The rows could not be read back, or their storage unit was removed from the queue.
     Lost,
     /// The policy version of the rows was too old for a take.
     Stale,

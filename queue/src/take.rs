@@ -17,7 +17,7 @@ pub enum Amount {
     Rows(usize),
     /// Complete groups whose rows are all ready.
     Groups(usize),
-    /// Complete groups, until the next one would exceed this many tokens, but at least one. The partition's
+    /// As many complete groups as fit into this many tokens, but at least one group. The partition's
     /// [`length_columns`](crate::PartitionSpec::length_columns) count the tokens.
     Tokens(u64),
 }
@@ -60,8 +60,8 @@ pub enum Stale {
 
 /// One of several consumers that take a batch together.
 ///
-/// When the first of them takes, the queue chooses a batch of the whole amount and splits it. The shares of
-/// the others wait under separate leases until those expire.
+/// When the first consumer takes, the queue chooses a batch of the whole amount and splits it. The shares of
+/// the other consumers are held under separate leases until these consumers take them or the leases expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Share {
@@ -186,7 +186,7 @@ impl Take {
         Self { deadline: Some(deadline), ..self }
     }
 
-    /// The oldest policy version that is fresh when `newest` is the newest one.
+    /// The oldest policy version that is fresh when `newest` is the newest version.
     pub(crate) fn fresh_from(&self, newest: u64) -> u64 {
         let window = self.max_staleness.map_or(0, |most| newest.saturating_sub(most));
         self.min_policy_version.max(window)

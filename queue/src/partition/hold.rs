@@ -117,7 +117,7 @@ impl Partition {
         loop {
             let settled = self.shared.changed.notified();
             tokio::pin!(settled);
-            // Registered before the table is read, so that no change between the two is missed.
+            // The waiter is registered before the table is read, so that no change in between is missed.
             settled.as_mut().enable();
             match self.shared.after_expiry(|table, _| table.begin_ack(id, member))? {
                 BeginAck::Done | BeginAck::Counted => return Ok(()),
@@ -181,7 +181,7 @@ impl Partition {
         Ok(())
     }
 
-    /// How long a lease lasts that is not renewed.
+    /// The time that a lease lasts without renewal.
     pub(crate) fn lease_term(&self) -> std::time::Duration {
         self.shared.table.lock().spec.lease()
     }

@@ -38,7 +38,7 @@ impl Table {
         checks.into_iter().filter_map(Result::err).chain(self.violations_beside_rows()).collect()
     }
 
-    /// Returns the violated invariants of everything but rows and groups.
+    /// Returns the violated invariants of everything except rows and groups.
     pub(crate) fn violations_beside_rows(&self) -> Vec<Violation> {
         let rows = self.rows_live + self.puts.rows();
         let checks = [
@@ -173,7 +173,7 @@ impl Table {
         Ok(())
     }
 
-    /// Checks that each chunk counts exactly the rows that lie in it.
+    /// Checks that each chunk counts exactly the rows that are in it.
     fn check_chunks(&self) -> Result<(), Violation> {
         let mut counted: HashMap<ChunkId, usize> = HashMap::new();
         for part in self.slots.rows().flat_map(|(_, row)| &row.parts) {
