@@ -295,7 +295,7 @@ impl Partition {
     async fn lose(&self, rows: &[RowHandle], why: &QueueError) {
         tracing::error!(partition = %self.shared.name, rows = rows.len(), %why, "rows are lost");
         if let Err(error) = self.free(rows.to_vec(), Freed::Lost).await {
-            tracing::warn!(partition = %self.shared.name, %error, "cannot write down that rows are lost");
+            tracing::warn!(partition = %self.shared.name, %error, "cannot record that rows are lost");
         }
     }
 
