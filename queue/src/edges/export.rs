@@ -27,7 +27,7 @@ use crate::{ColumnSpec, QueueError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExportFormat {
-    /// Columns.
+    /// An Apache Parquet file.
     Parquet,
     /// One JSON object per line. Lists are JSON arrays.
     Jsonl,
