@@ -35,7 +35,7 @@ pub enum Problem {
     /// The journal is damaged: the queue cannot be opened.
     #[error("{error}; `rolldock queue salvage` reads what is left")]
     Journal {
-        /// Where and how.
+        /// The offset and the kind of the damage.
         error: String,
     },
     /// The last write in the journal is complete, but differs from what was written. It is skipped when the
@@ -68,7 +68,7 @@ pub enum Problem {
     /// length is noted again when the queue is opened.
     #[error("{error}")]
     Length {
-        /// Where and how.
+        /// The offset and the kind of the damage.
         error: String,
     },
     /// Payload cannot be read back. A take of its rows fails, and the rows are lost.
@@ -222,9 +222,9 @@ impl VerifyReport {
         let mut places = HashSet::new();
         for row in payloads.iter().flat_map(|payload| &payload.chunk_rows) {
             if *row as usize >= found_rows.rows() {
-                reasons.push(format!("row={row} lies behind its rows={}", found_rows.rows()));
+                reasons.push(format!("row={row} is beyond its rows={}", found_rows.rows()));
             } else if !places.insert(row) {
-                reasons.push(format!("row={row} is two rows"));
+                reasons.push(format!("row={row} belongs to two rows of the table"));
             }
         }
         let found = columns_of(found_rows.schema());

@@ -88,7 +88,9 @@ impl Body for RequestBody {
             Self::Pieces(pieces) => pieces.next().transpose(),
             Self::Stream(pieces) => {
                 let piece = std::task::ready!(pieces.poll_recv(context));
-                piece.map(|piece| piece.map(Segments::from).map_err(QueueError::io("read", "what is sent")))
+                piece.map(|piece| {
+                    piece.map(Segments::from).map_err(QueueError::io("read", "the source of a request"))
+                })
             }
         };
         Poll::Ready(bytes.map(|bytes| bytes.map(Frame::data)))

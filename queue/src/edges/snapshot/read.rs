@@ -115,7 +115,7 @@ impl<'a> Reader<'a> {
         let mut more = [0];
         match self.source.read(&mut more) {
             Ok(0) => Ok(()),
-            Ok(_) => Err(self.bad("there are bytes behind its end record")),
+            Ok(_) => Err(self.bad("there are bytes after its end record")),
             Err(error) => Err(self.bad(format!("it cannot be read on: {error}"))),
         }
     }

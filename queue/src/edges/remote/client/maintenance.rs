@@ -25,11 +25,11 @@ const PIECES_MAX: usize = 8;
 async fn receive(mut answer: Response<'_>, into: &mut (impl Write + Send)) -> Result<u64, QueueError> {
     let mut length = 0;
     while let Some(piece) = answer.chunk().await? {
-        into.write_all(&piece).map_err(QueueError::io("write", "what a server sends"))?;
+        into.write_all(&piece).map_err(QueueError::io("write", "the answer of a server"))?;
         length += piece.len() as u64;
     }
     answer.done().await;
-    into.flush().map_err(QueueError::io("write", "what a server sends"))?;
+    into.flush().map_err(QueueError::io("write", "the answer of a server"))?;
     Ok(length)
 }
 
