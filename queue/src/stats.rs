@@ -44,8 +44,8 @@ pub struct PartitionStats {
     pub rows_reserved: usize,
     /// The capacity in rows.
     pub capacity_rows: usize,
-    /// The bytes of the payload of existing rows, as Arrow arrays and in whole KiB for each put. It is 0 if the
-    /// partition has no capacity in bytes.
+    /// The bytes of the payload of existing rows, as Arrow arrays and in whole KiB for each put. It is 0 if
+    /// the partition has no capacity in bytes.
     pub payload_bytes: u64,
     /// The capacity in bytes, if there is one.
     pub capacity_bytes: Option<u64>,

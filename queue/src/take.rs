@@ -54,7 +54,8 @@ pub enum Stale {
     /// The complete groups whose rows are ready or acked for every task are freed, with the disposition
     /// `stale`.
     Drop,
-    /// The groups are handed out like others; [`Lease::is_stale`](crate::Lease::is_stale) identifies them.
+    /// The groups are delivered like fresh groups. [`Lease::is_stale`](crate::Lease::is_stale) identifies
+    /// them.
     Deliver,
 }
 
@@ -192,7 +193,7 @@ impl Take {
         self.min_policy_version.max(window)
     }
 
-    /// The policy version below which no group is handed out.
+    /// The policy version below which no group is delivered.
     pub(crate) fn enforced_version(&self, newest: u64) -> u64 {
         if self.stale == Stale::Deliver { 0 } else { self.fresh_from(newest) }
     }

@@ -15,8 +15,8 @@
 //! # Invariants
 //! - A frame holds data that is made durable together, and a writer appends a frame only when the previous
 //!   frame is complete. After a crash, at most the last frame is torn, and nothing in it was acknowledged.
-//! - A [`Reader`] skips a torn tail and refuses any other damage. Bytes that do not match their checksum are a
-//!   torn tail only if no sound frame follows them.
+//! - A [`Reader`] skips a torn tail and refuses any other damage. Bytes that do not match their checksum are
+//!   a torn tail only if no sound frame follows them.
 //! - The head has its own checksum. A reader therefore recognises a damaged length as damage, and not as the
 //!   end of the file.
 //!

@@ -12,7 +12,8 @@
 //! - A journal counts how often it was rewritten. A rewritten journal is shorter, so the note of the earlier
 //!   journal does not apply to it. The new note is written after the rewritten journal was renamed to its
 //!   final name.
-//! - The note is overwritten in place, within one sector. If it is lost or damaged, the queue opens without it.
+//! - The note is overwritten in place, within one sector. If it is lost or damaged, the queue opens without
+//!   it.
 
 use std::fs::{File, OpenOptions};
 use std::io::Cursor;

@@ -29,8 +29,8 @@ impl Partition {
         0..self.shared.table.lock().next_group()
     }
 
-    /// Returns the rows of the next groups of a range, about a thousand rows in all, and shortens the range to
-    /// the rest.
+    /// Returns the rows of the next groups of a range, about a thousand rows in all, and shortens the range
+    /// to the rest.
     pub(crate) fn next_rows(&self, groups: &mut Range<u64>) -> Vec<Vec<RowHandle>> {
         let table = self.shared.table.lock();
         table.next_groups(groups).into_iter().map(|(_, group)| group.rows.clone()).collect()

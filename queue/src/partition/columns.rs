@@ -154,8 +154,8 @@ impl Partition {
         if overwrite { self.settled().await } else { Ok(()) }
     }
 
-    /// The tokens of each row with new values of some columns. Empty if the partition does not count the tokens
-    /// of these columns.
+    /// The tokens of each row with new values of some columns. Empty if the partition does not count the
+    /// tokens of these columns.
     async fn lengths_with(&self, rows: &[RowHandle], new: &Chunk) -> Result<Vec<u32>, QueueError> {
         let counted = self.shared.table.lock().spec.length_columns.clone();
         let (written, others): (Vec<String>, Vec<String>) =

@@ -1,8 +1,8 @@
 //! Leases expire, whether or not a client calls.
 //!
-//! There is no timer for each lease. Instead, every call that depends on leases first ends those that have
-//! expired, and a call that waits for a change also checks again at the time of the next expiry. A server
-//! ends expired leases in its upkeep as well, so that their ends are logged and recorded even while no client
+//! There is no timer for each lease. Instead, every call that depends on leases first ends the expired
+//! leases. A call that waits for a change also checks again at the time of the next expiry. A server ends
+//! expired leases in its upkeep as well, so that their ends are logged and recorded even while no client
 //! calls.
 
 use tokio::time::Instant;

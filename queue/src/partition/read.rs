@@ -111,8 +111,8 @@ impl Stretch {
 }
 
 impl Partition {
-    /// Reads columns of rows, with the values that a lease sees, or with the current ones. Returns one batch for
-    /// each run of rows that are stored together. The payload is not copied.
+    /// Reads columns of rows, with the values that a lease sees, or with the current ones. Returns one batch
+    /// for each run of rows that are stored together. The payload is not copied.
     pub(super) async fn read(
         &self,
         rows: &[RowHandle],
@@ -224,8 +224,8 @@ impl Partition {
         Ok(Some(placed))
     }
 
-    /// Plans a read. All rows are looked up under one lock, so a write of several rows is seen in all of them or
-    /// in none.
+    /// Plans a read. All rows are looked up under one lock, so a write of several rows is seen in all of them
+    /// or in none.
     fn stretches(&self, rows: &[RowHandle], lease: Option<u64>) -> Result<Vec<Stretch>, QueueError> {
         let table = self.shared.table.lock();
         let as_of = lease.and_then(|lease| table.as_of(lease));

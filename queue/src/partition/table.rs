@@ -96,8 +96,8 @@ pub(crate) struct Row {
     /// The number of parts whose storage unit does not answer.
     away: u32,
     pub(crate) label: Option<Box<Label>>,
-    /// The parts of the row, one for each write to it, oldest first. Most rows have only the part of their put,
-    /// which is stored inline.
+    /// The parts of the row, one for each write to it, oldest first. Most rows have only the part of their
+    /// put, which is stored inline.
     pub(crate) parts: SmallVec<[Part; 1]>,
     pub(crate) progress: SmallVec<[Progress; 1]>,
 }

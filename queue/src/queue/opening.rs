@@ -40,10 +40,10 @@ fn noted_length(dir: &Path) -> Option<LengthNote> {
 /// Replays the journal and the lease file of `dir`.
 ///
 /// # Errors
-/// Returns [`QueueError::JournalMissing`] if the journal is missing or empty and the directory has other files
-/// of a queue, and the errors of reading.
+/// Returns [`QueueError::JournalMissing`] if the journal is missing or empty and the directory has other
+/// files of a queue, and the errors of reading.
 fn replay(dir: &Path, plane: &Plane) -> Result<Replayed, QueueError> {
-    // The note is read first: another process may be writing, and the journal is never behind its note.
+    // The note is read first: another process may be writing, and the journal is never shorter than its note.
     let note = noted_length(dir);
     let path = journal_path(dir);
     let mut replay = Replay::new(plane.clone());
@@ -102,7 +102,8 @@ fn writing_side(partitions: &Partitions, plane: &Plane, floor: &Arc<AtomicU32>) 
     let live: LiveRecords = Box::new(move |sink, rewrites| {
         sink.push(&Record::Floor { generation: live_floor.load(Ordering::Relaxed), rewrites })?;
         let locate = |chunk| live_plane.note(chunk);
-        // Partitions are also declared and removed on this thread, so the set does not change meanwhile.
+        // Partitions are also declared and removed on this thread, so the set does not change in the
+        // meantime.
         let partitions: Vec<Partition> = live_partitions.lock().values().cloned().collect();
         partitions.iter().try_for_each(|partition| partition.shared.walk(&locate, sink))
     });

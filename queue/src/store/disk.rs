@@ -2,10 +2,10 @@
 //! thread may read it.
 //!
 //! A closed segment is deleted when all of its chunks are freed. When most of a closed segment is dead, the
-//! journal's writer moves the remaining chunks to the newest segment, so that a few live rows do not keep the
-//! whole file. Large chunks are mapped, not copied: readers hold pages of the file, which the kernel may drop
-//! and read again. Files are never overwritten, and only the rest of a failed write is cut off, so a complete
-//! chunk stays complete.
+//! journal's writer moves the remaining chunks to the newest segment. A few live rows therefore do not keep
+//! the whole file. Large chunks are mapped, not copied: readers hold pages of the file, which the kernel may
+//! drop and read again. Files are never overwritten, and only the rest of a failed write is cut off, so a
+//! complete chunk stays complete.
 //!
 //! A segment is deleted only if a record has named a chunk in it and later records have freed all of its
 //! chunks. When the queue is opened, a segment that no record names is renamed to `unnamed-...` instead. A

@@ -261,8 +261,8 @@ pub trait Store: Send + Sync + 'static {
     fn free(&self, chunks: &[ChunkId]);
 
     /// The bytes of payload of the rows that exist, in memory or on disk. A store may also count rows of a
-    /// chunk that were freed, until less than half of the chunk is needed. Payload on other machines counts as
-    /// 0.
+    /// chunk that were freed, until less than half of the chunk is needed. Payload on other machines counts
+    /// as 0.
     fn bytes(&self) -> u64;
 
     /// Makes a chunk part of the queue, after the record with its note became durable or was read back.

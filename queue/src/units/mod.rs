@@ -24,7 +24,8 @@
 //! - The controller calls a silent unit first. The unit counts as dead only if it does not answer.
 //!
 //! # Deliberately absent
-//! Replication: an existing distributed store behind [`Store`](crate::store::Store) can provide it.
+//! There is no replication: an existing distributed store behind [`Store`](crate::store::Store) can provide
+//! it.
 
 mod members;
 mod store;

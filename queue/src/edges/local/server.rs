@@ -33,7 +33,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Serves `queue` until `end`. Then waiting calls are told that the server is stopping, answers that have
 /// begun are finished, and the socket's file is removed.
 ///
-/// Cancel-safe: dropping the call ends every connection, and gives back the leases and regions of its client.
+/// Cancel-safe: dropping the call ends every connection, and gives back the leases and regions of all
+/// clients.
 pub async fn serve_local(
     queue: TransferQueue,
     listener: LocalListener,

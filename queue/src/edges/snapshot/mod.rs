@@ -30,10 +30,10 @@
 //! Rows keep their handles.
 //!
 //! # Deliberately absent
-//! - Increments: a snapshot contains all live rows.
-//! - Compression of payload: it is mostly token ids and log-probabilities, for which the compression of the
-//!   network or the file system works as well. Records are compressed, because the record of a single row is
-//!   as large as a small row, and such records hardly differ.
+//! - There are no increments: a snapshot contains all live rows.
+//! - Payload is not compressed: it is mostly token ids and log-probabilities, for which the compression of
+//!   the network or the file system works as well. Records are compressed, because the record of a single row
+//!   is as large as a small row, and such records hardly differ.
 
 mod pack;
 mod read;

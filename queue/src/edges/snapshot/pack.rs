@@ -19,7 +19,8 @@ use crate::store::{Chunk, ChunkId, Encoded, Loaded, payload_bytes};
 
 /// The approximate size, in bytes, of a payload that several records share. The rows of a record get a
 /// separate payload if they have at least half of this size. A later read of one row reads the whole payload
-/// to check its checksum, so this size is only large enough to make the overhead of the stream's head small.
+/// to check its checksum. The size is therefore no larger than necessary to make the overhead of the stream's
+/// head small.
 const PACK_BYTES: usize = 256 << 10;
 /// A frame is closed when its records take this many bytes.
 const FRAME_BYTES: usize = 1 << 20;

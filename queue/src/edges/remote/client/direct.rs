@@ -120,7 +120,7 @@ impl RemoteQueue {
         self.direct.known.lock().units = None;
         let call = Call::post(format!("/v1/units/{unit}/suspect"), Content::Nothing).repeatable();
         if let Err(error) = self.link.done(call).await {
-            tracing::debug!(%unit, %error, "the controller was not told of a unit that does not answer; it will detect this itself");
+            tracing::debug!(%unit, %error, "the controller was not told of a silent unit; it probes the unit later");
         }
     }
 
