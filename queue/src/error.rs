@@ -101,7 +101,7 @@ pub enum QueueError {
         /// The requested column.
         column: String,
     },
-    /// The declaration of a partition or a group differs from the existing one, or is invalid.
+    /// The declaration of a partition or a group differs from the existing declaration, or is invalid.
     #[error("partition={name} is declared otherwise: {what}")]
     DeclaredOtherwise {
         /// The partition.

@@ -63,7 +63,7 @@ impl std::fmt::Debug for TransferQueue {
 }
 
 impl TransferQueue {
-    /// Declares a partition. If it exists with an equal declaration, returns the existing one.
+    /// Declares a partition. If it exists with an equal declaration, returns the existing partition.
     pub async fn declare(&self, spec: PartitionSpec) -> Result<Partition, QueueError> {
         spec.check_new()?;
         let find = || self.inner.partitions.lock().get(&spec.name).cloned();
@@ -89,7 +89,7 @@ impl TransferQueue {
     }
 
     /// Removes a partition with all of its rows, leased rows included. Calls that wait for its rows or for
-    /// room in it fail. A partition that is declared later under the same name is a different one.
+    /// room in it fail. A partition that is declared later under the same name is a different partition.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn remove(&self, name: &str) -> Result<(), QueueError> {

@@ -49,7 +49,7 @@ pub struct PartitionStats {
     pub payload_bytes: u64,
     /// The capacity in bytes, if there is one.
     pub capacity_bytes: Option<u64>,
-    /// Existing groups, including incomplete ones.
+    /// Existing groups, including incomplete groups.
     pub groups: usize,
     /// Leases that are held.
     pub leases: usize,

@@ -115,7 +115,7 @@ pub struct Take {
     /// The minimum number of groups, or of rows if the amount is in rows. The take waits until that many are
     /// ready or the puts have ended.
     pub at_least: usize,
-    /// The columns to return; all columns if absent.
+    /// The columns to return. If absent, all columns are returned.
     pub columns: Option<Vec<String>>,
     /// Takes exactly these rows. The take waits until each is ready. Amount and order have no effect.
     pub only: Option<Vec<RowHandle>>,

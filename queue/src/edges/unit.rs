@@ -107,7 +107,7 @@ pub async fn run_unit(
             Ok(()) if is_known => {}
             Ok(()) => {
                 is_known = true;
-                tracing::info!(unit = %card.unit, "the controller knows this unit");
+                tracing::info!(unit = %card.unit, "the controller has registered this unit");
             }
             Err(error) => {
                 is_known = false;
@@ -132,8 +132,8 @@ struct Orphans {
 }
 
 impl Orphans {
-    /// Asks about blobs that are old enough, and removes those that no table refers to. Does nothing until a
-    /// quarter of `orphan_age` has passed since the last request.
+    /// Asks about blobs that are old enough, and removes the blobs to which no table refers. Does nothing
+    /// until a quarter of `orphan_age` has passed since the last request.
     async fn remove(
         &mut self,
         queue: &TransferQueue,

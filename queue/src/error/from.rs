@@ -1,4 +1,4 @@
-//! Errors of the queue made from those of the operating system and of Arrow.
+//! Errors of the queue, made from errors of the operating system and of Arrow.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};

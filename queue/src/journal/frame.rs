@@ -88,7 +88,7 @@ pub(crate) fn framed(body: &[u8]) -> Result<Vec<u8>, QueueError> {
 /// The bytes after the sound part of a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tail {
-    /// Nothing, the rest of a write that a crash or a power cut interrupted, or a write in progress.
+    /// No bytes, the rest of a write that a crash or a power cut interrupted, or a write in progress.
     Unfinished { bytes: u64 },
     /// A complete frame, or a head, whose bytes differ from the bytes that were written.
     Damaged(Damage),

@@ -78,7 +78,7 @@ pub(crate) struct Shared {
 }
 
 /// Makes the records for some rows, each with as many rows as a record may have. The second argument of
-/// `record` tells whether the record is the last one.
+/// `record` tells whether the record is the last record.
 fn in_records(rows: &[RowHandle], record: impl Fn(Vec<RowHandle>, bool) -> Record) -> Vec<Record> {
     if rows.is_empty() {
         return vec![record(Vec::new(), true)];

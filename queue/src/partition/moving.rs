@@ -122,7 +122,7 @@ impl Shared {
             {
                 let table = self.table.lock();
                 for (from, chunk) in &kind {
-                    // A chunk has a row at most once, so replaced values are not joined with the new ones.
+                    // A chunk has a row at most once, so replaced values are not joined with the new values.
                     if !table.has_superseded(*from) {
                         let (rows, there): (_, Vec<u32>) = table.chunk_rows(*from).into_iter().unzip();
                         moves.push(Move { from: *from, rows });

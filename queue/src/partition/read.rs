@@ -111,8 +111,8 @@ impl Stretch {
 }
 
 impl Partition {
-    /// Reads columns of rows, with the values that a lease sees, or with the current ones. Returns one batch
-    /// for each run of rows that are stored together. The payload is not copied.
+    /// Reads columns of rows, with the values that a lease sees, or with the current values. Returns one
+    /// batch for each run of rows that are stored together. The payload is not copied.
     pub(super) async fn read(
         &self,
         rows: &[RowHandle],
@@ -200,7 +200,7 @@ impl Partition {
     }
 
     /// Returns the places of rows, if all of them are on storage units: for each stretch of rows, the parts
-    /// and their columns. The values are those that a lease sees, or the current ones.
+    /// and their columns. The values are the values that a lease sees, or the current values.
     pub(crate) fn places(
         &self,
         rows: &[RowHandle],

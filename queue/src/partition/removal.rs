@@ -1,8 +1,8 @@
 //! The removal of all rows, and of the partition itself.
 //!
 //! A partition is removed when its removal record is written, on the writer's thread. Earlier records of the
-//! partition precede that record, and later ones are refused there. A put in progress therefore never ends up
-//! in a later partition of the same name.
+//! partition precede that record, and later records are refused on that thread. A put in progress therefore
+//! never ends up in a later partition of the same name.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -19,7 +19,7 @@ const MADE_ON_PUT_MAX: usize = 1024;
 /// The maximum length of the name of a partition that a put creates, in bytes.
 const MADE_NAME_BYTES_MAX: usize = 256;
 
-/// The partition of a put: an existing one, or the declaration of a missing one.
+/// The existing partition of a put, or the declaration with which the put creates it.
 enum Destination {
     There(Partition),
     /// The declaration with which the put creates its partition.

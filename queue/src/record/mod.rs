@@ -45,7 +45,7 @@ pub(crate) enum Record {
         /// The part of the partition's capacity in bytes that the columns use, in KiB.
         #[serde(default, skip_serializing_if = "is_zero")]
         kib: u32,
-        /// Whether the values replace those of rows that have the columns already.
+        /// Whether the values replace existing values.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         overwrite: bool,
         /// The new number of tokens of each row. If empty, the numbers do not change.

@@ -97,7 +97,7 @@ pub(crate) trait UnitClient: std::fmt::Debug + Send + Sync {
         columns: Option<&'a [String]>,
     ) -> BoxFuture<'a, Result<Vec<RecordBatch>, QueueError>>;
 
-    /// Frees the existing rows among these.
+    /// Frees the given rows that still exist.
     fn clear<'a>(&'a self, rows: &'a [RowHandle]) -> BoxFuture<'a, Result<(), QueueError>>;
 
     /// Whether the unit answers. The call itself has no time limit.

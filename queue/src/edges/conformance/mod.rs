@@ -116,7 +116,7 @@ async fn put_and_keep(
 }
 
 async fn chunks_come_back_and_go(store: &Arc<dyn Store>) -> Result<(), Failure> {
-    const CHECK: &str = "chunks are read as they were put, and are gone when they are freed";
+    const CHECK: &str = "chunks are read as they were put, and cannot be read after they were freed";
     let failed = |error: QueueError| Failure::new(CHECK, error);
     let mut appender = store.opened().map_err(failed)?;
     let new = |chunk: u64| -> Result<NewChunk, QueueError> {

@@ -143,7 +143,7 @@ async fn a_snapshot_has_what_is_freed_while_it_is_read(
 }
 
 async fn rows_outlive_an_end_and_a_kill(subject: &dyn Subject, dir: &Path) -> Result<(), Failure> {
-    const CHECK: &str = "rows whose put has returned are there after an end and after a kill, and no others";
+    const CHECK: &str = "after an end and after a kill, exactly the rows whose put has returned exist";
     let failed = |error: QueueError| Failure::new(CHECK, error);
     for life in 0..3 {
         let queue = open(subject, dir).map_err(failed)?;

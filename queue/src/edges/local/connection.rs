@@ -71,7 +71,7 @@ impl Reply {
     pub(super) fn body<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         let read = serde_json::from_str(self.body.get());
         read.map_err(|error| {
-            Failure::Lost(format!("expected the answer of this call, found another one: {error}"))
+            Failure::Lost(format!("expected the answer of this call, found another answer: {error}"))
         })
     }
 }
@@ -176,7 +176,7 @@ impl Connection {
         // wait for these leases would not end either.
         let ends_lease = matches!(ask, Ask::Ack(_) | Ask::Nack(_) | Ask::Renew(_));
         let permit = async { if ends_lease { None } else { self.calls.acquire().await.ok() } };
-        let late = |_| Failure::Unsent("too many calls are under way".to_owned());
+        let late = |_| Failure::Unsent("too many calls are in progress".to_owned());
         let _permit = tokio::time::timeout_at(limit.at, permit).await.map_err(late)?;
         let frame = encode(&ToServer::Call { id, ask }, tail);
         let frame =

@@ -63,7 +63,7 @@ pub(super) async fn load(
     }
     let ended = |_| Failure::Unsent("the connection has ended".to_owned());
     let waiting = tokio::time::timeout_at(limit.at, Arc::clone(&connection.loans).acquire_owned());
-    let late = |_| Failure::Unsent("too many puts are under way".to_owned());
+    let late = |_| Failure::Unsent("too many puts are in progress".to_owned());
     let permit = waiting.await.map_err(late)?.map_err(ended)?;
     let id = connection.number();
     let ask = Ask::Room { bytes: streams.bytes };

@@ -1,8 +1,8 @@
 //! Connections to a queue's server, and the retries when they fail.
 //!
 //! A call drives its connection in the caller's own task, so an answer wakes the waiting caller directly. If
-//! the last answer came faster than a thread wakes up, the call first polls for the next one. Dropping a call
-//! closes its connection.
+//! the last answer came faster than a thread wakes up, the call first polls for the next answer. Dropping a
+//! call closes its connection.
 //!
 //! # Deliberately absent
 //! There is no TLS: traffic between machines belongs on a private network.

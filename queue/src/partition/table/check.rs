@@ -88,7 +88,7 @@ impl Table {
             return Err(Violation(format!("key={key} does not lead to its row slot={slot}")));
         }
         if let Some(part) = row.parts.iter().find(|part| !self.needs(part.chunk)) {
-            return Err(Violation(format!("slot={slot} lies in chunk={}, which is not known", part.chunk.0)));
+            return Err(Violation(format!("slot={slot} is in chunk={}, which is unknown", part.chunk.0)));
         }
         for (task, progress) in row.progress.iter().enumerate() {
             if let Progress::Leased(id) = progress

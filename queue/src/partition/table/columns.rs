@@ -76,8 +76,9 @@ impl Columns {
         }
         let known = self.known.len() + self.to_come.len();
         if unknown > 0 && known + unknown > COLUMNS_MAX {
-            let reason =
-                format!("expected at most columns_max={COLUMNS_MAX}, found {unknown} beside {known}");
+            let reason = format!(
+                "expected at most columns_max={COLUMNS_MAX}, found {unknown} new beside {known} known"
+            );
             return Err(QueueError::BadRequest { reason });
         }
         Ok(())

@@ -33,7 +33,7 @@ impl SegmentWriter {
     }
 
     /// Writes a chunk and returns its location. After a failed write the segment is closed, so that no chunk
-    /// follows a partial one.
+    /// follows a partial chunk.
     fn write(&mut self, rows: &Encoded) -> Result<ChunkLocation, QueueError> {
         if self.length > 0 && self.length + rows.len() > self.store.segment_bytes {
             self.roll();
