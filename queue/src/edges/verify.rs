@@ -310,8 +310,7 @@ impl VerifyReport {
     }
 }
 
-/// The properties of a journal of which at least one changes with each write: an append, a truncation, or a
-/// replacement by another file.
+/// The state of a journal's file. It changes with each append, truncation, or replacement of the file.
 #[derive(PartialEq, Eq)]
 struct Moment {
     inode: u64,

@@ -41,7 +41,7 @@ const FORMAT: Format = Format {
 /// The file with the identity of the current boot, which Linux creates anew each time the machine is started.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The size of the first part of a journal.
+/// The length of a journal, or of its first part, in bytes and in records.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Extent {
     pub(crate) bytes: u64,

@@ -16,8 +16,8 @@
 //! reserve.
 //!
 //! The blocks are after the end of the files, where no reader sees them. A file system that cannot allocate
-//! blocks in this way has no reserve. A queue on such a full disk can be drained only after other space was
-//! freed.
+//! blocks in this way has no reserve. If the disk of such a file system is full, the queue can be drained
+//! only after other space was freed.
 
 use std::fs::{File, OpenOptions};
 use std::io;

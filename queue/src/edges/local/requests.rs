@@ -104,7 +104,7 @@ impl Desk {
     }
 
     /// Returns the `regions` that the client has not mapped yet with the access that it needs. From now on,
-    /// they count as mapped.
+    /// these regions count as mapped.
     pub(super) fn learn(&self, regions: &[(Arc<RegionUse>, bool)]) -> Vec<(Arc<RegionUse>, bool)> {
         let mut held = self.held.lock();
         let is_new = |(lent, writable): &&(Arc<RegionUse>, bool)| match held.known.get(&lent.region.number) {
@@ -116,7 +116,7 @@ impl Desk {
         new
     }
 
-    /// Returns the freed regions that the client has mapped. From now on, they count as unmapped.
+    /// Returns the freed regions that the client has mapped. From now on, these regions count as unmapped.
     pub(super) fn forget_gone(&self, regions: &Regions) -> Vec<u64> {
         let mut held = self.held.lock();
         let gone = regions.gone_of(held.known.keys());

@@ -13,7 +13,7 @@
 //! different puts. A snapshot is read and written from front to back, so it may be a file, a pipe or the body
 //! of a request.
 //!
-//! # What is in it
+//! # Contents
 //! A snapshot holds the state of the queue at one moment: a [cut](crate::partition) begins in all chosen
 //! partitions at the same moment. The cut is read while the snapshot is written, some groups at a time, and
 //! traffic waits only for these short reads. If a row changes before it is read, the cut keeps its earlier

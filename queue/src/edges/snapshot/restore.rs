@@ -104,7 +104,7 @@ impl TransferQueue {
         restoring.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })?
     }
 
-    /// Blocks.
+    /// Restores a snapshot on the calling thread. Blocks.
     pub(crate) fn restore_from(&self, source: &mut dyn Read) -> Result<SnapshotCounts, QueueError> {
         if self.inner.log.is_read_only() {
             return Err(QueueError::ReadOnly);

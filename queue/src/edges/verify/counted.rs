@@ -36,8 +36,8 @@ fn columns_of(record: &Record) -> Option<(&[RowHandle], &PayloadRecord)> {
     }
 }
 
-/// The rows and columns that several records give, because values were replaced, and in how many records too
-/// many.
+/// The values (by row and column) that several records contain because values were replaced, with the number
+/// of surplus records.
 fn repeated(records: &[Record]) -> HashMap<(RowHandle, &String), usize> {
     let mut repeated: HashMap<(RowHandle, &String), usize> = HashMap::new();
     if !records.iter().any(|record| matches!(record, Record::Columns { overwrite: true, .. })) {

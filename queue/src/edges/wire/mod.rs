@@ -275,7 +275,7 @@ pub(crate) struct PlacesAnswer {
     pub(crate) stretches: Vec<PlacedStretch>,
 }
 
-/// The body of a search for keys. If they are absent, the search returns all keys.
+/// The body of a search for keys. If the keys are absent, the search returns all keys.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FindBody {

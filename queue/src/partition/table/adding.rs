@@ -5,8 +5,8 @@
 //! the old or the new values, never a mixture.
 //!
 //! # Invariants
-//! - Over time, the parts of a row that a reader gets change only by later parts: a cell never returns to an
-//!   earlier value.
+//! - A reader never gets older parts of a row than an earlier reader: a value never returns to an earlier
+//!   value.
 //! - A part is dropped immediately when later parts have replaced all of its columns. If a lease began before
 //!   the replacement, the part is dropped when the lease has ended. All consumers of one lease therefore read
 //!   the same values.
@@ -90,7 +90,7 @@ fn gives_any(parts: &[Part], at: usize, as_of: u64) -> bool {
 }
 
 impl Row {
-    /// The space that the row takes of a capacity in bytes, in KiB.
+    /// The KiB of the partition's capacity in bytes that the row uses.
     pub(crate) fn kib(&self) -> u32 {
         self.parts.iter().map(|part| part.kib).sum()
     }
@@ -226,8 +226,8 @@ impl Table {
         }
     }
 
-    /// Whether a chunk has replaced values that are kept for leases. Another chunk may have the same columns
-    /// of the same rows.
+    /// Whether a chunk has replaced values that are kept for leases. The new values may be in a chunk with
+    /// the same columns.
     pub(crate) fn has_superseded(&self, chunk: ChunkId) -> bool {
         let is_superseded =
             |row: &Row| row.parts.iter().any(|part| part.chunk == chunk && part.is_superseded);

@@ -70,7 +70,7 @@ type Answer = Result<Response, Failure>;
 /// Serves `queue` until `end`. Then waiting calls are told that the server is stopping, and answers that have
 /// begun are finished.
 ///
-/// Cancel-safe: dropping it stops accepting.
+/// Cancel-safe: a dropped call accepts no more connections.
 pub async fn serve(
     queue: TransferQueue,
     listener: TcpListener,
@@ -84,7 +84,7 @@ pub async fn serve(
 
 /// Answers requests on a second listener of a queue that [`serve`] serves. Only [`serve`] runs the upkeep.
 ///
-/// Cancel-safe: dropping it stops accepting.
+/// Cancel-safe: a dropped call accepts no more connections.
 pub async fn answer(
     queue: TransferQueue,
     listener: TcpListener,
