@@ -41,8 +41,8 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         batch: RecordBatch,
     ) -> BoxFuture<'a, Result<(), QueueError>>;
 
-    /// Writes columns of existing rows, and replaces the values of rows that have them already. Leases that began
-    /// before go on with the old values; see [`Partition::overwrite_columns`](crate::Partition::overwrite_columns).
+    /// Writes columns of existing rows, and replaces the values of rows that have them already. Earlier
+    /// leases keep the old values; see [`Partition::overwrite_columns`](crate::Partition::overwrite_columns).
     fn overwrite_columns<'a>(
         &'a self,
         partition: &'a str,
@@ -58,8 +58,8 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
         take: &'a Take,
     ) -> BoxFuture<'a, Result<Option<Lease>, QueueError>>;
 
-    /// Reads columns of rows, leased or not; all columns if `columns` is absent. Returns one batch for each
-    /// run of rows that are stored together. Nothing is leased or consumed.
+    /// Reads columns of rows, leased or not. If `columns` is absent, reads all columns. Returns one batch for
+    /// each run of rows that are stored together. Nothing is leased or consumed.
     fn get<'a>(
         &'a self,
         partition: &'a str,
@@ -102,7 +102,8 @@ pub trait Queue: Send + Sync + std::fmt::Debug {
     /// Frees all rows of the partition, leased or not. Returns their number.
     fn clear_all<'a>(&'a self, partition: &'a str) -> BoxFuture<'a, Result<usize, QueueError>>;
 
-    /// Ends a sample. The group is complete when all of its samples are. A repeated call has no effect.
+    /// Ends a sample. The group is complete when all of its samples are complete. A repeated call has no
+    /// effect.
     fn end_sample<'a>(&'a self, partition: &'a str, sample: &'a str)
     -> BoxFuture<'a, Result<(), QueueError>>;
 

@@ -24,7 +24,7 @@ pub(crate) fn common_schema(batches: &[RecordBatch]) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, first.schema_ref().metadata().clone()))
 }
 
-/// Returns the batch with all columns of `schema`. Columns that it lacks are null.
+/// Returns the batch with all columns of `schema`. Columns that the batch lacks are null.
 pub(crate) fn conform(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch, QueueError> {
     let column = |field: &Arc<Field>| match batch.column_by_name(field.name()) {
         Some(column) => Arc::clone(column),
@@ -39,8 +39,8 @@ pub(crate) fn conformed(batch: &RecordBatch, schema: &SchemaRef) -> Result<Recor
     if batch.schema_ref() == schema { Ok(batch.clone()) } else { conform(batch, schema) }
 }
 
-/// Joins batches into one. A column is null in the rows of batches that lack it. Several batches are copied;
-/// a single batch is not.
+/// Joins batches into one. A column is null in the rows of batches that lack the column. Several batches are
+/// copied; a single batch is not.
 pub fn joined(batches: &[RecordBatch]) -> Result<RecordBatch, QueueError> {
     if let [batch] = batches {
         return Ok(batch.clone());

@@ -47,15 +47,15 @@ pub enum OnFull {
 pub struct QueueConfig {
     /// The directory of the queue. `None` keeps everything in memory.
     pub dir: Option<PathBuf>,
-    /// The durability of puts whose partition sets none.
+    /// The durability of puts whose partition sets no durability.
     pub durability: Durability,
     /// The size at which a segment file of payload is closed, in bytes.
     pub segment_bytes: u64,
     /// The journal is rewritten when it exceeds both this size and four times its size after the last
     /// rewrite. In bytes.
     pub journal_bytes: u64,
-    /// Whether a put to a missing partition creates it, as [`put_spec`](Self::put_spec) declares. Otherwise
-    /// such a put is an error.
+    /// Whether a put to a missing partition creates the partition, as [`put_spec`](Self::put_spec) declares.
+    /// Otherwise such a put is an error.
     pub create_on_put: bool,
     /// The declaration of a partition that a put creates. Its name is ignored.
     pub put_spec: PartitionSpec,
@@ -84,8 +84,8 @@ pub struct ColumnSpec {
     pub name: String,
     /// The Arrow type of the column.
     pub dtype: DataType,
-    /// The Arrow extension type, if there is one. It gives the meaning of the bytes. Columns that differ in
-    /// it differ in type.
+    /// The Arrow extension type, if there is one. It tells readers how to interpret the bytes. Columns with
+    /// different extension types have different types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extension: Option<ExtensionSpec>,
 }
@@ -157,16 +157,16 @@ pub struct PartitionSpec {
     /// The maximum number of rows.
     pub capacity_rows: usize,
     /// The number of rows in every group, or of samples in a group that counts samples. A put without a size
-    /// gets this one, and a put with another size is refused. If absent, each put states the size of its
+    /// gets this size, and a put with another size is refused. If absent, each put states the size of its
     /// group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_size: Option<usize>,
-    /// The order of takes that choose none.
+    /// The order of takes that choose no order.
     #[serde(default, skip_serializing_if = "is_declared")]
     pub order: Sampler,
     /// The maximum size of the payload of all rows, as Arrow arrays, in bytes. It is counted in whole KiB. If
-    /// absent, only the number of rows is limited. Columns that are added to rows count too, but adding them
-    /// never waits for room.
+    /// absent, only the number of rows is limited. Columns that are added to rows count too, but adding
+    /// columns never waits for room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_bytes: Option<u64>,
     /// The maximum size of a row, in bytes. A longer row is refused.
@@ -221,7 +221,7 @@ impl PartitionSpec {
 
     /// Checks the declaration of a new partition. Partitions from earlier versions need not pass this check.
     pub(crate) fn check_new(&self) -> Result<(), QueueError> {
-        // Clients and proxies resolve such names as parts of a path.
+        // Clients and proxies resolve these names as segments of a path.
         if [".", ".."].contains(&self.name.as_str()) {
             let reason =
                 format!("expected another name for a partition than . and .., found {:?}", self.name);
@@ -266,7 +266,7 @@ pub(crate) fn check_depths(columns: &[ColumnSpec]) -> Result<(), QueueError> {
     }
 }
 
-/// Refuses columns of which two have one name.
+/// Refuses columns if two of them have the same name.
 pub(crate) fn check_distinct(columns: &[ColumnSpec]) -> Result<(), QueueError> {
     let mut names = HashSet::with_capacity(columns.len());
     match columns.iter().find(|column| !names.insert(column.name.as_str())) {
@@ -282,7 +282,7 @@ fn is_declared(sampler: &Sampler) -> bool {
     *sampler == Sampler::Declared
 }
 
-/// The types of which a type consists.
+/// The types directly inside a nested type.
 pub(crate) fn inner_types(dtype: &DataType) -> Vec<&DataType> {
     match dtype {
         DataType::List(field)
@@ -299,7 +299,7 @@ pub(crate) fn inner_types(dtype: &DataType) -> Vec<&DataType> {
     }
 }
 
-/// Whether a type is nested more than `depth` deep. The function recurses no deeper than that.
+/// Whether a type is nested more than `depth` deep. The function recurses at most `depth` levels deep.
 fn is_deeper(dtype: &DataType, depth: usize) -> bool {
     let Some(below) = depth.checked_sub(1) else { return true };
     inner_types(dtype).into_iter().any(|inner| is_deeper(inner, below))

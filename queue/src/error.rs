@@ -14,8 +14,8 @@ use damage::{cut, damage, folder};
 
 /// The errors of this crate. A failed call leaves the queue unchanged.
 ///
-/// Errors are sent over the wire as JSON. The name of the variant is the stable `code`, and the receiver
-/// reads the variant back.
+/// Errors are sent over the wire as JSON. The name of the variant is sent as the stable `code`, from which
+/// the receiver restores the variant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(tag = "code", rename_all = "snake_case")]
 pub enum QueueError {
@@ -101,7 +101,7 @@ pub enum QueueError {
         /// The requested column.
         column: String,
     },
-    /// The declaration of a partition or a group differs from the existing one, or is invalid.
+    /// The declaration of a partition or a group differs from the existing declaration, or is invalid.
     #[error("partition={name} is declared otherwise: {what}")]
     DeclaredOtherwise {
         /// The partition.
@@ -109,12 +109,12 @@ pub enum QueueError {
         /// The difference, or the expected declaration.
         what: String,
     },
-    /// The type of a column differs from its type so far. Values are never cast.
+    /// The type of a column differs from its earlier type. Values are never cast.
     #[error("column={column} has dtype={expected}, found dtype={found}")]
     WrongType {
         /// The column.
         column: String,
-        /// The type so far, from the declaration or the first put.
+        /// The earlier type, from the declaration or the first put.
         expected: String,
         /// The type in this call.
         found: String,
@@ -157,8 +157,8 @@ pub enum QueueError {
         /// The partition's capacity in rows.
         capacity: usize,
     },
-    /// The disk of the queue's directory is full. Calls that free rows still work, and puts work again when
-    /// they have freed enough.
+    /// The disk of the queue's directory is full. Calls that free rows still work. Puts work again when
+    /// enough space is free.
     #[error(
         "the disk of the queue in dir={dir} is full ({reason}); consume or clear rows, or free space on it, and \
          put again"
@@ -224,7 +224,8 @@ pub enum QueueError {
         /// The row's generation.
         generation: u32,
     },
-    /// The group of the rows is closed: it was complete, was given up, or is gone.
+    /// The group of the rows accepts no more rows: it was complete or was closed early, or rows of it were
+    /// freed.
     #[error("group={group} was closed and takes no more rows")]
     GroupClosed {
         /// The group.
@@ -291,7 +292,8 @@ pub enum QueueError {
     /// The lease has expired, or was acked or nacked before.
     #[error("lease={lease:016x} is not held any more")]
     LeaseGone {
-        /// The number of the lease. The message has its name.
+        /// The number of the lease. The message shows the name of the lease: this number in hexadecimal
+        /// digits.
         lease: u64,
     },
     /// The partition or the queue is closed and takes no more changes.

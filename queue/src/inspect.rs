@@ -29,14 +29,14 @@ pub struct TaskCounts {
 pub struct LeaseInspection {
     /// The number of the lease.
     pub lease: u64,
-    /// The name of the lease: its number as 16 hexadecimal digits. Messages and logs have this name, and the
-    /// header `rolldock-lease` begins with it. Empty from servers of earlier versions.
+    /// The name of the lease: its number as 16 hexadecimal digits. Messages and logs show this name, and the
+    /// header `rolldock-lease` begins with it. The name is empty if the server has an earlier version.
     #[serde(default)]
     pub name: String,
     /// The task.
     pub task: String,
     /// The names that the holders gave themselves ([`Take::holder`](crate::Take::holder)). Empty if they gave
-    /// none.
+    /// no names.
     pub holders: Vec<String>,
     /// The number of rows.
     pub rows: usize,
@@ -76,8 +76,8 @@ pub struct QueueInspection {
     /// The partitions, in order of their names.
     pub partitions: Vec<PartitionInspection>,
     /// The bytes of the payload of existing rows in the queue's own store: as Arrow arrays in memory, or as
-    /// Arrow streams in the segment files of a directory. Rows that were freed count until less than half of
-    /// the rows that were stored together exist, or until the queue is opened again.
+    /// Arrow streams in the segment files of a directory. A freed row still counts while at least half of the
+    /// rows that were stored together with it exist, at most until the queue is opened again.
     pub payload_bytes: u64,
     /// The storage units, in order of their names.
     #[serde(default)]

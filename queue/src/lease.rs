@@ -14,7 +14,7 @@ pub(crate) fn lease_name(id: u64) -> String {
     format!("{id:016x}")
 }
 
-/// The side of a lease that ends or renews it, in this process or on a server.
+/// Ends or renews a lease, in this process or on a server.
 ///
 /// Each call is cancel-safe: it takes effect completely or not at all.
 pub(crate) trait Hold: Send + Sync + std::fmt::Debug {
@@ -22,7 +22,7 @@ pub(crate) trait Hold: Send + Sync + std::fmt::Debug {
     fn nack(&self) -> BoxFuture<'_, Result<(), QueueError>>;
     fn renew(&self) -> BoxFuture<'_, Result<(), QueueError>>;
 
-    /// Leaves the lease to a holder outside this process, which may outlive the process.
+    /// Leaves the lease to a holder outside this process. The holder may outlive this process.
     fn detach(&self) {}
 
     /// Starts to give the rows back, without waiting. The lease may already have ended.
@@ -34,9 +34,9 @@ pub(crate) trait Hold: Send + Sync + std::fmt::Debug {
 pub(crate) struct Labels {
     pub(crate) groups: Vec<String>,
     pub(crate) policy_versions: Vec<u64>,
-    /// The keys. Empty if no row has one.
+    /// The keys. Empty if no row has a key.
     pub(crate) keys: Vec<Option<String>>,
-    /// The tags. Empty if no row has any.
+    /// The tags. Empty if no row has tags.
     pub(crate) tags: Vec<Value>,
 }
 
@@ -93,12 +93,12 @@ impl Lease {
         &self.labels.policy_versions
     }
 
-    /// The key of each row. Empty if no row has one.
+    /// The key of each row. Empty if no row has a key.
     pub fn keys(&self) -> &[Option<String>] {
         &self.labels.keys
     }
 
-    /// The tags of each row, null for a row without tags. Empty if no row has any.
+    /// The tags of each row, null for a row without tags. Empty if no row has tags.
     pub fn tags(&self) -> &[Value] {
         &self.labels.tags
     }
@@ -125,12 +125,12 @@ impl Lease {
         Ok(concat_batches(&first.schema(), &self.batches)?)
     }
 
-    /// Consumes the rows for this task. When the call returns, this is as durable as the queue. After an
-    /// error the rows are not consumed, and are handed out again.
+    /// Consumes the rows for this task. When the call returns, the ack is as durable as the queue. After an
+    /// error, the rows are not consumed and are delivered again.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn ack(mut self) -> Result<(), QueueError> {
-        // From here on the ack decides: dropping the future must not give acked rows back.
+        // The ack now ends the lease: dropping the future must not give acked rows back.
         self.held = false;
         self.hold.ack().await
     }
@@ -148,7 +148,7 @@ impl Lease {
         self.hold.renew().await
     }
 
-    /// Returns the lease with rows that arrived after it.
+    /// Adds rows that arrived after the lease.
     pub(crate) fn with_rows(
         mut self,
         rows: Vec<RowHandle>,
@@ -159,7 +159,7 @@ impl Lease {
         self
     }
 
-    /// Takes the payload out of the lease, for a caller that passes it on.
+    /// Takes the payload out of the lease, for a caller that passes the payload on.
     pub(crate) fn take_batches(&mut self) -> Vec<RecordBatch> {
         std::mem::take(&mut self.batches)
     }

@@ -59,13 +59,15 @@
 //!
 //! Finally, `edges/mod.rs` lists the edges.
 //!
-//! # Invariants [`invariants`] has functions that check some invariants of a queue.
+//! # Invariants
+//! The functions of [`invariants`] check some of these invariants.
+//!
 //! - A put that has returned survives the failures that its [`Durability`] names, completely or not at all.
 //! - A row is in at most one live lease of a task. Only an ack consumes the row; a lease that expires, is
-//!   dropped or is nacked gives it back.
+//!   dropped or is nacked gives the row back.
 //! - A handle names one row permanently: slots are reused, but a slot's generations are not.
-//! - The rows never exceed the capacity. As declared, puts to a full partition wait, fail, or drop its oldest
-//!   ready groups.
+//! - The rows never exceed the capacity. Puts to a full partition wait, fail, or drop its oldest ready
+//!   groups, as the partition declares.
 //! - The control plane ([`partition`](Partition)) and the data plane ([`store`]) are separate: no lock is
 //!   held while payload is copied, encoded, written or read.
 //!

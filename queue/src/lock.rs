@@ -27,14 +27,15 @@ impl DirLock {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let mut owner = String::new();
-                // The owner's name only helps people; the lock itself decides.
+                // The owner's name is only for the message. The lock alone shows that the directory is in
+                // use.
                 let _ = file.read_to_string(&mut owner);
                 return Err(QueueError::InUse { dir: dir.to_owned(), owner: owner.trim().to_owned() });
             }
             Err(TryLockError::Error(error)) => return Err(QueueError::io("lock", &path)(error)),
         }
         let words = format!("process {}\n", std::process::id());
-        // The file is cut after it is written, so that it keeps its block: the disk may be full.
+        // The file is truncated after the write, so that it keeps its disk block: the disk may be full.
         let written = file.write_all_at(words.as_bytes(), 0).and_then(|()| file.set_len(words.len() as u64));
         written.map_err(QueueError::on_disk("write", &path))?;
         Ok(Self { _file: file })

@@ -1,5 +1,5 @@
 //! Mapped memory of other processes and of files. This is the only module of the crate with `unsafe` code.
-#![allow(unsafe_code, reason = "what others can reach cannot be mapped by safe code")]
+#![allow(unsafe_code, reason = "safe code cannot map memory that other processes can change")]
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -85,8 +85,8 @@ impl Mapping {
         bytes <= self.touched.load(Ordering::Relaxed)
     }
 
-    /// Populates the pages of the first `bytes`. Populating them together is cheaper than one by one. If
-    /// memory is missing, this returns an error, where a plain access would raise a signal.
+    /// Populates the pages of the first `bytes`. Populating them together is cheaper than one by one. If no
+    /// memory is left, this returns an error. A plain access would raise a signal.
     pub(crate) fn touch(&self, bytes: usize) -> io::Result<()> {
         let touched = self.touched.load(Ordering::Relaxed);
         if bytes <= touched {
@@ -119,7 +119,7 @@ pub(crate) fn buffer<Owner: Send + Sync + 'static>(
     let owner = Arc::new(AssertUnwindSafe((Arc::clone(mapping), owner)));
     // SAFETY: `start` is valid for `length` bytes while the mapping exists, and the buffer keeps the mapping
     // through its owner. The file cannot shrink (seals). It is not written to while buffers of it exist: this
-    // process writes only through a `Filling`, whose user has the region lent to it, and other processes are
+    // process writes only through a `Filling`, which is the only user of its region. Other processes are
     // trusted (see `edges/local/mod.rs`).
     Some(unsafe { Buffer::from_custom_allocation(start, length, owner) })
 }
@@ -149,7 +149,7 @@ pub(crate) fn stretch(file: &File, offset: u64, length: usize) -> io::Result<Opt
 const PIECE_BYTES: usize = 512 << 10;
 
 /// Copies buffers into a region, one after the other from its start. Several threads may copy at the same
-/// time, each the next piece: a single core cannot use the full memory bandwidth.
+/// time, and each copies the next piece. A single core cannot use the full memory bandwidth.
 #[derive(Debug)]
 pub(crate) struct Filling<Lent> {
     mapping: Arc<Mapping>,
@@ -172,8 +172,8 @@ struct Piece {
 }
 
 impl<Lent> Filling<Lent> {
-    /// Prepares the copy. `lent` guarantees that the region has no other user: no buffer of it exists while
-    /// this value does. The pages must already be populated.
+    /// Prepares the copy. `lent` guarantees that the region has no other user: no buffer of the region exists
+    /// while `lent` exists. The pages must already be populated.
     pub(crate) fn new(mapping: Arc<Mapping>, buffers: Vec<Buffer>, lent: Lent) -> io::Result<Self> {
         if mapping.access() != Access::Write {
             return Err(Error::new(
@@ -189,7 +189,7 @@ impl<Lent> Filling<Lent> {
         Ok(Self { mapping, pieces: Mutex::new(pieces), is_done: Notify::new(), _lent: lent })
     }
 
-    /// Copies the next piece. Returns `false` if no piece is left to begin.
+    /// Copies the next piece. Returns `false` if no piece is left.
     pub(crate) fn copy_next(&self) -> bool {
         let piece = {
             let mut pieces = self.pieces.lock();

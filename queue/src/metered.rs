@@ -1,6 +1,6 @@
-//! The metrics of a queue, through the `metrics` facade. The program that serves the queue has the exporter,
-//! and asks for them at each request for its page. They are read from counts that the tables keep, so their
-//! cost does not depend on the number of rows.
+//! The metrics of a queue, through the `metrics` facade. The program that serves the queue owns the exporter,
+//! and updates the metrics at each request for the metrics page. The values are counts that the tables
+//! maintain, so the cost does not depend on the number of rows.
 
 use metrics::{counter, gauge};
 
@@ -10,7 +10,7 @@ use crate::record::Dispositions;
 use crate::stats::TaskStats;
 
 impl TransferQueue {
-    /// Sets the metrics of the queue in the present recorder: rows, bytes, the age of the oldest row, leases,
+    /// Sets the metrics of the queue in the current recorder: rows, bytes, the age of the oldest row, leases,
     /// and the lag of each task.
     pub fn meter(&self) {
         gauge!("rolldock_queue_payload_bytes").set(self.payload_bytes() as f64);
@@ -39,7 +39,7 @@ fn meter_partition(partition: &Partition) {
 fn meter_task(partition: &str, task: &TaskStats) {
     let TaskStats { incomplete_rows, ready_rows, leased_rows, away_rows, acked_rows, .. } = *task;
     let labels = || [("partition", partition.to_owned()), ("task", task.task.clone())];
-    // The task has still to ack these rows.
+    // The task has not acked these rows yet.
     let lag = incomplete_rows + ready_rows + leased_rows + away_rows;
     gauge!("rolldock_queue_task_lag_rows", &labels()).set(lag as f64);
     let by_state = [

@@ -1,7 +1,8 @@
 //! The stores of a queue's payload. Chunks go to storage units while at least one unit accepts rows, and
 //! otherwise to the queue's own store.
 //!
-//! Both are [`Store`]s. Code that puts, gets or frees chunks does not depend on where they lie.
+//! The units and the queue's own store both implement [`Store`]. Code that puts, gets or frees chunks does
+//! not depend on their location.
 
 use std::sync::Arc;
 
@@ -36,7 +37,7 @@ impl Plane {
         &self.units
     }
 
-    /// Whether a chunk lies on a unit.
+    /// Whether a chunk is stored on a unit.
     pub(crate) fn is_on_unit(&self, chunk: ChunkId) -> bool {
         self.units.has_any() && self.units.has(chunk)
     }
@@ -64,7 +65,7 @@ impl Plane {
         self.store_of(chunk).note(chunk)
     }
 
-    /// The note of a chunk that lies on a unit.
+    /// The note of a chunk that is stored on a unit.
     pub(crate) fn note_on_unit(&self, chunk: ChunkId) -> Option<Note> {
         self.units.note(chunk)
     }
@@ -74,12 +75,12 @@ impl Plane {
         if note.store() == UNITS { self.units.admit(note) } else { self.own.admit(note) }
     }
 
-    /// Returns the store of a chunk as `Resident`, if the store has chunks as arrays in this process.
+    /// Returns the store of a chunk as `Resident`, if the store keeps chunks as arrays in this process.
     pub(crate) fn resident(&self, chunk: ChunkId) -> Option<&dyn Resident> {
         self.own.resident().filter(|_| !self.is_on_unit(chunk))
     }
 
-    /// Tells the store of a chunk that only some rows are still needed. Does nothing while a reader reads the
+    /// Tells the store that only some rows of a chunk are still needed. Does nothing while a reader reads the
     /// chunk through the store.
     pub(crate) fn thin(&self, chunk: ChunkId, live: &Live<'_>) {
         if !self.held_back.holds(chunk) {
@@ -87,8 +88,8 @@ impl Plane {
         }
     }
 
-    /// Returns a source from which a slow reader can read a chunk, even after its last row is gone. The chunk
-    /// must still have rows when this is called.
+    /// Returns a source from which a slow reader can read a chunk, even after its last row is freed. The
+    /// chunk must still have rows when this is called.
     pub(crate) fn pin(&self, chunk: ChunkId, columns: &[String]) -> Source {
         let units = || -> Arc<dyn Store> { Arc::clone(&self.units) as Arc<dyn Store> };
         let store = if self.is_on_unit(chunk) { units() } else { Arc::clone(&self.own) };

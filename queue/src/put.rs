@@ -19,11 +19,11 @@ use crate::row::RowHandle;
 pub struct Put {
     /// The rows, in one batch or in several with the same columns.
     pub batches: Vec<RecordBatch>,
-    /// The group of the rows. The rows of several puts form one group, until the group has its size.
+    /// The group of the rows. Several puts may add rows to a group until the group is complete.
     pub group: String,
-    /// The number of rows of the whole group. With 0 it is the size that the
-    /// [partition](crate::PartitionSpec::group_size) declares, or else the number of rows of this put. With
-    /// [samples](Self::sample), sizes count samples.
+    /// The number of rows of the whole group. If it is 0, the size that the
+    /// [partition](crate::PartitionSpec::group_size) declares applies, or else the number of rows of this
+    /// put. With [samples](Self::sample), sizes count samples.
     pub group_size: usize,
     /// The sample to which the rows belong, if a sample may have rows in several puts. The group is complete
     /// when as many samples as its size are complete, or when it is [closed](crate::Partition::close_groups).
@@ -76,7 +76,7 @@ impl Put {
     }
 }
 
-/// The number of rows in all batches. The sum saturates, since a batch may claim any number.
+/// The number of rows in all batches. The sum saturates, because a batch may claim any number of rows.
 pub(crate) fn rows_of(batches: &[RecordBatch]) -> usize {
     batches.iter().fold(0, |rows, batch| rows.saturating_add(batch.num_rows()))
 }
@@ -84,7 +84,7 @@ pub(crate) fn rows_of(batches: &[RecordBatch]) -> usize {
 /// The maximum nesting of JSON in tags. The journal could not read back a record with deeper tags.
 const TAGS_DEPTH_MAX: usize = 64;
 
-/// Whether JSON is nested more than `depth` deep. The function recurses no deeper than that.
+/// Whether JSON is nested more than `depth` deep. The function recurses at most `depth` levels deep.
 fn is_deeper(json: &Value, depth: usize) -> bool {
     let Some(below) = depth.checked_sub(1) else { return true };
     match json {
@@ -161,7 +161,7 @@ pub(crate) fn lengths_of(batch: &RecordBatch, counted: &[String]) -> Result<Vec<
     Ok(lengths)
 }
 
-/// Checks that there is one row of columns for each handle, and at least one.
+/// Checks that there is one row of columns for each handle, and that there is at least one handle.
 pub(crate) fn check_counts(rows: &[RowHandle], found: usize) -> Result<(), QueueError> {
     match rows.len() {
         0 => Err(QueueError::Empty),

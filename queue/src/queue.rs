@@ -39,8 +39,8 @@ pub(crate) struct Inner {
     pub(crate) partitions: Partitions,
     pub(crate) claims: Claims,
     pub(crate) next_chunk: Arc<AtomicU64>,
-    /// A number above every row generation of removed partitions. A handle of a removed partition therefore
-    /// names no row of a later one.
+    /// A number greater than every row generation of removed partitions. A handle of a removed partition
+    /// therefore names no row of a later partition.
     pub(crate) generation_floor: Arc<AtomicU32>,
     /// The declaration of partitions that puts create. `None` if puts create no partitions.
     put_spec: Option<PartitionSpec>,
@@ -63,7 +63,7 @@ impl std::fmt::Debug for TransferQueue {
 }
 
 impl TransferQueue {
-    /// Declares a partition. If it exists with an equal declaration, returns the existing one.
+    /// Declares a partition. If it exists with an equal declaration, returns the existing partition.
     pub async fn declare(&self, spec: PartitionSpec) -> Result<Partition, QueueError> {
         spec.check_new()?;
         let find = || self.inner.partitions.lock().get(&spec.name).cloned();
@@ -89,7 +89,7 @@ impl TransferQueue {
     }
 
     /// Removes a partition with all of its rows, leased rows included. Calls that wait for its rows or for
-    /// room in it fail. A partition that is declared later under the same name is a different one.
+    /// room in it fail. A partition that is declared later under the same name is a different partition.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn remove(&self, name: &str) -> Result<(), QueueError> {

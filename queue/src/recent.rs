@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The number of values that are remembered. It covers a few kinds of puts that alternate.
+/// The number of values that are remembered. It suffices for a few kinds of puts that alternate.
 const REMEMBERED: usize = 8;
 
 /// The most recent values. Equal values share one allocation, however many owners they have.

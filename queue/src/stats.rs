@@ -44,16 +44,16 @@ pub struct PartitionStats {
     pub rows_reserved: usize,
     /// The capacity in rows.
     pub capacity_rows: usize,
-    /// The bytes of the payload of existing rows, as Arrow arrays and in whole KiB for each put. It is 0 if the
-    /// partition has no capacity in bytes.
+    /// The bytes of the payload of existing rows, as Arrow arrays and in whole KiB for each put. It is 0 if
+    /// the partition has no capacity in bytes.
     pub payload_bytes: u64,
     /// The capacity in bytes, if there is one.
     pub capacity_bytes: Option<u64>,
-    /// Existing groups, including incomplete ones.
+    /// Existing groups, including incomplete groups.
     pub groups: usize,
     /// Leases that are held.
     pub leases: usize,
-    /// Whether there will be no more puts.
+    /// Whether the puts have ended.
     pub ended: bool,
     /// Freed rows, by disposition.
     pub dispositions: Dispositions,
@@ -85,7 +85,7 @@ pub enum Disposition {
     Dropped,
     /// The owner cleared the rows.
     Cleared,
-    /// The rows could not be read back, or their storage unit is gone.
+    /// The rows could not be read back, or their storage unit was removed from the queue.
     Lost,
     /// The policy version of the rows was too old for a take.
     Stale,

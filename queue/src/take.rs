@@ -17,7 +17,7 @@ pub enum Amount {
     Rows(usize),
     /// Complete groups whose rows are all ready.
     Groups(usize),
-    /// Complete groups, until the next one would exceed this many tokens, but at least one. The partition's
+    /// As many complete groups as fit into this many tokens, but at least one group. The partition's
     /// [`length_columns`](crate::PartitionSpec::length_columns) count the tokens.
     Tokens(u64),
 }
@@ -54,14 +54,15 @@ pub enum Stale {
     /// The complete groups whose rows are ready or acked for every task are freed, with the disposition
     /// `stale`.
     Drop,
-    /// The groups are handed out like others; [`Lease::is_stale`](crate::Lease::is_stale) identifies them.
+    /// The groups are delivered like fresh groups. [`Lease::is_stale`](crate::Lease::is_stale) identifies
+    /// them.
     Deliver,
 }
 
 /// One of several consumers that take a batch together.
 ///
-/// When the first of them takes, the queue chooses a batch of the whole amount and splits it. The shares of
-/// the others wait under separate leases until those expire.
+/// When the first consumer takes, the queue chooses a batch of the whole amount and splits it. The shares of
+/// the other consumers are held under separate leases until these consumers take them or the leases expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Share {
@@ -114,7 +115,7 @@ pub struct Take {
     /// The minimum number of groups, or of rows if the amount is in rows. The take waits until that many are
     /// ready or the puts have ended.
     pub at_least: usize,
-    /// The columns to return; all columns if absent.
+    /// The columns to return. If absent, all columns are returned.
     pub columns: Option<Vec<String>>,
     /// Takes exactly these rows. The take waits until each is ready. Amount and order have no effect.
     pub only: Option<Vec<RowHandle>>,
@@ -186,13 +187,13 @@ impl Take {
         Self { deadline: Some(deadline), ..self }
     }
 
-    /// The oldest policy version that is fresh when `newest` is the newest one.
+    /// The oldest policy version that is fresh when `newest` is the newest version.
     pub(crate) fn fresh_from(&self, newest: u64) -> u64 {
         let window = self.max_staleness.map_or(0, |most| newest.saturating_sub(most));
         self.min_policy_version.max(window)
     }
 
-    /// The policy version below which no group is handed out.
+    /// The policy version below which no group is delivered.
     pub(crate) fn enforced_version(&self, newest: u64) -> u64 {
         if self.stale == Stale::Deliver { 0 } else { self.fresh_from(newest) }
     }

@@ -7,8 +7,8 @@
 //! processes may use one partition at the same time.
 //!
 //! # Invariants of all three
-//! - Reading does not consume rows: rows come under a lease, and `consume` acks them. Rows of a dropped lease
-//!   are handed out again.
+//! - Reading does not consume rows: rows are delivered under a lease, and `consume` acks them. Rows of a
+//!   dropped lease are delivered again.
 //! - A column keeps the type of its first put, and values are never cast. Data other than tensors (text,
 //!   JSON, ragged lists) is stored in ordinary columns.
 //! - The rows never exceed the limits of the partition, even if consumers are slow.

@@ -53,13 +53,13 @@ pub struct DockConfig {
     pub rows: usize,
     /// The number of samples of a prompt.
     pub n_samples_per_prompt: usize,
-    /// The order in which samples or prompts are handed out if the request has no indexes.
+    /// The order in which samples or prompts are delivered if the request has no indexes.
     pub sampler: Sampler,
 }
 
 impl DockConfig {
     /// Creates a configuration in which each consumer gets the columns that it requires. A consumer without
-    /// columns gets all existing ones.
+    /// columns gets all existing columns.
     pub fn new<C: Into<String>>(
         partition: impl Into<String>,
         consumers: impl IntoIterator<Item = (C, Vec<&'static str>)>,
@@ -104,8 +104,8 @@ pub enum Pick {
     Prompts(usize),
 }
 
-/// Experiences that a consumer holds under a lease. They are consumed, or handed out again when this is
-/// dropped.
+/// Experiences that a consumer holds under a lease. They are consumed by [`consume`](Self::consume), or
+/// delivered again when this value is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it gives its rows back"]
 pub struct Experience {
@@ -167,8 +167,8 @@ impl TransferDock {
         &self.config.partition.name
     }
 
-    /// Writes columns of the rows `indexes`. The first columns create a row, and later ones are added to it.
-    /// Writing a column that the row already has is an error.
+    /// Writes columns of the rows `indexes`. The first columns create a row, and later columns are added to
+    /// it. Writing a column that the row already has is an error.
     ///
     /// A dropped call may have written the rows of some prompts. Each row is written completely or not at
     /// all.
@@ -267,9 +267,10 @@ impl TransferDock {
         Ok(())
     }
 
-    /// Leases experiences that a consumer has not consumed. Returns `None` if some are missing and `wait` is
-    /// absent. The batch has only `columns`; if absent, the columns that the consumer declared; if it
-    /// declared none, all columns. An index that the consumer has already consumed is an error.
+    /// Leases experiences that a consumer has not consumed. Returns `None` if some experiences are missing
+    /// and `wait` is absent. The batch has only `columns`. If `columns` is absent, the batch has the columns
+    /// that the consumer declared, or all columns if it declared no columns. An index that the consumer has
+    /// already consumed is an error.
     ///
     /// Cancel-safe: rows that were leased for a dropped call are given back. A request that gets no rows has
     /// no effect.

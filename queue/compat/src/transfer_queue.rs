@@ -1,9 +1,9 @@
 //! The calls of a TransferQueue client: metadata first, then data by metadata, and rows by key.
 //!
-//! Metadata consist of handles, which name rows permanently. The handle of a row that is gone therefore
-//! causes an error and never returns the bytes of another row. [`get_meta`](TransferQueueClient::get_meta)
-//! returns a lease: while it is held, no other consumer of the task gets the rows. If its holder dies, they
-//! are handed out again.
+//! Metadata consist of handles, which name rows permanently. The handle of a freed row therefore causes an
+//! error and never returns the bytes of another row. [`get_meta`](TransferQueueClient::get_meta) returns a
+//! lease: while it is held, no other consumer of the task gets the rows. If its holder dies, the rows are
+//! delivered again.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -40,7 +40,7 @@ use tokio::time::Instant;
 use super::{bad, check_counts, task_of};
 use rolldock_queue::{Lease, Put, Queue, QueueError, RowHandle, Sampler, Share, Take, joined};
 
-/// The time that puts wait for room, unless the client sets another.
+/// The time that puts wait for room, unless the client sets another time.
 const PUT_WAIT: Duration = Duration::from_secs(600);
 
 /// The handles of rows of a partition, in order. They may be sent to other processes.
@@ -52,7 +52,8 @@ pub struct BatchMeta {
     pub rows: Vec<RowHandle>,
 }
 
-/// Rows that a task holds under a lease. They are consumed, or handed out again when this is dropped.
+/// Rows that a task holds under a lease. They are consumed by [`consume`](Self::consume), or delivered again
+/// when this value is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it gives its rows back"]
 pub struct TakenMeta {
@@ -173,8 +174,8 @@ impl TransferQueueClient {
         self.queue.write_columns(&meta.partition, &meta.rows, data).await
     }
 
-    /// Leases rows that are ready for a task, without their payload. Returns `None` if too few are ready
-    /// without a wait, or if no more can become ready.
+    /// Leases rows that are ready for a task, without their payload. Returns `None` if too few rows are ready
+    /// and the request does not wait, or if no more rows can become ready.
     ///
     /// Cancel-safe: rows that were leased for a dropped call are given back.
     pub async fn get_meta(&self, request: &MetaRequest) -> Result<Option<TakenMeta>, QueueError> {
@@ -199,8 +200,8 @@ impl TransferQueueClient {
         }))
     }
 
-    /// Reads fields of rows, in the order of the metadata; all fields if `fields` is absent. Nothing is
-    /// consumed.
+    /// Reads fields of rows, in the order of the metadata. If `fields` is absent, reads all fields. Nothing
+    /// is consumed.
     ///
     /// Cancel-safe.
     pub async fn get_data(
@@ -241,8 +242,8 @@ impl TransferQueueClient {
         self.kv_batch_put(&[key.to_owned()], partition, fields, tags).await
     }
 
-    /// Puts fields of keys, with one row for each key. An existing key gets further fields; a field that it
-    /// already has is an error. Given tags replace earlier tags. Without fields, only the tags change.
+    /// Puts fields of keys, with one row for each key. An existing key gets further fields. A field that the
+    /// key already has is an error. Given tags replace earlier tags. Without fields, only the tags change.
     ///
     /// A dropped call may have written some of the keys. Each row is written completely or not at all. If all
     /// keys are new, they are written together.
@@ -313,8 +314,8 @@ impl TransferQueueClient {
         })
     }
 
-    /// Reads fields of keys, in the order of the keys; all fields if `fields` is absent. Nothing is consumed.
-    /// Cancel-safe.
+    /// Reads fields of keys, in the order of the keys. If `fields` is absent, reads all fields. Nothing is
+    /// consumed. Cancel-safe.
     pub async fn kv_batch_get(
         &self,
         keys: &[String],

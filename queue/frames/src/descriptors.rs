@@ -1,9 +1,10 @@
 //! Descriptors that are held for files.
 //!
-//! A process with thousands of connections may run out of file descriptors. A connection that cannot be opened
-//! is tried again later. A file that cannot be opened stops the queue or the ledger that writes it. So a server
-//! or a run holds some descriptors from its start ([`hold`]), and [`open`] gives them up one by one when a file
-//! cannot be opened otherwise. Later calls take them back, as soon as the process has descriptors again.
+//! A process with thousands of connections may run out of file descriptors. A connection that cannot be
+//! opened is tried again later. A file that cannot be opened stops the queue or the ledger that writes it. A
+//! server or a run therefore holds some descriptors from its start ([`hold`]). [`open`] releases them one by
+//! one when a file cannot be opened otherwise. Later calls acquire them again, as soon as the process has
+//! free descriptors.
 //!
 //! The limit of descriptors belongs to the process, and so does this reserve.
 
@@ -31,27 +32,29 @@ impl Held {
     }
 }
 
-/// Holds `count` descriptors for files. If an earlier call has asked for more, these stay.
+/// Holds `count` descriptors for files. If an earlier call has requested more, the larger number stays.
 ///
 /// # Errors
-/// Returns the system's error if the process has fewer descriptors. It then holds those that it got.
+/// Returns the system's error if the process has fewer descriptors. In that case, the process holds the
+/// descriptors that it got.
 pub fn hold(count: usize) -> io::Result<()> {
     let mut held = HELD.lock();
     held.count = held.count.max(count);
     held.fill()
 }
 
-/// Calls `open`, which opens a file. While no descriptor is free, gives up a held one and calls it again.
+/// Calls `open`, which opens a file. While no descriptor is free, releases a held descriptor and calls `open`
+/// again.
 ///
 /// # Errors
-/// Returns the error of the last call. It is a [lack of descriptors](is_lack) if no held one is left.
+/// Returns the error of the last call. It is a [lack of descriptors](is_lack) if no held descriptor is left.
 pub fn open<T>(open: impl Fn() -> io::Result<T>) -> io::Result<T> {
     loop {
         match open() {
-            // Another thread may get the descriptor that is given up here, so this may take several.
+            // Another thread may get the released descriptor, so several may have to be released.
             Err(error) if is_lack(&error) => drop(HELD.lock().files.pop().ok_or(error)?),
             outcome => {
-                // If there is no descriptor for this, a later call takes it back.
+                // If no descriptor is free now, a later call acquires it again.
                 let _ = HELD.lock().fill();
                 return outcome;
             }
@@ -59,7 +62,8 @@ pub fn open<T>(open: impl Fn() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Whether an error says that this process or its machine is out of descriptors, or of the memory for one.
+/// Whether an error means that this process or its machine has no more descriptors, or no memory for a
+/// descriptor.
 pub fn is_lack(error: &io::Error) -> bool {
     const LACKS: [Errno; 3] = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
     error.raw_os_error().is_some_and(|code| LACKS.iter().any(|lack| lack.raw_os_error() == code))

@@ -14,15 +14,15 @@
 //!
 //! # Invariants
 //! - A frame holds data that is made durable together, and a writer appends a frame only when the previous
-//!   one is complete. After a crash at most the last frame is torn, and nothing in it was acknowledged.
-//! - A [`Reader`] skips a torn tail and refuses any other damage. Bytes that do not match their checksum are a
-//!   torn tail only if no sound frame follows them.
-//! - The head has its own checksum. A reader therefore recognises a damaged length as damage, and does not
-//!   take it for the end of the file.
+//!   frame is complete. After a crash, at most the last frame is torn, and nothing in it was acknowledged.
+//! - A [`Reader`] skips a torn tail and refuses any other damage. Bytes that do not match their checksum are
+//!   a torn tail only if no sound frame follows them.
+//! - The head has its own checksum. A reader therefore recognises a damaged length as damage, and not as the
+//!   end of the file.
 //!
 //! # Deliberately absent
-//! The crate does not write, sync or truncate files: each writer has its own rules for acknowledging data. For
-//! opening them, [`descriptors`] holds descriptors that connections cannot use up.
+//! The crate does not write, sync or truncate files: each writer has its own rules for acknowledging data.
+//! For opening files, the module [`descriptors`] holds file descriptors that connections cannot use up.
 //!
 //! # Example
 //! ```
@@ -56,7 +56,7 @@ pub const HEAD_BYTES: usize = 12;
 pub struct Format {
     /// The first bytes of every file of this kind.
     pub magic: &'static [u8],
-    /// The largest body of a frame, in bytes. A head that states a larger body is damaged.
+    /// The maximum size of the body of a frame, in bytes. A head that states a larger body is damaged.
     pub body_bytes_max: u32,
     /// The longest tail that a crash can leave, in bytes. Damage that begins further from the end of the file
     /// is refused.
@@ -84,7 +84,7 @@ pub enum Damage {
     Body,
 }
 
-/// What follows the last sound frame of a file.
+/// The bytes after the last sound frame of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tail {
     /// No bytes, only zeros, or an incomplete frame. A crash left the tail like this, or a writer is still
@@ -133,7 +133,7 @@ fn number(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// What some bytes begin with.
+/// The beginning of some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Front {
     /// A sound frame.

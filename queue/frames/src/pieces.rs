@@ -1,4 +1,4 @@
-//! Reading what is left of a damaged file.
+//! Reading the sound frames of a damaged file.
 
 use super::{Format, Frame, Front, HEAD_BYTES, Tail};
 
@@ -33,9 +33,10 @@ pub struct Pieces<'a> {
 }
 
 impl Format {
-    /// Returns the parts of a file: its sound frames, also behind damage, and what lies between them.
+    /// Returns the parts of a file: its sound frames, including frames after damage, and the bytes between
+    /// them.
     ///
-    /// A frame behind damage is found by its two checksums, so bytes that only look like a frame are as rare
+    /// A frame after damage is found by its two checksums, so bytes that only look like a frame are as rare
     /// as equal checksums of 64 bits. The search costs a checksum of 8 bytes for each damaged byte.
     pub fn pieces<'a>(&self, bytes: &'a [u8]) -> Pieces<'a> {
         let at = if bytes.starts_with(self.magic) { self.magic.len() } else { 0 };

@@ -48,7 +48,7 @@ pub struct Reader<R> {
     body: Vec<u8>,
 }
 
-/// What comes next in the source. The body of a sound frame is stored in the reader.
+/// The next part of the source. The body of a sound frame is stored in the reader.
 enum Next {
     Frame,
     Cut,
@@ -60,7 +60,8 @@ impl<R: Read + Seek> Reader<R> {
     /// frames.
     ///
     /// # Errors
-    /// Returns [`ReadError::OtherFormat`] if the file begins with other bytes, and [`ReadError::Io`].
+    /// Returns [`ReadError::OtherFormat`] if the file begins with other bytes, and [`ReadError::Io`] if the
+    /// source fails.
     pub fn new(mut source: R, length: u64, format: Format) -> Result<Self, ReadError> {
         let magic_bytes = format.magic.len() as u64;
         let mut magic = vec![0; magic_bytes.min(length) as usize];
@@ -76,7 +77,8 @@ impl<R: Read + Seek> Reader<R> {
     /// Reads the next frame. Returns `None` after the last sound frame, which a torn tail may follow.
     ///
     /// # Errors
-    /// Returns [`ReadError::Damaged`] for damage other than a torn tail, and [`ReadError::Io`].
+    /// Returns [`ReadError::Damaged`] for damage other than a torn tail, and [`ReadError::Io`] if the source
+    /// fails.
     pub fn next_frame(&mut self) -> Result<Option<Frame<'_>>, ReadError> {
         if self.has_ended {
             return Ok(None);

@@ -129,7 +129,7 @@ proptest! {
     }
 }
 
-/// The parts of a file: the bodies of sound frames, and the lengths of what is between them.
+/// The parts of a file: the bodies of sound frames, and the lengths of the bytes between them.
 fn pieces(bytes: &[u8]) -> Vec<(u64, Result<Vec<u8>, u64>)> {
     let piece = |piece: Piece<'_>| match piece {
         Piece::Frame(frame) => (frame.offset, Ok(frame.body.to_vec())),
@@ -148,7 +148,7 @@ fn every_sound_frame_before_and_behind_damage_is_a_piece() {
         let mut damaged = sound.clone();
         damaged[at] ^= 0x10;
         let found: Vec<Vec<u8>> = pieces(&damaged).into_iter().filter_map(|(_, body)| body.ok()).collect();
-        // The frame that begins last at or before the damage is lost. The magic bytes are no frame.
+        // The frame that begins last at or before the damage is lost. The magic bytes are not a frame.
         let lost = all.iter().rposition(|(offset, _)| *offset as usize <= at);
         let expected = bodies.iter().enumerate().filter(|(frame, _)| Some(*frame) != lost);
         assert_eq!(found, expected.map(|(_, body)| body.to_vec()).collect::<Vec<_>>(), "at={at}");

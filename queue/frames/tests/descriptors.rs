@@ -1,4 +1,4 @@
-//! The held descriptors, in a process of their own: the limit of descriptors belongs to the process.
+//! The held descriptors, in a separate process: the limit of descriptors belongs to the process.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::fs::File;

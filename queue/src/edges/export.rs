@@ -1,6 +1,6 @@
-//! Rows for other tools.
+//! The export of rows as files for other tools.
 //!
-//! An export is made a group at a time, so that it can be sent while it is made and needs memory for one
+//! An export is made group by group. It can therefore be sent while it is made, and needs memory for only one
 //! group.
 
 use std::collections::VecDeque;
@@ -27,11 +27,12 @@ use crate::{ColumnSpec, QueueError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExportFormat {
-    /// Columns.
+    /// An Apache Parquet file.
     Parquet,
-    /// One JSON object a line; lists are arrays.
+    /// One JSON object per line. Lists are JSON arrays.
     Jsonl,
-    /// An Arrow IPC file, one batch for each stretch of rows; null where a row lacks a column.
+    /// An Arrow IPC file with one batch for each run of rows that are stored together. A column is null in
+    /// rows that lack it.
     Arrow,
 }
 
@@ -39,7 +40,7 @@ fn parquet_error(error: ParquetError) -> QueueError {
     QueueError::Arrow { reason: error.to_string() }
 }
 
-/// Bytes that a writer has made and that are not fetched yet.
+/// Bytes that a writer has produced and that have not been fetched yet.
 #[derive(Debug, Clone, Default)]
 struct Made(Arc<Mutex<Vec<u8>>>);
 
@@ -89,29 +90,29 @@ impl Writer {
     }
 }
 
-/// What an export has written.
+/// The result of an export.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Exported {
     /// The number of rows.
     pub rows: usize,
-    /// The number of rows that were left out because their payload is damaged.
+    /// The number of rows that were skipped because their payload is damaged.
     pub skipped_rows: usize,
 }
 
 /// What an export does with rows whose payload is damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OnDamage {
-    /// It fails.
+    /// The export fails.
     Fail,
-    /// It leaves them out, with a warning.
+    /// The export skips these rows, with a warning.
     Skip,
 }
 
-/// All rows that were there when it began and still are, oldest group first. Rows that come later to an
-/// incomplete group are exported too, if the group has not been read yet.
+/// An export of all rows that existed at its beginning and still exist, oldest group first. Rows that are
+/// added later to an incomplete group are exported too, if the group has not been read yet.
 pub(crate) struct Export {
     partition: Partition,
-    /// The groups whose rows are not fetched yet.
+    /// The groups whose rows have not been fetched yet.
     left: Range<u64>,
     /// The rows of the next groups.
     groups: VecDeque<Vec<RowHandle>>,
@@ -133,8 +134,8 @@ impl std::fmt::Debug for Export {
 }
 
 impl Export {
-    /// The next bytes, until there are none. Not cancel-safe: after a dropped call, and after an error, the
-    /// export is of no use.
+    /// Returns the next bytes, or `None` at the end. Not cancel-safe: after a dropped call or an error, the
+    /// export cannot be continued.
     pub(crate) async fn next_piece(&mut self) -> Result<Option<Bytes>, QueueError> {
         while self.writer.is_some() {
             let batches = match self.next_group() {
@@ -172,7 +173,7 @@ impl Export {
         }
         let (skipped_rows, name) = (&mut self.exported.skipped_rows, self.partition.name());
         let skip = |rows: usize, error: QueueError| {
-            tracing::warn!(partition = %name, rows, %error, "rows are left out of an export");
+            tracing::warn!(partition = %name, rows, %error, "rows are skipped in an export");
             *skipped_rows += rows;
         };
         self.partition.read_sound_rows(group, skip).await
@@ -186,7 +187,7 @@ impl Partition {
         Arc::new(Schema::new(table.columns().values().map(ColumnSpec::field).collect::<Vec<_>>()))
     }
 
-    /// All existing rows, to be written somewhere.
+    /// Begins an export of all existing rows.
     pub(crate) fn begin_export(
         &self,
         format: ExportFormat,
@@ -198,15 +199,15 @@ impl Partition {
         Ok(Export { partition, left, groups, schema, writer, made, on_damage, exported: Exported::default() })
     }
 
-    /// Writes all existing rows, oldest group first, one group in memory at a time; returns their
-    /// number.
+    /// Writes all existing rows, oldest group first, with one group in memory at a time. Returns the number
+    /// of rows.
     ///
     /// Not cancel-safe: a dropped export leaves half a file.
     pub async fn export(&self, format: ExportFormat, into: impl Write + Send) -> Result<usize, QueueError> {
         Ok(self.export_to(format, OnDamage::Fail, into).await?.rows)
     }
 
-    /// Like [`export`](Self::export), but leaves out rows whose payload is damaged, with a warning for each
+    /// Like [`export`](Self::export), but skips rows whose payload is damaged, with a warning for each
     /// damage.
     ///
     /// Not cancel-safe: a dropped export leaves half a file.

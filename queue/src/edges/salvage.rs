@@ -1,9 +1,9 @@
-//! Reads what is left of a damaged queue, and lists what is lost.
+//! Reads the readable rows of a damaged queue, and lists the losses.
 //!
-//! A journal that is damaged before its end keeps the queue from being opened, because it is unknown what the
-//! damaged records said. Here the user accepts that: records before and behind the damage are replayed, rows
-//! whose payload cannot be read are left out, and the rest is written as a [snapshot](crate::Snapshot), from
-//! which a new queue is restored. The directory is not changed.
+//! A queue whose journal is damaged before its end cannot be opened, because the contents of the damaged
+//! records are unknown. A user who salvages the queue accepts this loss. The records before and after the
+//! damage are replayed, and rows whose payload cannot be read are left out. The rest is written as a
+//! [snapshot](crate::Snapshot), from which a new queue is restored. The directory is not changed.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,11 +18,11 @@ use crate::record::{Freed, Record, Tally};
 use crate::row::RowHandle;
 use crate::store::{ChunkId, segments};
 
-/// Something that a damaged queue no longer has.
+/// A loss of a damaged queue.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Loss {
-    /// Bytes in the journal cannot be read. Rows that were put in them are lost, and rows that were acked in
-    /// them come back.
+    /// Bytes in the journal cannot be read. Rows that these bytes put are lost, and rows that they acked
+    /// reappear.
     #[error("file={file}: bytes={bytes} at offset={offset} cannot be read, with the puts and acks in them")]
     Bytes {
         /// The journal.
@@ -32,13 +32,13 @@ pub enum Loss {
         /// The number of bytes.
         bytes: u64,
     },
-    /// The end of the journal is missing, or it is not the journal of this directory.
+    /// The end of the journal is missing, or the journal is not the journal of this directory.
     #[error("{error}")]
     End {
-        /// What is missing.
+        /// The error, which tells what is missing.
         error: String,
     },
-    /// Records behind the damage need records that are lost.
+    /// Records after the damage need records that are lost.
     #[error("partition={partition}: records={records} with rows={rows} need others that are lost: {reason}")]
     Records {
         /// The partition.
@@ -47,7 +47,7 @@ pub enum Loss {
         records: u64,
         /// The number of rows that they put.
         rows: usize,
-        /// The error of the first of them.
+        /// The error of the first of these records.
         reason: String,
     },
     /// The declaration of a partition is lost. The partition is declared anew.
@@ -60,7 +60,7 @@ pub enum Loss {
         partition: String,
         /// The tasks that records name, joined by commas.
         tasks: String,
-        /// The capacity that it has now.
+        /// The new capacity in rows.
         capacity_rows: usize,
     },
     /// The payload of rows cannot be read.
@@ -72,17 +72,17 @@ pub enum Loss {
         chunk: u64,
         /// The number of rows.
         rows: usize,
-        /// Why they cannot be read.
+        /// The reason why the rows cannot be read.
         reason: String,
     },
 }
 
-/// What is left of a damaged queue.
+/// The readable rows of a damaged queue.
 #[derive(Debug)]
 pub struct Salvage {
-    /// Everything that is lost.
+    /// All losses.
     pub losses: Vec<Loss>,
-    /// The rest, which can only be read.
+    /// The rest of the queue, which is read-only.
     queue: TransferQueue,
 }
 
@@ -91,7 +91,7 @@ impl Salvage {
     ///
     /// # Errors
     /// Returns [`QueueError::NoQueue`] or [`QueueError::JournalMissing`] if there is no journal, and
-    /// [`QueueError::Io`].
+    /// [`QueueError::Io`] if a file cannot be read.
     pub fn read(dir: &Path) -> Result<Self, QueueError> {
         let path = journal_path(dir);
         if path.metadata().map_or(true, |journal| journal.len() == 0) {
@@ -123,7 +123,7 @@ impl Salvage {
 
     /// Writes the rest as a snapshot.
     ///
-    /// Not cancel-safe: if the call is dropped while the snapshot is written, the writing goes on.
+    /// Not cancel-safe: if the call is dropped while the snapshot is written, the writing continues.
     pub async fn snapshot(&self, into: impl Write + Send + 'static) -> Result<SnapshotCounts, QueueError> {
         self.queue.snapshot(None, into).await
     }
@@ -171,7 +171,7 @@ fn drop_unreadable(name: &str, table: &mut Table, plane: &Plane) -> Vec<Loss> {
 
 fn check_chunk(plane: &Plane, chunk: ChunkId, rows: &[(RowHandle, u32)]) -> Result<(), String> {
     match plane.pin(chunk, &[]).load() {
-        None => Err("they lie on a storage unit, which has them still".to_owned()),
+        None => Err("they are stored on a storage unit, which still has them".to_owned()),
         Some(Err(error)) => Err(error.without_advice()),
         Some(Ok((_, found))) => match rows.iter().find(|(_, place)| *place as usize >= found.rows()) {
             Some((_, place)) => Err(format!("expected row={place}, found rows={}", found.rows())),

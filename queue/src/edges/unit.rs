@@ -16,9 +16,9 @@ use crate::queue::TransferQueue;
 use crate::row::RowHandle;
 use crate::units::{BLOBS, ORPHAN_AGE, UnitCard, blobs_spec};
 
-/// How often a unit announces itself.
+/// The time between two announcements of a unit.
 const PERIOD: Duration = Duration::from_millis(500);
-/// The most blobs that one request asks about; blobs that have waited longest come first.
+/// The maximum number of blobs that one request asks about. Blobs that have waited longest are first.
 const ASK_MAX: usize = 1 << 16;
 
 /// The file in a unit's directory that contains the unit's name.
@@ -29,21 +29,21 @@ const IDENTITY: &str = "unit-id";
 pub struct UnitConfig {
     /// The controller.
     pub controller: RemoteQueue,
-    /// `http://host:port` where the controller and clients reach this unit.
+    /// The address at which the controller and clients reach this unit, as `http://host:port`.
     pub url: String,
-    /// Age at which a blob that the controller does not know is removed.
+    /// The age at which a blob that the controller does not know is removed.
     pub orphan_age: Duration,
 }
 
 impl UnitConfig {
-    /// A config with the default `orphan_age`.
+    /// Creates a configuration with the default `orphan_age`.
     pub fn new(controller: RemoteQueue, url: impl Into<String>) -> Self {
         Self { controller, url: url.into(), orphan_age: ORPHAN_AGE }
     }
 }
 
-/// The unit's name. A unit with a directory draws its name once and reads it from there afterwards. A unit
-/// that keeps its rows in memory gets a new name at each start.
+/// The unit's name. A unit with a directory draws its name once, and later reads the name from the directory.
+/// A unit that keeps its rows in memory gets a new name at each start.
 ///
 /// # Errors
 /// Returns [`QueueError::Corrupt`] if the unit has `rows` and its name is lost: under another name the
@@ -107,7 +107,7 @@ pub async fn run_unit(
             Ok(()) if is_known => {}
             Ok(()) => {
                 is_known = true;
-                tracing::info!(unit = %card.unit, "the controller knows this unit");
+                tracing::info!(unit = %card.unit, "the controller has registered this unit");
             }
             Err(error) => {
                 is_known = false;
@@ -123,8 +123,8 @@ pub async fn run_unit(
     }
 }
 
-/// The time since which each blob has waited for the next question about it. A blob that the controller knows
-/// is asked about again later, because a controller that dies forgets which blobs it still had to clear.
+/// The time since which each blob has waited for the next request about it. The unit also asks again about
+/// blobs that the controller knows, because a controller that dies forgets which blobs it had to clear.
 #[derive(Default)]
 struct Orphans {
     since: HashMap<String, Instant>,
@@ -132,8 +132,8 @@ struct Orphans {
 }
 
 impl Orphans {
-    /// Asks about blobs that are old enough, and removes those that no table refers to. Does nothing until a
-    /// quarter of `orphan_age` has passed since the last time.
+    /// Asks about blobs that are old enough, and removes the blobs to which no table refers. Does nothing
+    /// until a quarter of `orphan_age` has passed since the last request.
     async fn remove(
         &mut self,
         queue: &TransferQueue,

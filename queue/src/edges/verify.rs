@@ -1,8 +1,8 @@
-//! Walks every checksum and every invariant of a queue, and changes nothing.
+//! Checks every checksum and every invariant of a queue, and changes nothing.
 //!
-//! What is looked at is one moment of the queue, pinned as for a [snapshot](crate::Snapshot), so traffic may
-//! go on, in this process or in another one. A journal whose last write is not whole is none the worse for
-//! it: that is what a process leaves that is writing, or was killed.
+//! The check sees the queue at one moment, pinned as for a [snapshot](crate::Snapshot), so traffic may
+//! continue in this process or in another process. An incomplete last write in the journal is no problem: a
+//! process that is writing or was killed leaves it.
 
 mod counted;
 #[cfg(test)]
@@ -24,26 +24,27 @@ use crate::store::{ChunkId, Source, Stray};
 use crate::tasks;
 use counted::Counted;
 
-/// The maximum number of looks at a directory that another process changes. A problem that all of them find
-/// is one.
+/// The maximum number of checks of a directory that another process changes. Only a problem that all checks
+/// find is reported.
 const ATTEMPTS: usize = 16;
 
-/// Something that is not as it must be.
+/// A problem of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(tag = "code", rename_all = "snake_case")]
 pub enum Problem {
     /// The journal is damaged: the queue cannot be opened.
     #[error("{error}; `rolldock queue salvage` reads what is left")]
     Journal {
-        /// Where and how.
+        /// The offset and the kind of the damage.
         error: String,
     },
-    /// The end of the journal is whole but not what was written: it is passed over when the queue is opened.
+    /// The last write in the journal is complete, but differs from what was written. It is skipped when the
+    /// queue is opened.
     #[error("file={file} is damaged at offset={offset}, in its last write: {reason}")]
     JournalEnd {
         /// The file.
         file: PathBuf,
-        /// Offset of the last write.
+        /// The offset of the last write.
         offset: u64,
         /// What is wrong.
         reason: String,
@@ -56,33 +57,33 @@ pub enum Problem {
     JournalCut {
         /// The file.
         file: PathBuf,
-        /// The length of its sound part.
+        /// The length of its sound part in bytes.
         bytes: u64,
-        /// Bytes that are missing.
+        /// The number of bytes that are missing.
         bytes_missing: u64,
-        /// Records that are missing.
+        /// The number of records that are missing.
         records_missing: u64,
     },
-    /// The noted length of the journal cannot be read, so that a missing end would not be found. The next
-    /// opening notes it anew.
+    /// The noted length of the journal cannot be read, so that a missing end would not be detected. The
+    /// length is noted again when the queue is opened.
     #[error("{error}")]
     Length {
-        /// Where and how.
+        /// The offset and the kind of the damage.
         error: String,
     },
-    /// Payload that cannot be read back: a take of its rows fails, and they are lost.
+    /// Payload cannot be read back. A take of its rows fails, and the rows are lost.
     #[error("partition={partition} chunk={chunk}: rows={rows} cannot be read: {error}")]
     Unreadable {
         /// The partition.
         partition: String,
         /// The chunk.
         chunk: u64,
-        /// Rows in it.
+        /// The number of rows in the chunk.
         rows: usize,
-        /// Why not.
+        /// The error of reading.
         error: String,
     },
-    /// Payload that is read back but is not what the table says of it.
+    /// Payload can be read back, but differs from its description in the table.
     #[error("partition={partition} chunk={chunk}: {reason}")]
     OtherPayload {
         /// The partition.
@@ -92,27 +93,27 @@ pub enum Problem {
         /// The difference.
         reason: String,
     },
-    /// The parts of a table do not agree.
+    /// The parts of a table contradict each other.
     #[error("partition={partition}: {violation}")]
     Broken {
         /// The partition.
         partition: String,
-        /// How.
+        /// The violated invariant.
         violation: Violation,
     },
-    /// A segment file without a row in it. The next opening deletes it if its rows were freed, and otherwise
-    /// sets it aside.
+    /// A segment file contains no live row. When the queue is opened, the file is deleted if its rows were
+    /// freed, and otherwise set aside.
     #[error("file={file} of bytes={bytes} belongs to no row")]
     Stray {
         /// The file.
         file: PathBuf,
-        /// Its size.
+        /// The size of the file in bytes.
         bytes: u64,
     },
 }
 
 impl Problem {
-    /// What keeps a journal from being opened.
+    /// The problem of a journal that cannot be opened.
     fn of_journal(error: QueueError) -> Self {
         match error {
             QueueError::JournalCut { file, bytes, bytes_missing, records_missing } => {
@@ -122,8 +123,8 @@ impl Problem {
         }
     }
 
-    /// Whether both are about the same journal, chunk or file. Their counts may differ, because rows may be freed
-    /// between two looks.
+    /// Whether both problems concern the same journal, chunk or file. Their counts may differ, because rows
+    /// may be freed between two checks.
     fn has_subject_of(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Journal { .. }, Self::Journal { .. })
@@ -143,25 +144,25 @@ impl Problem {
     }
 }
 
-/// What was looked at, and what was found.
+/// The result of a check: the amount that was checked, and the problems.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerifyReport {
-    /// Partitions.
+    /// The number of partitions.
     pub partitions: usize,
-    /// Rows.
+    /// The number of rows.
     pub rows: usize,
-    /// Stretches of payload that were read.
+    /// The number of chunks that were read.
     pub chunks: usize,
-    /// Bytes of payload that were read.
+    /// The bytes of payload that were read.
     pub bytes: u64,
-    /// Bytes of a last write that is not whole; nothing in it was acknowledged.
+    /// The bytes of an incomplete last write. None of its contents were acknowledged.
     pub unfinished_bytes: u64,
-    /// Everything that is not as it must be.
+    /// The problems that were found.
     pub problems: Vec<Problem>,
 }
 
 impl VerifyReport {
-    /// Whether nothing was found.
+    /// Whether no problem was found.
     pub fn is_sound(&self) -> bool {
         self.problems.is_empty()
     }
@@ -179,7 +180,7 @@ impl VerifyReport {
             partition.partition.violations().into_iter().chain(counted.differ(&partition.totals));
         let broken = |violation| Problem::Broken { partition: partition.name.clone(), violation };
         self.problems.extend(violations.map(broken));
-        // Rows of many puts may lie in one chunk, which is read once.
+        // Rows of many puts may be in one chunk, which is read once.
         let mut by_chunk: BTreeMap<ChunkId, Vec<&PayloadRecord>> = BTreeMap::new();
         for record in &records {
             if let Record::Put(put) = record {
@@ -194,7 +195,7 @@ impl VerifyReport {
         }
     }
 
-    /// One chunk, and all that records say of it.
+    /// Checks one chunk against all records that refer to it.
     fn look_at_chunk(
         &mut self,
         partition: &Captured,
@@ -203,7 +204,7 @@ impl VerifyReport {
         payloads: &[&PayloadRecord],
     ) {
         let missing = || Some(Err(QueueError::ChunkGone { chunk: chunk.0 }));
-        // What is read over a network is looked through where it lies.
+        // Payload on other machines is checked there.
         let Some(loaded) = source.map_or_else(missing, Source::load) else { return };
         let name = partition.name.clone();
         let (bytes, found_rows) = match loaded {
@@ -221,9 +222,9 @@ impl VerifyReport {
         let mut places = HashSet::new();
         for row in payloads.iter().flat_map(|payload| &payload.chunk_rows) {
             if *row as usize >= found_rows.rows() {
-                reasons.push(format!("row={row} lies behind its rows={}", found_rows.rows()));
+                reasons.push(format!("row={row} is beyond its rows={}", found_rows.rows()));
             } else if !places.insert(row) {
-                reasons.push(format!("row={row} is two rows"));
+                reasons.push(format!("row={row} belongs to two rows of the table"));
             }
         }
         let found = columns_of(found_rows.schema());
@@ -234,8 +235,8 @@ impl VerifyReport {
             reasons.push(format!("it has columns {names:?}, expected {:?}", other.columns));
         }
         for column in found {
-            // What is not known is not known because no payload with it could be read, which is a problem of
-            // its own.
+            // The type of a column is unknown only if no payload with the column could be read, which is
+            // reported as a separate problem.
             let expected = partition.columns.get(&column.name);
             if let Some(expected) = expected.filter(|expected| **expected != column) {
                 reasons.push(format!(
@@ -250,7 +251,7 @@ impl VerifyReport {
         self.problems.extend(reasons.into_iter().map(problem));
     }
 
-    /// The noted length of the journal. Another process may be writing it.
+    /// Reads the noted length of the journal. Another process may be writing the note.
     fn look_at_length(&mut self, dir: &Path) -> Option<LengthNote> {
         let mut read = LengthNote::read(dir);
         for _ in 1..ATTEMPTS {
@@ -265,9 +266,10 @@ impl VerifyReport {
         })
     }
 
-    /// Every frame of the journal, of which one at a time is in memory, and whether its end is there.
+    /// Checks every frame of the journal, with one frame in memory at a time, and whether the end of the
+    /// journal is missing.
     fn look_at_journal(&mut self, dir: &Path) -> Result<(), QueueError> {
-        // The note is read first, because the journal is never behind it.
+        // The note is read first, because the journal is never shorter than its note.
         let note = self.look_at_length(dir);
         let path = &journal_path(dir);
         let mut earlier = None;
@@ -279,7 +281,7 @@ impl VerifyReport {
             });
             let (sound, rest) = match scanned {
                 Ok(scanned) => scanned,
-                // A write that failed was removed meanwhile.
+                // A failed write was removed from the journal in the meantime.
                 Err(QueueError::Io { .. }) if attempt < ATTEMPTS => continue,
                 Err(error @ QueueError::Io { .. }) => return Err(error),
                 Err(error) => {
@@ -289,7 +291,7 @@ impl VerifyReport {
             };
             match look_behind(sound, &rest) {
                 Tail::Unfinished { bytes } => self.unfinished_bytes = bytes,
-                // It may be half a write that goes on.
+                // The tail may be a part of a write in progress.
                 Tail::Damaged(_) if attempt < ATTEMPTS && earlier.as_ref() != Some(&rest) => {
                     earlier = Some(rest);
                     continue;
@@ -308,8 +310,7 @@ impl VerifyReport {
     }
 }
 
-/// What differs between two moments of a journal if it was written to between them: it is appended to, cut
-/// off, or replaced by another file.
+/// The state of a journal's file. It changes with each append, truncation, or replacement of the file.
 #[derive(PartialEq, Eq)]
 struct Moment {
     inode: u64,
@@ -325,16 +326,16 @@ impl Moment {
 }
 
 impl TransferQueue {
-    /// Looks through the whole queue: reads all that is live, and the journal. Traffic goes on.
+    /// Checks the whole queue: reads all live payload and the journal. Traffic continues.
     ///
-    /// Cancel-safe: it changes nothing.
+    /// Cancel-safe: the call changes nothing.
     pub async fn verify(&self) -> Result<VerifyReport, QueueError> {
         let queue = self.clone();
         let verifying = tasks::blocking("verify", move || queue.look_through());
         verifying.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })?
     }
 
-    /// Verifies a directory that this process does not have open; another process may. Blocks.
+    /// Verifies a directory that this process does not have open. Another process may have it open. Blocks.
     pub fn verify_dir(dir: &Path) -> Result<VerifyReport, QueueError> {
         let path = journal_path(dir);
         if !path.exists() {
@@ -345,7 +346,7 @@ impl TransferQueue {
         loop {
             let before = Moment::of(&path)?;
             let mut report = match Self::open_to_verify(dir) {
-                // The look at the journal reports whether it is whole.
+                // The check of the journal reports whether its end is missing.
                 Ok((queue, _)) => queue.look_through()?,
                 Err(error @ (QueueError::Corrupt { .. } | QueueError::UnknownPartition { .. })) => {
                     let problems = vec![Problem::Journal { error: error.without_advice() }];
@@ -356,8 +357,8 @@ impl TransferQueue {
             if report.is_sound() || Moment::of(&path)? == before {
                 return Ok(report);
             }
-            // The directory changed during the look, and a segment that was freed meanwhile looks like
-            // damage. Damage lasts: only problems that every look finds are reported.
+            // The directory changed during the check, and a segment that was freed in the meantime looks like
+            // damage. Real damage lasts, so only problems that every check finds are reported.
             if let Some(lasting) = &lasting {
                 report
                     .problems
@@ -381,7 +382,8 @@ impl TransferQueue {
         for captured in self.capture(None)? {
             report.look_at(captured);
         }
-        // What was on its way then may have found its rows, or its end.
+        // A put that was in progress during the first search may have been published or may have failed
+        // since.
         let still = store.strays()?.into_iter().filter(|stray| strays.contains(stray));
         report.problems.extend(still.map(|Stray { file, bytes }| Problem::Stray { file, bytes }));
         Ok(report)

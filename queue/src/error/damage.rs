@@ -1,4 +1,4 @@
-//! The words of errors about damaged files.
+//! The texts of errors about damaged files.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ pub(super) fn folder(file: &Path) -> std::path::Display<'_> {
 }
 
 impl QueueError {
-    /// The message for a list of all damage, which does not say how to get this list.
+    /// The message for a list of all damage. It lacks the advice to get this list.
     pub(crate) fn without_advice(&self) -> String {
         match self {
             Self::Corrupt { file, offset, reason } => damage(file, offset, reason),

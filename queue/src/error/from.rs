@@ -1,4 +1,4 @@
-//! Errors of the queue made from those of the operating system and of Arrow.
+//! Errors of the queue, made from errors of the operating system and of Arrow.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ impl QueueError {
         }
     }
 
-    /// The error of a failed sync. It is a fault whatever the system says, because it is unknown what the disk
-    /// has now.
+    /// The error of a failed sync. It is a fault for every error of the system, because the contents of the
+    /// disk are unknown.
     pub(crate) fn unsynced(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |error| Self::Io { what: "sync".into(), path, reason: error.to_string() }

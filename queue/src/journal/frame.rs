@@ -25,7 +25,7 @@ pub(crate) struct Body {
     records: u64,
 }
 
-/// A place between two records of a body.
+/// A position between two records of a body.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Mark {
     bytes: usize,
@@ -58,7 +58,7 @@ impl Body {
         Mark { bytes: self.bytes.len(), records: self.records }
     }
 
-    /// Appends the records of another body between two of its marks.
+    /// Appends the records of another body that are between two marks of that body.
     pub(super) fn extend(&mut self, other: &Self, part: Range<Mark>) {
         self.bytes.extend_from_slice(&other.bytes[part.start.bytes..part.end.bytes]);
         self.records += part.end.records - part.start.records;
@@ -85,10 +85,10 @@ pub(crate) fn framed(body: &[u8]) -> Result<Vec<u8>, QueueError> {
     FORMAT.frame(body).map_err(|error| QueueError::Arrow { reason: error.to_string() })
 }
 
-/// What follows the sound part of a journal.
+/// The bytes after the sound part of a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tail {
-    /// Nothing, the rest of a write that a crash or a power cut interrupted, or a write in progress.
+    /// No bytes, the rest of a write that a crash or a power cut interrupted, or a write in progress.
     Unfinished { bytes: u64 },
     /// A complete frame, or a head, whose bytes differ from the bytes that were written.
     Damaged(Damage),
@@ -116,11 +116,12 @@ pub(crate) fn read_frames<Record: DeserializeOwned>(
     read_source(file, Cursor::new(bytes), bytes.len() as u64, each)
 }
 
-/// Does what [`read_frames`] does with a file, of which it holds one frame at a time. Returns the length of the
-/// sound part, and the bytes that follow it. Another thread or process may append to the file meanwhile.
+/// Reads a file as [`read_frames`] does, with only one frame in memory at a time. Returns the length of the
+/// sound part, and the bytes that follow it. Another thread or process may append to the file during the
+/// call.
 ///
 /// # Errors
-/// Returns [`QueueError::Io`] if the file cannot be read or was shortened meanwhile, and the errors of
+/// Returns [`QueueError::Io`] if the file cannot be read or was shortened during the call, and the errors of
 /// [`read_frames`].
 pub(crate) fn scan_frames<Record: DeserializeOwned>(
     file: &Path,
@@ -160,7 +161,7 @@ fn read_source<Record: DeserializeOwned>(
     }
     let (sound_bytes, torn_bytes) = (reader.sound_bytes(), reader.torn_bytes());
     if sound_bytes > 0 && torn_bytes > 0 {
-        tracing::warn!(file = %file.display(), torn_bytes, "the last write was not finished; it is passed over");
+        tracing::warn!(file = %file.display(), torn_bytes, "the last write was not finished; it is skipped");
     }
     Ok(sound_bytes)
 }

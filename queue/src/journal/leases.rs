@@ -2,14 +2,14 @@
 //!
 //! Leases have their own file beside the journal, because they need weaker guarantees. A lease is written
 //! before its client gets the last of its rows, and the file is never synced. Leases therefore survive the
-//! death of the process. If the machine dies, at worst some rows are handed out again. The call that grants a
-//! lease appends the record. That costs a write to the page cache and no sync.
+//! death of the process. If the machine dies, at worst some rows are leased again. The call that grants a
+//! lease appends the record, which costs a write to the page cache and no sync.
 //!
 //! # Invariants
-//! - The journal takes precedence: leases of rows that are acked, gone or held by a later lease are skipped.
+//! - The journal takes precedence: leases of rows that are acked, freed or held by a later lease are skipped.
 //!   The file therefore needs no common order with the journal's records.
-//! - Reading ends at damage: the rows of later leases are handed out again.
-//! - The file has a [reserve](super::reserve), so that leases are written on a full disk too.
+//! - Reading ends at the first damage: the rows of later leases are leased again.
+//! - The file has a [reserve](super::reserve), so that leases can be written even on a full disk.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -24,8 +24,8 @@ use super::reserve::{Reserve, of_file_system};
 use crate::error::QueueError;
 
 const FILE: &str = "leases.log";
-/// The file is rewritten when it is larger than this and than four times its size after the last rewrite. In
-/// bytes.
+/// The file is rewritten when its size exceeds both this number of bytes and four times its size after the
+/// last rewrite.
 const REWRITE_BYTES: u64 = 1 << 20;
 
 struct State {
@@ -61,7 +61,7 @@ pub(crate) fn read_leases<Record: DeserializeOwned>(dir: &Path, mut each: impl F
         Ok(())
     });
     read.unwrap_or_else(|error| {
-        tracing::warn!(%error, "some leases are not known any more; their rows are given again");
+        tracing::warn!(%error, "some leases are lost; their rows can be taken again");
         0
     })
 }
@@ -72,7 +72,7 @@ impl LeaseLog {
         let path = dir.join(FILE);
         let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
         let file = opened.map_err(QueueError::on_disk("open", &path))?;
-        // Setting the length frees the blocks of the reserve, so it is set only where it changes.
+        // Setting the length frees the blocks of the reserve, so the length is set only if it changes.
         if file.metadata().map_err(QueueError::io("read", &path))?.len() != sound {
             file.set_len(sound).map_err(QueueError::on_disk("truncate", &path))?;
         }
@@ -85,8 +85,8 @@ impl LeaseLog {
         Ok(Self { path, state: Mutex::new(state), held })
     }
 
-    /// Writes a record. The operating system has it when this call returns. Must not be called under the lock
-    /// of a table.
+    /// Writes a record. The record is in the page cache of the operating system when the call returns. Must
+    /// not be called under the lock of a table.
     pub(crate) fn append(&self, record: &impl Serialize) -> Result<(), QueueError> {
         let mut body = Body::default();
         body.push(record)?;
@@ -128,7 +128,7 @@ impl State {
             self.reserve.was_left();
             return Err(QueueError::on_disk("write", &temporary)(error));
         }
-        // The old file is closed here, so that the reserve can have its blocks.
+        // The old file is closed here, so that the reserve can use its blocks.
         self.file = file;
         self.length = bytes.len() as u64;
         self.rewrite_at = REWRITE_BYTES.max(4 * self.length);

@@ -1,17 +1,19 @@
 //! The length of the journal, noted in a file beside it.
 //!
-//! A journal that was cut between two frames looks whole: its rows are fewer, and acked rows come back. The
-//! note says how long the journal is at least, so that an opening and a check find out. The journal's writer
-//! notes a change within `PERIOD`, between two batches and without a sync, and once more when it ends. So puts
-//! pay nothing for it.
+//! A journal that was cut between two frames looks whole, but rows are missing and acked rows reappear. The
+//! note states the minimum length of the journal, so that opening or verifying the queue detects the cut. The
+//! journal's writer notes a change within `PERIOD`, between two batches and without a sync, and once more
+//! when the writer ends. The note therefore does not slow down puts.
 //!
 //! # Invariants
 //! - The note never promises bytes that may be lost without damage. `synced` bytes survive the death of the
-//!   machine. `written` bytes survive that of the process, so they count only until the machine is started
-//!   anew (`boot`).
-//! - A journal counts how often it was rewritten. A rewritten journal is shorter, and the note of the earlier
-//!   one says nothing about it. The note is written after the rewritten journal has its name.
-//! - The note is overwritten in place, within one sector. If it is lost or damaged, the queue opens without it.
+//!   machine. `written` bytes survive the death of the process, so they count only until the machine is
+//!   restarted (`boot`).
+//! - A journal counts how often it was rewritten. A rewritten journal is shorter, so the note of the earlier
+//!   journal does not apply to it. The new note is written after the rewritten journal was renamed to its
+//!   final name.
+//! - The note is overwritten in place, within one sector. If it is lost or damaged, the queue opens without
+//!   it.
 
 use std::fs::{File, OpenOptions};
 use std::io::Cursor;
@@ -27,7 +29,7 @@ use super::journal_path;
 use crate::error::QueueError;
 
 const FILE: &str = "journal.length";
-/// The longest time after which a change of the journal is noted.
+/// The maximum time until a change of the journal is noted.
 const PERIOD: Duration = Duration::from_millis(500);
 /// The size of the file, in bytes: a sector, which a disk writes completely or not at all.
 const NOTE_BYTES: usize = 512;
@@ -36,17 +38,17 @@ const FORMAT: Format = Format {
     body_bytes_max: NOTE_BYTES as u32,
     tail_bytes_max: NOTE_BYTES as u64,
 };
-/// Linux makes a new identity each time the machine is started.
+/// The file with the identity of the current boot, which Linux creates anew each time the machine is started.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The amount of a journal that is there, from its start.
+/// The length of a journal, or of its first part, in bytes and in records.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Extent {
     pub(crate) bytes: u64,
     pub(crate) records: u64,
 }
 
-/// The journal as an opening found it.
+/// The journal as it was found when the queue was opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Begun {
     /// The sound part.
@@ -71,10 +73,11 @@ fn boot() -> String {
 }
 
 impl LengthNote {
-    /// Reads the note in `dir`. Returns `None` if there is none, as in a directory of an earlier version.
+    /// Reads the note in `dir`. Returns `None` if there is no note, as in a directory of an earlier version.
     ///
     /// # Errors
-    /// Returns [`QueueError::Corrupt`] if the file has other bytes, and [`QueueError::Io`].
+    /// Returns [`QueueError::Corrupt`] if the file contains no valid note, and [`QueueError::Io`] if it
+    /// cannot be read.
     pub(crate) fn read(dir: &Path) -> Result<Option<Self>, QueueError> {
         let path = dir.join(FILE);
         let bytes = match std::fs::read(&path) {
@@ -148,16 +151,16 @@ impl LengthNote {
 #[derive(Debug)]
 pub(super) struct LengthFile {
     path: PathBuf,
-    /// `None` if the file cannot be made, as on a full disk. Then nothing is noted.
+    /// `None` if the file cannot be created, for example on a full disk. In that case, nothing is noted.
     file: Option<File>,
     note: LengthNote,
-    /// The time at which the file must have the note. `None` if it has it.
+    /// The time by which the note must be written. `None` if the file is up to date.
     due: Option<Instant>,
 }
 
 impl LengthFile {
     /// Opens the file in `dir` for a journal that was rewritten `rewrites` times and whose first `extent` is
-    /// synced. Notes that at once.
+    /// synced. Writes the note immediately.
     pub(super) fn open(dir: &Path, extent: Extent, rewrites: u64) -> Self {
         let path = dir.join(FILE);
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
@@ -168,7 +171,7 @@ impl LengthFile {
         opened
     }
 
-    /// Says that the journal has `written`, and that its first `synced` are durable.
+    /// Updates the note: the journal contains `written`, and its first `synced` are durable.
     pub(super) fn say(&mut self, written: Extent, synced: Extent) {
         if (written, synced) != (self.note.written, self.note.synced) {
             (self.note.written, self.note.synced) = (written, synced);
@@ -188,7 +191,7 @@ impl LengthFile {
         self.note.rewrites
     }
 
-    /// The time until the note is due. `None` if the file has it.
+    /// The time until the note is due. `None` if the file is up to date.
     pub(super) fn due_in(&self) -> Option<Duration> {
         self.due.map(|due| due.saturating_duration_since(Instant::now()))
     }
@@ -216,7 +219,7 @@ impl LengthFile {
     }
 }
 
-/// A missing note costs no data, so the queue goes on.
+/// No data is lost without the note, so the queue continues.
 fn warn(path: &Path, error: &dyn std::fmt::Display) {
     tracing::warn!(file = %path.display(), %error, "the length of the journal is not noted; a cut would not be found");
 }

@@ -3,10 +3,10 @@
 //! This module handles bytes, frames and the payload that is written before its records. It does not
 //! interpret the records.
 //!
-//! The journal is a file of frames, which one thread appends (group commit). The thread collects the entries
-//! that arrive during a write, and makes them durable with one sync of the payload and one of the journal.
-//! Each entry has a callback for its success or failure. The callback runs on the writer's thread, so it runs
-//! even if the caller is dropped.
+//! The journal is a file of frames. One thread appends the frames (group commit). The thread collects the
+//! entries that arrive during a write, and makes them durable with one sync of the payload and one of the
+//! journal. Each entry has a callback for its success or failure. The callback runs on the writer's thread,
+//! so it runs even if the caller is dropped.
 
 mod frame;
 mod leases;
@@ -36,7 +36,7 @@ pub(crate) fn journal_path(dir: &Path) -> PathBuf {
     dir.join(FILE)
 }
 
-/// Where a queue writes its changes. Clones share the files.
+/// The destination of a queue's changes. Clones share the files.
 #[derive(Clone)]
 pub(crate) enum Log {
     /// The queue has no directory: nothing outlives the process.

@@ -1,20 +1,23 @@
 //! Disk space that is reserved for changes that free rows.
 //!
-//! Consuming makes room on a full disk. But an ack, a clear, the end of a lease and the removal of a partition
-//! need bytes in a log before they free anything. So the blocks for these bytes are allocated before the rows
-//! arrive: behind the end of the log, and in the empty file to which the log is rewritten.
+//! Consuming rows frees space on a full disk. However, an ack, a clear, the end of a lease and the removal of
+//! a partition need bytes in a log before they free anything. The blocks for these bytes are therefore
+//! allocated before the rows arrive: after the end of the log, and in the empty file to which the log is
+//! rewritten.
 //!
 //! # The rule
 //! Each of the two files has blocks for the length of the log and a margin. The margin is a quarter of the
-//! length, and at least [`MARGIN_BYTES_MIN`]. So the log has room for a margin of further records. When they
-//! have used it up, the log is rewritten without one new block, because its live records are not longer than
-//! the log was. The rewritten log has a margin again. The blocks of the old log become free with the rename,
-//! and the next empty file gets its blocks from them.
+//! length, and at least [`MARGIN_BYTES_MIN`]. The log therefore has room for further records of the size of
+//! the margin. When these records have used up the margin, the log is rewritten without any new block,
+//! because its live records are not longer than the old log. The rewritten log has a margin again. The rename
+//! frees the blocks of the old log, and the next empty file uses them.
 //!
-//! Changes that add to the queue are refused while the reserve is not whole, so they never use it.
+//! Changes that add data to the queue are refused while the reserve is not whole, so they never use the
+//! reserve.
 //!
-//! The blocks lie behind the end of the files, where no reader sees them. A file system that cannot allocate
-//! blocks in this way has no reserve; then a full disk can be drained only after space was freed on it.
+//! The blocks are after the end of the files, where no reader sees them. A file system that cannot allocate
+//! blocks in this way has no reserve. If the disk of such a file system is full, the queue can be drained
+//! only after other space was freed.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -33,7 +36,7 @@ const MARGIN_SHARE: u64 = 4;
 /// Blocks are allocated in multiples of this many bytes.
 const STEP_BYTES: u64 = 256 << 10;
 
-/// Allocates the blocks of a file from one offset to another. The length of the file stays.
+/// Allocates the blocks of a file from one offset to another. The length of the file does not change.
 pub(super) type Allocate = Box<dyn FnMut(&File, u64, u64) -> io::Result<()> + Send>;
 
 /// The reserve of one log.
@@ -72,7 +75,7 @@ fn target(length: u64) -> u64 {
 }
 
 impl Reserve {
-    /// A reserve that has nothing yet. The log is rewritten to the file `next_path`.
+    /// Creates a reserve without blocks. The log is rewritten to the file `next_path`.
     pub(super) fn new(next_path: PathBuf, allocate: Allocate) -> Self {
         Self { next_path, next: None, log_bytes: 0, next_bytes: 0, allocate, is_supported: true }
     }
@@ -82,7 +85,8 @@ impl Reserve {
         &self.next_path
     }
 
-    /// Makes the reserve whole for a log that is `length` bytes long. If it is whole, this costs nothing.
+    /// Makes the reserve whole for a log that is `length` bytes long. If the reserve is already whole, the
+    /// call costs nothing.
     pub(super) fn hold(&mut self, log: &File, length: u64) -> Result<(), QueueError> {
         let wanted = length + MARGIN_BYTES_MIN.max(length / MARGIN_SHARE);
         if !self.is_supported || self.log_bytes >= wanted && self.next_bytes >= wanted {
@@ -113,7 +117,7 @@ impl Reserve {
         }
     }
 
-    /// Whether `bytes` more of a log that is `length` bytes long have blocks.
+    /// Whether a log that is `length` bytes long has blocks for `bytes` more.
     pub(super) fn has(&self, length: u64, bytes: u64) -> bool {
         !self.is_supported || length + bytes <= self.log_bytes
     }
@@ -130,23 +134,23 @@ impl Reserve {
         self.next.take().ok_or_else(none).map_err(QueueError::on_disk("open", &self.next_path))
     }
 
-    /// Says that the log was replaced by the file that was [taken](Self::take_next).
+    /// Records that the log was replaced by the file that was [taken](Self::take_next).
     pub(super) fn was_replaced(&mut self) {
         (self.log_bytes, self.next_bytes) = (self.next_bytes, 0);
     }
 
-    /// Says that the file that was [taken](Self::take_next) could not be filled. It is emptied, which frees
-    /// its blocks, when it is opened again.
+    /// Records that the file that was [taken](Self::take_next) could not be filled. When the file is opened
+    /// again, it is emptied, which frees its blocks.
     pub(super) fn was_left(&mut self) {
         self.next_bytes = 0;
     }
 
-    /// Says that the log was cut to `length` bytes, which frees the blocks behind them.
+    /// Records that the log was cut to `length` bytes, which frees the blocks after this length.
     pub(super) fn was_cut(&mut self, length: u64) {
         self.log_bytes = self.log_bytes.min(length);
     }
 
-    /// Opens the next file, empty. If an earlier process left it empty, it keeps its blocks.
+    /// Opens the next file and empties it. A file that an earlier process left empty keeps its blocks.
     fn open_next(&mut self) -> Result<(), QueueError> {
         if self.next.is_some() {
             return Ok(());
@@ -163,8 +167,8 @@ impl Reserve {
     }
 }
 
-/// Whether the blocks cannot be had at all: the file system allocates none, or files may not be so long
-/// (`ulimit -f`).
+/// Whether the blocks can never be allocated: the file system does not support it, or the file would exceed
+/// the maximum size of files (`ulimit -f`).
 fn is_unsupported(error: &io::Error) -> bool {
     const CODES: [Errno; 4] = [Errno::OPNOTSUPP, Errno::NOSYS, Errno::INVAL, Errno::FBIG];
     CODES.iter().any(|code| error.raw_os_error() == Some(code.raw_os_error()))

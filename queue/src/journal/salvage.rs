@@ -1,4 +1,4 @@
-//! Reading the records that a damaged journal still has.
+//! Reading the records that a damaged journal still contains.
 
 use rolldock_frames::Piece;
 use serde::de::DeserializeOwned;
@@ -13,8 +13,8 @@ pub(crate) struct Gap {
     pub(crate) bytes: u64,
 }
 
-/// Calls `each` with every record that can be read, before and behind damage, in their order. Returns the
-/// gaps, and the length of the journal in bytes without an unfinished last write.
+/// Calls `each` with every record that can be read, before and after damage, in order. Returns the gaps, and
+/// the length of the journal in bytes without an unfinished last write.
 pub(crate) fn salvage_frames<Record: DeserializeOwned>(
     bytes: &[u8],
     mut each: impl FnMut(Record),

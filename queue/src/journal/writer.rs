@@ -27,7 +27,7 @@ use crate::store::{Appender, ChunkId, Encoded, Note};
 
 pub(crate) use rewrite::{LiveRecords, Sink};
 
-/// The maximum number of entries that wait for the writer. A sender waits when it is reached.
+/// The maximum number of entries that wait for the writer. At this number, senders wait.
 const ENTRIES_MAX: usize = 4096;
 /// The maximum number of entries that are made durable together.
 const BATCH_MAX: usize = 1024;
@@ -37,16 +37,16 @@ pub(crate) type Payload = SmallVec<[(ChunkId, Encoded); 1]>;
 /// The store's notes of the chunks of an entry's payload, in the same order.
 pub(crate) type Notes = SmallVec<[Note; 1]>;
 /// Pushes the records of an entry, all into one frame. It runs on the writer's thread, so it sees all changes
-/// in the order of the journal. If it pushes no record, the payload stays without one. If it fails, no record
-/// of the entry is written.
+/// in the order of the journal. If it pushes no record, no record refers to the payload. If it fails, no
+/// record of the entry is written.
 pub(crate) type Facts = Box<dyn FnOnce(&[Note], &mut Body) -> Result<(), QueueError> + Send>;
 /// Called when the entry is durable or has failed.
 type Done = Box<dyn FnOnce(Result<Notes, QueueError>) + Send>;
 
 /// A change that is to be made durable.
 pub(crate) struct Entry {
-    /// Whether the change adds to what the queue keeps. Such changes are refused while the disk is full; the
-    /// others use the journal's reserve.
+    /// Whether the change adds data to the queue. Such changes are refused while the disk is full. Other
+    /// changes use the journal's reserve.
     pub(crate) adds: bool,
     pub(crate) payload: Payload,
     pub(crate) facts: Facts,
@@ -57,7 +57,7 @@ pub(crate) struct Entry {
 /// An entry that was appended and is not durable yet.
 struct Appended {
     adds: bool,
-    /// Where its records lie in the batch's body.
+    /// The position of its records in the batch's body.
     records: Range<Mark>,
     chunks: SmallVec<[ChunkId; 1]>,
     notes: Notes,
@@ -68,13 +68,13 @@ struct Appended {
 /// Makes an entry that moves a chunk out of a segment that is mostly dead.
 pub(crate) type Relocate = Box<dyn Fn(ChunkId) -> Option<Entry> + Send>;
 
-/// What the writer of a journal begins with.
+/// The initial state of a journal's writer.
 pub(crate) struct Opening<'a> {
     /// The queue's directory.
     pub(crate) dir: &'a Path,
-    /// What was read of the journal. The rest of the file is cut off.
+    /// The part of the journal that was read. The rest of the file is cut off.
     pub(crate) begun: Begun,
-    /// Writes the payload, where the store has files beside the journal.
+    /// Writes the payload, if the store has files beside the journal.
     pub(crate) appender: Option<Box<dyn Appender>>,
     /// How many bytes the journal may grow before it is rewritten.
     pub(crate) journal_bytes: u64,
@@ -96,11 +96,11 @@ impl Journal {
         Self::start_with(reserve, opening)
     }
 
-    /// Starts the writer with a reserve that has nothing yet.
+    /// Starts the writer with a reserve that has no blocks yet.
     fn start_with(reserve: Reserve, opening: Opening<'_>) -> Result<Self, QueueError> {
         let dir = opening.dir;
         let mut writer = Writer::begin(reserve, opening)?;
-        // A queue on a full disk opens, and is drained.
+        // A queue on a full disk must open, so that it can be drained.
         let _ = writer.hold_reserve();
         writer.sync_dir()?;
         let (sender, entries) = sync_channel(ENTRIES_MAX);
@@ -141,7 +141,7 @@ impl Drop for Journal {
 
 struct Writer {
     dir: PathBuf,
-    /// The open directory, so that a sync needs no descriptor. A sync that cannot begin is no failed sync.
+    /// The directory. It stays open, so that a sync cannot fail because no file descriptor is left.
     dir_file: File,
     path: PathBuf,
     file: File,
@@ -164,11 +164,11 @@ struct Writer {
     failed: Option<QueueError>,
     /// The space for changes that free rows.
     reserve: Reserve,
-    /// The length of the last frame. The next one is expected to need as much.
+    /// The length of the last frame. The next frame is expected to have the same length.
     frame_bytes: u64,
     /// The length of the journal when it was last rewritten.
     compacted_bytes: u64,
-    /// Whether changes that add to the queue are refused.
+    /// Whether changes that add data to the queue are refused.
     is_full: bool,
 }
 
@@ -181,7 +181,7 @@ impl Writer {
         let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
         let file = opened.map_err(QueueError::on_disk("open", &path))?;
         let Begun { extent, rewrites } = begun;
-        // Setting the length frees the blocks of the reserve, so it is set only where it changes.
+        // Setting the length frees the blocks of the reserve, so the length is set only if it changes.
         if file.metadata().map_err(QueueError::io("read", &path))?.len() != extent.bytes {
             file.set_len(extent.bytes).map_err(QueueError::on_disk("truncate", &path))?;
         }
@@ -244,7 +244,7 @@ impl Writer {
     }
 
     /// Waits for the next entry. Returns `None` if there is other work, and an error if no more entries can
-    /// come.
+    /// arrive.
     fn next(&self, entries: &Receiver<Entry>) -> Result<Option<Entry>, RecvError> {
         // While chunks wait to be moved, the thread does not wait for entries.
         let limit = if self.leaving.is_empty() { self.noted.due_in() } else { Some(Duration::ZERO) };
@@ -264,7 +264,7 @@ impl Writer {
     fn commit(&mut self, batch: Vec<Entry>) {
         let full = self.prepare(batch.iter().any(|entry| entry.adds)).err();
         let mut body = Body::default();
-        // One sync makes all of them durable.
+        // One sync makes all entries of the batch durable.
         let synced = batch.iter().any(|entry| entry.durability == Durability::Fsync);
         let append = |entry: Entry| match &full {
             Some(full) if entry.adds => Appended::refused(entry, full.clone()),
@@ -281,8 +281,8 @@ impl Writer {
         }
     }
 
-    /// Appends the payload of an entry, and its records to `body`. After an error, `body` has none of its
-    /// records.
+    /// Appends the payload of an entry, and its records to `body`. After an error, `body` contains no record
+    /// of the entry.
     fn append_entry(&mut self, entry: Entry, body: &mut Body) -> Appended {
         let Entry { adds, payload, facts, done, .. } = entry;
         let (mut chunks, mut notes) = (SmallVec::new(), Notes::new());

@@ -34,7 +34,7 @@ impl Reservation {
         self.claim.as_ref().map_or(&[], Claim::columns)
     }
 
-    /// Makes the rows visible. Returns an error if their group was given up in the meantime.
+    /// Makes the rows visible. Returns an error if their group was closed or lost rows in the meantime.
     pub(super) fn publish(mut self, put: PutRecord, sizes: Option<&ChunkSizes>) -> Result<(), QueueError> {
         let claim = self.claim.take();
         self.room.keep();
@@ -48,7 +48,7 @@ impl Reservation {
         if let Some(sizes) = sizes {
             table.size_chunk(chunk, sizes);
         }
-        // This is also done if the rows are gone: `reclaim` then frees the chunk.
+        // The chunk is kept even if the rows no longer exist: `reclaim` then frees it.
         shared.keep(&mut table, chunk, note.as_ref());
         shared.tell(&mut table);
         let small = table.take_small_chunks();
@@ -90,7 +90,7 @@ impl Partition {
         loop {
             let settled = self.shared.changed.notified();
             tokio::pin!(settled);
-            // Registered before the table is read, so that no change between the two is missed.
+            // The waiter is registered before the table is read, so that no change in between is missed.
             settled.as_mut().enable();
             let mut admission = self.shared.table.lock().admit(put, rows, columns)?;
             if matches!(admission, Admission::Fresh) {

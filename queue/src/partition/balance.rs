@@ -1,8 +1,9 @@
 //! Divides groups among data-parallel ranks so that all ranks have about equally many tokens.
 //!
-//! This is the largest differencing method of Karmarkar and Karp (1982) for k parts. It joins the two partial
-//! splits with the widest spread, the heaviest part of one with the lightest of the other, until one split is
-//! left. For equal counts, the method starts with splits of k groups each.
+//! This is the largest differencing method of Karmarkar and Karp (1982) for k parts. It repeatedly joins the
+//! two partial splits with the widest spread, until one split is left. A join combines the heaviest part of
+//! one split with the lightest part of the other. For equal counts, the method starts with splits of k groups
+//! each.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -49,8 +50,8 @@ impl PartialOrd for Split {
     }
 }
 
-/// The limit of weights times parts. Beyond it the differencing method, which visits all parts for every
-/// weight, costs too much.
+/// The limit of the number of weights times the number of parts. Above it, the differencing method costs too
+/// much, because it visits all parts for every weight.
 const DIFFERENCES_MAX: usize = 1 << 18;
 
 /// Assigns the heaviest weights first, each to the part that is lightest at that moment.

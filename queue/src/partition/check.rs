@@ -8,8 +8,8 @@ use crate::row::RowHandle;
 
 impl Partition {
     /// Returns the violated invariants of the table, in O(rows). If the partition is in use, the table is
-    /// locked for about a thousand rows at a time. What concerns all rows is then not checked here: it can be
-    /// compared with [totals](super::Totals) that were captured with the rows.
+    /// locked for about a thousand rows at a time. Invariants over all rows are not checked in that case. The
+    /// caller can compare counts of the rows with [totals](super::Totals) that were captured with the rows.
     pub(crate) fn violations(&self) -> Vec<Violation> {
         if self.shared.log.is_read_only() {
             return self.shared.table.lock().violations();
@@ -29,8 +29,8 @@ impl Partition {
         0..self.shared.table.lock().next_group()
     }
 
-    /// Returns the rows of the next groups of a range, about a thousand rows in all, and shortens the range to
-    /// the rest.
+    /// Returns the rows of the next groups of a range, about a thousand rows in all, and shortens the range
+    /// to the rest.
     pub(crate) fn next_rows(&self, groups: &mut Range<u64>) -> Vec<Vec<RowHandle>> {
         let table = self.shared.table.lock();
         table.next_groups(groups).into_iter().map(|(_, group)| group.rows.clone()).collect()

@@ -41,7 +41,7 @@ impl Partition {
         self.serve(take, None, false).await
     }
 
-    /// Takes the groups that `sampler` chooses among the ready ones. The sampler of `take` is ignored.
+    /// Takes the groups that `sampler` chooses among the ready groups. The sampler of `take` is ignored.
     ///
     /// Cancel-safe, like [`take`](Self::take).
     pub async fn take_by(
@@ -104,7 +104,7 @@ impl Partition {
         }
     }
 
-    /// Frees the groups that are too old for the take.
+    /// Frees the groups whose policy version is too old for the take.
     async fn drop_stale(&self, take: &Take) -> Result<(), QueueError> {
         let rows = {
             let mut table = self.shared.table.lock();
@@ -119,7 +119,7 @@ impl Partition {
         self.free(rows, Freed::Stale).await
     }
 
-    /// Leases ready rows, or adds the take to the waiting ones.
+    /// Leases ready rows, or adds the take to the waiting takes.
     fn try_take(&self, take: &Take, sampler: Option<&dyn GroupSampler>) -> Result<Attempt<'_>, QueueError> {
         self.shared.check_is_there()?;
         let mut table = self.shared.table.lock();
@@ -130,7 +130,7 @@ impl Partition {
         let now = Instant::now();
         let ended = table.expire(now);
         let attempt = self.attempt(&mut table, task, take, sampler, now);
-        // Rows of expired leases that this take does not take may serve other takes.
+        // Rows of expired leases that this take does not lease may serve other takes.
         match ended {
             0 => table.wake(),
             _ => self.shared.tell(&mut table),
@@ -154,7 +154,7 @@ impl Partition {
 
     fn check_columns_of(&self, table: &Table, take: &Take) -> Result<(), QueueError> {
         let Some(columns) = &take.columns else { return Ok(()) };
-        // The first put may have any columns beside the declared ones.
+        // The first put may have any columns in addition to the declared columns.
         if table.next_group() == 0 && table.columns().len() == table.spec.columns.len() {
             return Ok(());
         }

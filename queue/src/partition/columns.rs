@@ -27,7 +27,7 @@ struct ColumnsReservation {
     new: Vec<ColumnSpec>,
     /// Whether values of the columns are replaced.
     overwrite: bool,
-    /// The new number of tokens of each row. If empty, the numbers stay.
+    /// The new number of tokens of each row. If empty, the numbers do not change.
     lengths: Vec<u32>,
     is_good: bool,
     token: Option<String>,
@@ -51,7 +51,7 @@ pub(crate) struct PlacedColumns {
     pub(crate) bytes: u64,
 }
 
-/// Rows whose columns lie in one chunk.
+/// Rows whose columns are in one chunk.
 struct Piece {
     rows: Range<usize>,
     payload: PayloadRecord,
@@ -116,11 +116,12 @@ impl Partition {
     /// Writes columns of existing rows, and replaces the values of rows that have them already. Row `i` of
     /// `batch` belongs to handle `i`.
     ///
-    /// When the call returns, every later read, and every lease that begins, has the new values. A lease that
-    /// began before goes on with the old ones, also for members that have not fetched it yet; its ack stays
-    /// valid. If it ends without an ack, the next lease has the new values. A task that has acked a row does
-    /// not get it again; it sees the new values by [`get`](Self::get) and after a [`reset`](Self::reset).
-    /// Writes of one value take effect one after the other, in the order in which they are durable.
+    /// After the call has returned, every read and every new lease has the new values. Earlier leases keep
+    /// the old values, even for members that have not fetched the lease yet, and their acks stay valid. If an
+    /// earlier lease ends without an ack, the next lease of its rows has the new values. A task that has
+    /// acked a row does not get the row again. The task sees the new values by [`get`](Self::get) and after a
+    /// [`reset`](Self::reset). Simultaneous writes of the same value take effect one after the other, in the
+    /// order in which they become durable.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn overwrite_columns(&self, rows: &[RowHandle], batch: RecordBatch) -> Result<(), QueueError> {
@@ -153,8 +154,8 @@ impl Partition {
         if overwrite { self.settled().await } else { Ok(()) }
     }
 
-    /// The tokens of each row with new values of some columns. Empty if the partition does not count the tokens
-    /// of these columns.
+    /// The tokens of each row with new values of some columns. Empty if the partition does not count the
+    /// tokens of these columns.
     async fn lengths_with(&self, rows: &[RowHandle], new: &Chunk) -> Result<Vec<u32>, QueueError> {
         let counted = self.shared.table.lock().spec.length_columns.clone();
         let (written, others): (Vec<String>, Vec<String>) =
@@ -211,7 +212,7 @@ impl Partition {
     }
 
     /// Reserves columns of rows for this call. Returns `None` if an earlier call with this token has written
-    /// them.
+    /// the columns.
     async fn reserve_columns(
         &self,
         rows: &[RowHandle],
@@ -334,9 +335,9 @@ impl Partition {
         Ok(placed)
     }
 
-    /// Begins a change under the table's lock. If a change with its token is in progress, or `begin` returns
-    /// `None` because of another change, waits for that first. Returns `None` if a change with its token was
-    /// already made.
+    /// Begins a change under the table's lock. If a change with the same token is in progress, or `begin`
+    /// returns `None` because of another change, the call waits for that change first. Returns `None` if a
+    /// change with the same token was already made.
     pub(super) async fn begin_once<T>(
         &self,
         token: Option<&String>,
@@ -345,7 +346,7 @@ impl Partition {
         loop {
             let settled = self.shared.changed.notified();
             tokio::pin!(settled);
-            // Registered before the table is read, so that no change between the two is missed.
+            // The waiter is registered before the table is read, so that no change in between is missed.
             settled.as_mut().enable();
             {
                 let mut table = self.shared.table.lock();

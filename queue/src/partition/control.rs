@@ -42,8 +42,8 @@ impl Partition {
         self.shared.after_expiry(|table, _| table.stats())
     }
 
-    /// The time since the first row of the oldest group was put, or since the queue was opened with it; `None` if
-    /// there are no rows.
+    /// The time since the first row of the oldest group was put, or since the queue was opened if that was
+    /// later. `None` if there are no rows.
     pub(crate) fn oldest_age(&self) -> Option<Duration> {
         let table = self.shared.table.lock();
         table.groups.values().find(|group| !group.rows.is_empty()).map(|group| group.since.elapsed())
@@ -66,7 +66,7 @@ impl Partition {
         loop {
             let changed = self.shared.changed.notified();
             tokio::pin!(changed);
-            // Registered before the table is read, so that no change between the two is missed.
+            // The waiter is registered before the table is read, so that no change in between is missed.
             changed.as_mut().enable();
             let look = |table: &mut Table, now| (table.stats(), table.next_expiry_from(now), now);
             let (mut stats, next_expiry, now) = self.shared.after_expiry(look);
@@ -120,7 +120,7 @@ impl Partition {
         loop {
             let changed = self.shared.changed.notified();
             tokio::pin!(changed);
-            // Registered before the table is read, so that no change between the two is missed.
+            // The waiter is registered before the table is read, so that no change in between is missed.
             changed.as_mut().enable();
             let stats = self.stats();
             if stats.rows + stats.rows_reserved == 0 {
@@ -161,7 +161,7 @@ impl Partition {
         table.groups.values().map(|group| (group.key.clone(), group.rows.clone())).collect()
     }
 
-    /// Replaces the tags of rows. If a row is gone, returns an error and changes nothing.
+    /// Replaces the tags of rows. If a row was freed, returns an error and changes nothing.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn set_tags(&self, tags: Vec<(RowHandle, Value)>) -> Result<(), QueueError> {

@@ -46,7 +46,7 @@ impl Hold for Held {
 }
 
 impl Partition {
-    /// Creates the lease `id` for those of the rows that still exist, without payload.
+    /// Creates the lease `id` for the rows that still exist, without payload.
     pub(super) fn lease_of(&self, id: u64, member: u32, rows: Vec<RowHandle>) -> Lease {
         let hold = Held { partition: self.clone(), id, member };
         let (rows, labels) = self.labels(rows);
@@ -54,7 +54,7 @@ impl Partition {
     }
 
     /// Reads the payload of leased rows. Rows that were cleared in the meantime are left out. After an error
-    /// the rows are given back, except those with damaged payload: these are lost, with their whole groups.
+    /// the rows are given back, except rows with damaged payload, which are lost with their whole groups.
     pub(crate) async fn read_lease(
         &self,
         mut lease: Lease,
@@ -85,7 +85,7 @@ impl Partition {
         }
     }
 
-    /// Returns those of the rows that still exist, and their labels.
+    /// Returns the rows that still exist, and their labels.
     fn labels(&self, mut rows: Vec<RowHandle>) -> (Vec<RowHandle>, Labels) {
         let table = self.shared.table.lock();
         rows.retain(|row| table.row(*row).is_ok());
@@ -117,7 +117,7 @@ impl Partition {
         loop {
             let settled = self.shared.changed.notified();
             tokio::pin!(settled);
-            // Registered before the table is read, so that no change between the two is missed.
+            // The waiter is registered before the table is read, so that no change in between is missed.
             settled.as_mut().enable();
             match self.shared.after_expiry(|table, _| table.begin_ack(id, member))? {
                 BeginAck::Done | BeginAck::Counted => return Ok(()),
@@ -181,7 +181,7 @@ impl Partition {
         Ok(())
     }
 
-    /// How long a lease lasts that is not renewed.
+    /// The time that a lease lasts without renewal.
     pub(crate) fn lease_term(&self) -> std::time::Duration {
         self.shared.table.lock().spec.lease()
     }

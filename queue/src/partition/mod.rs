@@ -77,8 +77,8 @@ pub(crate) struct Shared {
     looks: AtomicU64,
 }
 
-/// Makes the records for some rows, each with as many rows as a record may have. `record` also gets whether
-/// it makes the last one.
+/// Makes the records for some rows, each with as many rows as a record may have. The second argument of
+/// `record` tells whether the record is the last record.
 fn in_records(rows: &[RowHandle], record: impl Fn(Vec<RowHandle>, bool) -> Record) -> Vec<Record> {
     if rows.is_empty() {
         return vec![record(Vec::new(), true)];
@@ -112,7 +112,7 @@ impl Shared {
         self.shrink(&released.sparse);
     }
 
-    /// Makes `record` as durable as the partition's puts, and then calls `done`, on any thread. `adds` says
+    /// Makes `record` as durable as the partition's puts, and then calls `done`, on any thread. `adds` tells
     /// whether the change is refused while the disk is full.
     fn commit(
         &self,
@@ -138,8 +138,8 @@ impl Shared {
         }
     }
 
-    /// Writes the ends of leases to the lease file, and frees what only these leases read. Must not be called
-    /// under the table's lock.
+    /// Writes the ends of leases to the lease file, and frees the payload that only these leases read. Must
+    /// not be called under the table's lock.
     fn record_ends(&self) {
         let (leases, released) = {
             let mut table = self.table.lock();
@@ -154,7 +154,7 @@ impl Shared {
         }
     }
 
-    /// Raises the revision, and wakes the calls that the change may serve.
+    /// Raises the revision, and wakes the calls that may proceed after the change.
     fn tell(&self, table: &mut Table) {
         table.revision += 1;
         table.wake_after_change();
@@ -212,7 +212,7 @@ impl Partition {
         let (reply, outcome) = tokio::sync::oneshot::channel();
         let adds = records.iter().any(Record::adds);
         self.shared.commit(adds, Payload::new(), Box::new(move |_| records), move |durable| {
-            // The receiver is gone when the caller was cancelled.
+            // The receiver no longer exists if the caller was cancelled.
             let _ = reply.send(apply(durable.map(drop)));
         });
         outcome.await.unwrap_or(Err(QueueError::Closed { partition: self.shared.name.clone() }))
@@ -253,7 +253,7 @@ impl Partition {
         self.record(record, move |durable| durable.map(|()| shared.table.lock().forget_records(count))).await
     }
 
-    /// Frees rows, leased or not. If a row is gone, returns an error and frees nothing.
+    /// Frees rows, leased or not. If a row was already freed, returns an error and frees nothing.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn clear(&self, rows: &[RowHandle]) -> Result<(), QueueError> {
@@ -295,7 +295,7 @@ impl Partition {
     async fn lose(&self, rows: &[RowHandle], why: &QueueError) {
         tracing::error!(partition = %self.shared.name, rows = rows.len(), %why, "rows are lost");
         if let Err(error) = self.free(rows.to_vec(), Freed::Lost).await {
-            tracing::warn!(partition = %self.shared.name, %error, "cannot write down that rows are lost");
+            tracing::warn!(partition = %self.shared.name, %error, "cannot record that rows are lost");
         }
     }
 

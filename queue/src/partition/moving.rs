@@ -1,9 +1,9 @@
 //! Moving rows to another chunk: because most of their chunk is dead, because their chunk is one of many
-//! small ones, or because a store must give the chunk up.
+//! small chunks, or because a store must give the chunk up.
 //!
-//! The needed rows are copied to a new chunk, and then the table refers to it. A call may have read the table
-//! before that moment and may read the payload after it. It then gets the error that the chunk is gone, and
-//! reads the table again. Handles, leases and acks are not affected.
+//! The needed rows are copied to a new chunk, and then the table is switched to the new chunk. A call that
+//! read the table before the switch and reads the payload after it gets [`QueueError::ChunkGone`], and reads
+//! the table again. Handles, leases and acks are not affected.
 
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -83,7 +83,8 @@ impl Shared {
         self.plane.thin(chunk, &Live::new(live, of, &places));
     }
 
-    /// Copies the needed rows of a chunk. If most of the copy is dead by then, copies it again.
+    /// Copies the needed rows of a chunk. If most rows of the copy were freed in the meantime, copies them
+    /// again.
     fn compact(&self, store: &dyn Resident, chunk: ChunkId) {
         let mut next = Some(chunk);
         while let Some(chunk) = next.take() {
@@ -121,7 +122,7 @@ impl Shared {
             {
                 let table = self.table.lock();
                 for (from, chunk) in &kind {
-                    // A chunk has a row at most once, so replaced values are not joined with the new ones.
+                    // A chunk has a row at most once, so replaced values are not joined with the new values.
                     if !table.has_superseded(*from) {
                         let (rows, there): (_, Vec<u32>) = table.chunk_rows(*from).into_iter().unzip();
                         moves.push(Move { from: *from, rows });

@@ -28,7 +28,7 @@ impl Partition {
     /// declaration decides what happens; a wait ends at `deadline`.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all. A put with a token can be repeated,
-    /// even while the first one is in progress.
+    /// even while the first put is in progress.
     pub async fn put(&self, put: Put, deadline: Option<Instant>) -> Result<Vec<RowHandle>, QueueError> {
         let incoming = self.incoming(&put)?;
         self.put_incoming(put, incoming, deadline).await
@@ -164,8 +164,8 @@ impl Partition {
         Ok(lengths.concat())
     }
 
-    /// The space that batches take of the partition's capacity in bytes, in KiB; 0 if there is no such
-    /// capacity.
+    /// The part of the partition's capacity in bytes that batches use, in KiB. It is 0 if the partition has
+    /// no such capacity.
     pub(super) fn kib_of(&self, batches: &[RecordBatch]) -> Result<u32, QueueError> {
         if !self.shared.counts_bytes {
             return Ok(0);
@@ -201,7 +201,7 @@ impl Partition {
     /// Refuses rows that the queue does not read, if the partition limits the size of rows.
     pub(super) fn refuse_unread_rows(&self) -> Result<(), QueueError> {
         if self.shared.table.lock().spec.row_bytes_max.is_some() {
-            let reason = "the rows' lengths are not known without the rows".to_owned();
+            let reason = "expected the rows themselves, because the partition limits their size".to_owned();
             return Err(QueueError::BadRequest { reason });
         }
         Ok(())

@@ -21,7 +21,7 @@ pub(super) struct ReadFailure {
     pub(super) error: QueueError,
 }
 
-/// Some columns of rows that lie on a storage unit.
+/// Some columns of rows that are stored on a storage unit.
 pub(crate) struct PlacedPart {
     pub(crate) note: Note,
     /// The index of the first row in the chunk.
@@ -38,13 +38,13 @@ struct Stretch {
     rows: usize,
 }
 
-/// Rows of a chunk, and those of its columns that they give.
+/// Rows of a chunk, and the columns that are read from them.
 struct Piece<'a> {
     batch: &'a RecordBatch,
     /// The index of the first row in the batch.
     place: usize,
     columns: &'a [String],
-    /// Whether the columns are all of the chunk.
+    /// Whether the columns are all columns of the chunk.
     is_whole: bool,
 }
 
@@ -57,7 +57,7 @@ impl Stretch {
             && self.parts.iter().zip(parts).all(|(ours, theirs)| next(ours, theirs))
     }
 
-    /// The columns of the part at index `at` that no later part has. The others are replaced.
+    /// The columns of the part at index `at` that no later part has. Later parts replace the other columns.
     fn given(&self, at: usize) -> Arc<[String]> {
         let part = &self.parts[at];
         let is_replaced =
@@ -68,7 +68,7 @@ impl Stretch {
         part.columns.iter().filter(|name| !is_replaced(name)).cloned().collect()
     }
 
-    /// The rows of the stretch in each chunk that gives any of the columns.
+    /// The rows of the stretch in each chunk from which any of the columns is read.
     fn wanted(&self, columns: Option<&[String]>) -> Vec<Wanted> {
         let needed = |name: &String| columns.is_none_or(|columns| columns.contains(name));
         let wanted = |at: usize| Wanted {
@@ -81,7 +81,8 @@ impl Stretch {
         wanted.filter(|wanted| wanted.columns.iter().any(needed)).collect()
     }
 
-    /// Reads the columns of what was `wanted`. Returns several batches if the chunks have several pieces.
+    /// Reads the columns of `parts`, which were found for `wanted`. Returns several batches if the chunks
+    /// have several pieces.
     fn read(
         &self,
         wanted: &[Wanted],
@@ -110,8 +111,8 @@ impl Stretch {
 }
 
 impl Partition {
-    /// Reads columns of rows, with the values that a lease sees, or with the current ones. Returns one batch for
-    /// each run of rows that are stored together. The payload is not copied.
+    /// Reads columns of rows, with the values that a lease sees, or with the current values. Returns one
+    /// batch for each run of rows that are stored together. The payload is not copied.
     pub(super) async fn read(
         &self,
         rows: &[RowHandle],
@@ -120,7 +121,7 @@ impl Partition {
     ) -> Result<Vec<RecordBatch>, ReadFailure> {
         for _ in 0..PLANS_MAX {
             match self.read_once(rows, columns, lease).await {
-                // A chunk was compacted or moved in the meantime. The table has the new place.
+                // A chunk was compacted or moved in the meantime. The table has the new location.
                 Err(failure) if matches!(failure.error, QueueError::ChunkGone { .. }) => {}
                 outcome => return outcome,
             }
@@ -153,8 +154,8 @@ impl Partition {
         Ok(in_one_order(batches))
     }
 
-    /// Reads columns of rows, leased or not; all columns if `columns` is absent. Returns an error if a row is
-    /// gone. Nothing is leased or consumed.
+    /// Reads columns of rows, leased or not. If `columns` is absent, reads all columns. Returns an error if a
+    /// row was freed. Nothing is leased or consumed.
     ///
     /// Cancel-safe.
     pub async fn get(
@@ -166,14 +167,14 @@ impl Partition {
         self.read(rows, columns, None).await.map_err(|failure| failure.error)
     }
 
-    /// Reads all columns of those of the rows that still exist.
+    /// Reads all columns of the rows that still exist.
     pub(crate) async fn read_rows(&self, mut rows: Vec<RowHandle>) -> Result<Vec<RecordBatch>, QueueError> {
         self.retain_existing(&mut rows);
         self.read(&rows, None, None).await.map_err(|failure| failure.error)
     }
 
-    /// Reads all columns of those of the rows that still exist and whose payload is sound. Calls `damaged` with
-    /// the number of the others, for each damage.
+    /// Reads all columns of the rows that still exist and whose payload is sound. Calls `damaged` for each
+    /// damage, with its number of rows.
     pub(crate) async fn read_sound_rows(
         &self,
         mut rows: Vec<RowHandle>,
@@ -199,7 +200,7 @@ impl Partition {
     }
 
     /// Returns the places of rows, if all of them are on storage units: for each stretch of rows, the parts
-    /// and their columns. The values are those that a lease sees, or the current ones.
+    /// and their columns. The values are the values that a lease sees, or the current values.
     pub(crate) fn places(
         &self,
         rows: &[RowHandle],
@@ -223,8 +224,8 @@ impl Partition {
         Ok(Some(placed))
     }
 
-    /// Plans a read. All rows are looked up under one lock, so a write of several rows is seen in all of them or
-    /// in none.
+    /// Plans a read. All rows are looked up under one lock, so a write of several rows is seen in all of them
+    /// or in none.
     fn stretches(&self, rows: &[RowHandle], lease: Option<u64>) -> Result<Vec<Stretch>, QueueError> {
         let table = self.shared.table.lock();
         let as_of = lease.and_then(|lease| table.as_of(lease));
@@ -240,7 +241,8 @@ impl Partition {
     }
 }
 
-/// Gives batches with the same columns one order of columns: rows with replaced values may have another one.
+/// Puts the columns of batches into the same order. Rows with replaced values may have another order of
+/// columns.
 fn in_one_order(mut batches: Vec<RecordBatch>) -> Vec<RecordBatch> {
     let Some((first, others)) = batches.split_first_mut() else { return batches };
     let order = first.schema();

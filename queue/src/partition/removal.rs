@@ -1,8 +1,8 @@
 //! The removal of all rows, and of the partition itself.
 //!
 //! A partition is removed when its removal record is written, on the writer's thread. Earlier records of the
-//! partition precede that record, and later ones are refused there. A put in progress therefore never ends up
-//! in a later partition of the same name.
+//! partition precede that record, and later records are refused on that thread. A put in progress therefore
+//! never ends up in a later partition of the same name.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -60,7 +60,8 @@ impl Shared {
 
 impl Partition {
     /// Frees every row of the partition, leased or not, and returns the number of rows. Rows of puts in
-    /// progress stay. Incomplete groups are forgotten: a later put with such a name begins a new group.
+    /// progress stay. Incomplete groups are forgotten: a later put with the same group name begins a new
+    /// group.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn clear_all(&self) -> Result<usize, QueueError> {
@@ -101,7 +102,7 @@ impl Partition {
         while self.returns_early() {
             let changed = self.shared.changed.notified();
             tokio::pin!(changed);
-            // Registered before the table is read, so that no change between the two is missed.
+            // The waiter is registered before the table is read, so that no change in between is missed.
             changed.as_mut().enable();
             if !self.shared.table.lock().are_on_their_way(rows) {
                 return;
@@ -145,7 +146,7 @@ impl Partition {
         });
         let (reply, outcome) = tokio::sync::oneshot::channel();
         let done = Box::new(move |durable: Result<Notes, QueueError>| {
-            // The receiver is gone when the caller was cancelled.
+            // The receiver no longer exists if the caller was cancelled.
             let _ = reply.send(finish(durable.map(drop)));
         });
         let closed = || QueueError::Closed { partition: self.shared.name.clone() };

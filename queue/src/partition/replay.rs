@@ -30,7 +30,7 @@ pub(crate) struct Replay {
     /// The length of the sound part of the lease file.
     pub(crate) leases_sound: u64,
     pub(crate) next_chunk: u64,
-    /// A number above every row generation of the removed partitions.
+    /// A number greater than every row generation of the removed partitions.
     pub(crate) generation_floor: u32,
 }
 
@@ -84,7 +84,7 @@ impl Replay {
     pub(crate) fn apply(&mut self, record: Record) -> Result<(), QueueError> {
         match record {
             Record::Declare { spec, generation_floor, dispositions } => {
-                // Two simultaneous declarations are both in the journal. The first one counts.
+                // Two simultaneous declarations are both in the journal. The first declaration counts.
                 self.tables.entry(spec.name.clone()).or_insert_with(|| {
                     let mut table = Table::new(spec);
                     table.dispositions = dispositions;
@@ -150,7 +150,7 @@ impl Replay {
             Record::LeasesEnd { partition, leases } => {
                 let table = self.table(&partition)?;
                 for lease in leases {
-                    // The lease may already have been acked, or its rows handed out again.
+                    // The lease may already have been acked, or its rows may have been leased again.
                     let _ = table.nack(lease);
                 }
             }

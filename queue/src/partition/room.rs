@@ -1,7 +1,7 @@
 //! Room for puts: rows, and KiB of payload if the partition limits them.
 //!
-//! Waiting puts are served in order. Dropping a [`Room`] releases it, unless its put has become visible; it
-//! is then released when the rows are freed.
+//! Waiting puts are served in order. Dropping a [`Room`] releases it. If its put has become visible, the room
+//! is released when the rows are freed instead.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub(crate) struct FreeRoom {
 }
 
 impl FreeRoom {
-    /// The room of a partition beside `used`.
+    /// The room of a partition of which `used` is occupied.
     pub(crate) fn new(spec: &PartitionSpec, used: Size) -> Self {
         // The capacity is limited before `used` is subtracted, since released room is added to the free room.
         let rows = spec.capacity_rows.min(SLOTS_MAX).saturating_sub(used.rows);
@@ -45,7 +45,7 @@ impl FreeRoom {
         Ok(())
     }
 
-    /// Takes room if it is free, without waiting.
+    /// Acquires room if it is free, without waiting.
     pub(crate) fn try_acquire(&self, size: Size) -> bool {
         let Ok(rows) = self.rows.try_acquire_many(size.rows as u32) else { return false };
         if let Some(kib) = &self.kib {
@@ -74,7 +74,7 @@ impl FreeRoom {
         }
     }
 
-    /// Ends the wait of all calls that wait for room.
+    /// Ends all waits for room.
     pub(crate) fn close(&self) {
         self.rows.close();
         self.kib.iter().for_each(Semaphore::close);

@@ -1,4 +1,5 @@
-//! Groups that count samples: a sample may have several rows, and a group is complete when its samples are.
+//! Groups that count samples: a sample may have several rows, and a group is complete when its samples are
+//! complete.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use crate::record::{Record, Unfinished};
 use crate::stats::ClosedGroup;
 
 impl Partition {
-    /// Ends a sample. The group is complete when all of its samples are. A repeated call has no effect. An
-    /// unknown sample is an error.
+    /// Ends a sample. The group is complete when all of its samples are complete. A repeated call has no
+    /// effect. An unknown sample is an error.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn end_sample(&self, sample: &str) -> Result<(), QueueError> {

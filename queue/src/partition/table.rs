@@ -69,18 +69,19 @@ pub(crate) use slots::{GENERATION_MAX, SLOTS_AT_REST, SLOTS_MAX};
 use tokens::Tokens;
 use under_way::PutsUnderWay;
 
-/// The place of some columns of a row.
+/// The location of some columns of a row.
 #[derive(Debug, Clone)]
 pub(crate) struct Part {
     pub(crate) chunk: ChunkId,
     pub(crate) row: u32,
     /// The bytes of payload; 0 if they are not counted.
     bytes: u32,
-    /// The space that the part takes of a capacity in bytes, in KiB.
+    /// The KiB of the partition's capacity in bytes that the part uses.
     kib: u32,
     /// The number of [rewrites](adding) of the table up to this part.
     written: u64,
-    /// Whether later parts have all of its columns. Only leases from before them read it.
+    /// Whether later parts have all columns of this part. Only leases that began before the later parts read
+    /// it.
     is_superseded: bool,
     pub(crate) columns: Arc<[String]>,
 }
@@ -95,8 +96,8 @@ pub(crate) struct Row {
     /// The number of parts whose storage unit does not answer.
     away: u32,
     pub(crate) label: Option<Box<Label>>,
-    /// The parts of the row, one for each write to it, oldest first. Most rows have only the part of their put,
-    /// which is stored inline.
+    /// The parts of the row, one for each write to it, oldest first. Most rows have only the part of their
+    /// put, which is stored inline.
     pub(crate) parts: SmallVec<[Part; 1]>,
     pub(crate) progress: SmallVec<[Progress; 1]>,
 }
@@ -159,7 +160,7 @@ pub(crate) struct Table {
     columns: Columns,
     slots: Slots,
     pub(crate) groups: BTreeMap<u64, Group>,
-    /// The groups by name. If several groups have one name, this is the latest.
+    /// The groups by name. If several groups have the same name, the map has the latest.
     open_groups: HashMap<String, u64>,
     samples: SampleIndex,
     next_group: u64,
@@ -244,7 +245,7 @@ impl Table {
         self.puts.rows()
     }
 
-    /// A number above those of all existing and earlier groups.
+    /// A number greater than the numbers of all existing and earlier groups.
     pub(super) fn next_group(&self) -> u64 {
         self.next_group
     }

@@ -1,7 +1,7 @@
 //! Takes that wait for rows of a task. A change wakes only the takes that it can serve.
 //!
-//! A woken take reads the table once. It wakes another take only if it ends before it has read the table.
-//! Otherwise takes that find nothing would wake each other forever.
+//! A woken take reads the table once. It wakes another take only if it is dropped before it has read the
+//! table. If every woken take woke another one, takes that find nothing would wake each other forever.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Need {
     }
 }
 
-/// The waiting takes: smallest need first, and among equal needs the longest waiting first.
+/// The waiting takes: smallest need first, and among equal needs, the take that has waited longest first.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     groups: BTreeMap<(usize, u64), Arc<Notify>>,

@@ -23,7 +23,7 @@ pub(super) struct Written {
 /// broken, and the rows count as away.
 fn reach_of(kept: Result<Reach, QueueError>, chunk: ChunkId) -> Reach {
     kept.unwrap_or_else(|error| {
-        tracing::error!(chunk = chunk.0, %error, "a store does not keep a chunk that it has taken");
+        tracing::error!(chunk = chunk.0, %error, "a store rejects the note of a chunk that it has accepted");
         Reach::Away
     })
 }
@@ -60,8 +60,8 @@ impl Partition {
         stored.into_iter().next().ok_or_else(none)
     }
 
-    /// Commits records with payload, and the types of columns that are new with them. `apply` runs when they
-    /// are durable or have failed, even if the caller was cancelled.
+    /// Commits records with payload, and the types of columns that first occur in them. `apply` runs when the
+    /// records are durable or have failed, even if the caller was cancelled.
     pub(super) async fn write(
         &self,
         types: Vec<ColumnSpec>,
@@ -96,7 +96,7 @@ impl Partition {
             if durable.is_err() {
                 plane.free(&chunks);
             }
-            // The receiver is gone when the caller was cancelled.
+            // The receiver no longer exists if the caller was cancelled.
             let _ = reply.send(apply(durable));
         });
         if self.returns_early() {

@@ -14,7 +14,7 @@ pub(crate) struct Captured {
     /// The records that restore the partition, starting with its declaration.
     pub(crate) records: CutReader,
     pub(crate) columns: BTreeMap<String, ColumnSpec>,
-    /// The counts that its table keeps.
+    /// The counts that the partition's table maintains.
     pub(crate) totals: Totals,
     pub(crate) partition: Partition,
 }

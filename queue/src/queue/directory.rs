@@ -6,8 +6,8 @@ use crate::error::QueueError;
 use crate::journal::journal_path;
 use crate::store::is_segment;
 
-/// Files that say nothing of rows. An opening makes the first two before the journal has its first bytes, and a
-/// process that dies in between leaves them. The others reserve disk space.
+/// Files that contain no rows. Opening a queue creates the first two before it writes to the journal, and a
+/// process that dies in between leaves them behind. The other two reserve disk space.
 const BEFORE_JOURNAL: [&str; 4] = ["LOCK", "journal.log", "journal.new", "leases.new"];
 /// Files that only a queue's directory has, besides its segments.
 const OF_QUEUES: [&str; 3] = ["journal.log", "leases.log", "unit-id"];
@@ -29,7 +29,7 @@ pub(crate) fn no_journal(dir: &Path) -> QueueError {
 }
 
 /// Checks that a directory without a journal contains nothing of an earlier queue. Otherwise the journal was
-/// lost, and a new queue would take the rest for garbage.
+/// lost, and a new queue would treat the other files as garbage.
 pub(super) fn check_is_new(dir: &Path) -> Result<(), QueueError> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).map_err(QueueError::io("list", dir))? {

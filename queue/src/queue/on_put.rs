@@ -1,5 +1,5 @@
-//! Puts by the name of a partition. If [`put_spec`](crate::QueueConfig::put_spec) says so, a put to a missing
-//! partition creates it.
+//! Puts by the name of a partition. If [`create_on_put`](crate::QueueConfig::create_on_put) is set, a put to
+//! a missing partition creates the partition.
 //!
 //! # Invariant
 //! A put that is refused creates nothing: its partition is declared only after an empty partition with that
@@ -14,12 +14,12 @@ use crate::partition::{Partition, Table};
 use crate::put::Put;
 use crate::row::RowHandle;
 
-/// A put creates no partition if the queue has this many already.
+/// If the queue has this many partitions, a put creates no more.
 const MADE_ON_PUT_MAX: usize = 1024;
 /// The maximum length of the name of a partition that a put creates, in bytes.
 const MADE_NAME_BYTES_MAX: usize = 256;
 
-/// Where a put goes.
+/// The existing partition of a put, or the declaration with which the put creates it.
 enum Destination {
     There(Partition),
     /// The declaration with which the put creates its partition.
@@ -99,7 +99,7 @@ impl TransferQueue {
     async fn declare_for_put(&self, spec: PartitionSpec) -> Result<Partition, QueueError> {
         let name = spec.name.clone();
         match self.declare(spec).await {
-            // Another call has declared it in the meantime.
+            // Another call declared the partition in the meantime.
             Err(QueueError::DeclaredOtherwise { .. }) => self.partition(&name),
             outcome => outcome,
         }

@@ -23,13 +23,13 @@ use crate::store::{Store, memory, segments};
 /// The contents of a directory.
 struct Replayed {
     replay: Replay,
-    /// The journal. `None` if there is none.
+    /// The journal. `None` if the directory has no journal.
     begun: Option<Begun>,
-    /// The error if the journal is not as long as noted.
+    /// An error if the journal is shorter than its noted length.
     whole: Result<(), QueueError>,
 }
 
-/// Reads the noted length of the journal in `dir`. The queue can do without it.
+/// Reads the noted length of the journal in `dir`. The queue can open without the note.
 fn noted_length(dir: &Path) -> Option<LengthNote> {
     LengthNote::read(dir).unwrap_or_else(|error| {
         tracing::warn!(%error, "it is not known whether the end of the journal is missing");
@@ -40,10 +40,10 @@ fn noted_length(dir: &Path) -> Option<LengthNote> {
 /// Replays the journal and the lease file of `dir`.
 ///
 /// # Errors
-/// Returns [`QueueError::JournalMissing`] if the journal is missing or empty and the directory has other files
-/// of a queue, and the errors of reading.
+/// Returns [`QueueError::JournalMissing`] if the journal is missing or empty and the directory has other
+/// files of a queue, and the errors of reading.
 fn replay(dir: &Path, plane: &Plane) -> Result<Replayed, QueueError> {
-    // The note is read first: another process may be writing, and the journal is never behind its note.
+    // The note is read first: another process may be writing, and the journal is never shorter than its note.
     let note = noted_length(dir);
     let path = journal_path(dir);
     let mut replay = Replay::new(plane.clone());
@@ -68,7 +68,7 @@ fn replay(dir: &Path, plane: &Plane) -> Result<Replayed, QueueError> {
     let begun = Begun { extent: Extent { bytes: sound, records: tally.records }, rewrites: tally.rewrites };
     let whole = note.map_or(Ok(()), |note| note.check(dir, begun.extent, begun.rewrites));
     replay.leases_sound = read_leases(dir, |record: Record| {
-        // The partition or the rows of a lease may be gone.
+        // The partition or the rows of a lease may no longer exist.
         let _ = replay.apply(record);
     });
     Ok(Replayed { replay, begun: Some(begun), whole })
@@ -87,7 +87,7 @@ fn learn_columns(table: &mut Table, plane: &Plane) {
             tried.insert(chunk);
             match plane.pin(chunk, &[]).load() {
                 Some(Ok((_, chunk))) => table.learn_columns(&columns_of(chunk.schema())),
-                // A consumer that takes these rows gets the error. Other rows are still given out.
+                // A consumer that takes these rows gets the error. Other rows are still delivered.
                 Some(Err(error)) => tracing::error!(%error, "payload cannot be read"),
                 None => {}
             }
@@ -102,7 +102,8 @@ fn writing_side(partitions: &Partitions, plane: &Plane, floor: &Arc<AtomicU32>) 
     let live: LiveRecords = Box::new(move |sink, rewrites| {
         sink.push(&Record::Floor { generation: live_floor.load(Ordering::Relaxed), rewrites })?;
         let locate = |chunk| live_plane.note(chunk);
-        // Partitions are also declared and removed on this thread, so the set does not change meanwhile.
+        // Partitions are also declared and removed on this thread, so the set does not change in the
+        // meantime.
         let partitions: Vec<Partition> = live_partitions.lock().values().cloned().collect();
         partitions.iter().try_for_each(|partition| partition.shared.walk(&locate, sink))
     });
@@ -115,8 +116,8 @@ fn writing_side(partitions: &Partitions, plane: &Plane, floor: &Arc<AtomicU32>) 
 }
 
 impl TransferQueue {
-    /// Opens a queue. Without a directory the queue is empty and in memory. With one it has the contents of
-    /// the directory, and its payload is in segment files. Leases that the previous process granted to itself
+    /// Opens a queue. Without a directory the queue is empty and in memory. With a directory, the queue has
+    /// its contents, and the payload is in segment files. Leases that the previous process granted to itself
     /// are void; leases of clients stay valid.
     ///
     /// Blocks while it reads the journal.
@@ -132,7 +133,7 @@ impl TransferQueue {
     }
 
     /// Opens a queue with its payload in `store`. The journal is in the configured directory. Without a
-    /// directory nothing outlives the process. A queue must always be opened with the kind of store with
+    /// directory, nothing outlives the process. A queue must always be opened with the kind of store with
     /// which it was first opened.
     ///
     /// Blocks while it reads the journal.
@@ -183,8 +184,8 @@ impl TransferQueue {
         whole.map(|()| queue)
     }
 
-    /// Opens a directory for reading, even if the end of the journal is missing; then the second result is the
-    /// error.
+    /// Opens a directory for reading, even if the end of the journal is missing. In that case, the second
+    /// result is an error.
     pub(crate) fn open_to_verify(dir: &Path) -> Result<(Self, Result<(), QueueError>), QueueError> {
         let plane = Plane::new(segments(dir, u64::MAX));
         let Replayed { replay, begun, whole } = replay(dir, &plane)?;
@@ -220,7 +221,7 @@ impl TransferQueue {
             // The storage units have not announced themselves yet.
             chunks.iter().filter(|chunk| away.contains(chunk)).for_each(|chunk| table.set_away(*chunk, true));
             let partition = Partition::from_table(table, self.home());
-            // Rows that were gone before the restart take space until their segment is emptied.
+            // Rows that were freed before the restart use space until their segment is emptied.
             chunks.iter().for_each(|chunk| partition.shared.thin(*chunk));
             partitions.insert(partition.name().to_owned(), partition);
         }

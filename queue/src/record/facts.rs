@@ -44,7 +44,7 @@ pub(crate) struct ClosedNames {
     /// Groups that count rows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) by_rows: Vec<String>,
-    /// Groups that were given up. Their late rows are dropped.
+    /// Groups that lost rows before all of their rows had arrived. Their late rows are dropped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) given_up: Vec<String>,
 }
@@ -66,7 +66,7 @@ pub(crate) struct SamplesRecord {
     pub(crate) closed: bool,
 }
 
-/// The numbers of rows that are gone, by reason.
+/// The numbers of freed rows, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dispositions {
     /// Rows that were freed because every task acked them.
@@ -75,7 +75,7 @@ pub struct Dispositions {
     pub dropped: u64,
     /// Rows that their owner cleared.
     pub cleared: u64,
-    /// Rows whose payload could not be read back.
+    /// Rows whose payload could not be read back, or whose storage unit was removed from the queue.
     pub lost: u64,
     /// Rows that were dropped because their policy version was too old for a take.
     #[serde(default)]

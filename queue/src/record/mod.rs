@@ -25,7 +25,7 @@ pub(crate) enum Record {
     /// A partition was declared.
     Declare {
         spec: PartitionSpec,
-        /// A number above every row generation in use so far.
+        /// A number greater than every row generation in use so far.
         #[serde(default)]
         generation_floor: u32,
         /// The dispositions of rows whose records are no longer in the journal.
@@ -42,13 +42,13 @@ pub(crate) enum Record {
         #[serde(with = "runs")]
         rows: Vec<RowHandle>,
         payload: PayloadRecord,
-        /// The space that the columns take of a capacity in bytes, in KiB.
+        /// The part of the partition's capacity in bytes that the columns use, in KiB.
         #[serde(default, skip_serializing_if = "is_zero")]
         kib: u32,
-        /// Whether the values replace those of rows that have the columns already.
+        /// Whether the values replace existing values.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         overwrite: bool,
-        /// The new number of tokens of each row. If empty, the numbers stay.
+        /// The new number of tokens of each row. If empty, the numbers do not change.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         lengths: Vec<u32>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -68,9 +68,9 @@ pub(crate) enum Record {
     Reset { partition: String, task: String },
     /// A newer policy version was announced.
     Version { partition: String, policy_version: u64 },
-    /// Put tokens that are remembered after the records of their rows are gone.
+    /// Put tokens that are remembered after the records of their rows were removed.
     Tokens { partition: String, tokens: Vec<(String, Runs)> },
-    /// A task is done with rows.
+    /// A task acked rows.
     Ack {
         partition: String,
         task: String,
@@ -87,15 +87,16 @@ pub(crate) enum Record {
         lease: u64,
         #[serde(with = "runs")]
         rows: Vec<RowHandle>,
-        /// The names of the clients that hold it.
+        /// The names of the clients that hold the lease.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         holders: Vec<String>,
     },
     /// Leases ended without an ack of their rows. This record is in the lease file.
     LeasesEnd { partition: String, leases: Vec<u64> },
-    /// Acked leases whose records are gone, as runs of numbers: the first number, and the length of the run.
+    /// Acked leases whose records were removed, as runs of numbers: the first number, and the length of the
+    /// run.
     Acked { partition: String, leases: Vec<(u64, u64)> },
-    /// Rows are gone.
+    /// Rows were freed.
     Clear {
         partition: String,
         #[serde(with = "runs")]
@@ -116,9 +117,9 @@ pub(crate) enum Record {
         #[serde(flatten)]
         names: ClosedNames,
     },
-    /// There will be no more puts.
+    /// The puts have ended.
     End { partition: String },
-    /// The owner's records of puts whose rows are gone.
+    /// The owner's records of puts whose rows were freed.
     Records { partition: String, records: Vec<String> },
     /// The oldest `count` owner records are settled.
     Forget { partition: String, count: usize },
@@ -183,8 +184,8 @@ impl Record {
         }
     }
 
-    /// Whether the record adds to what the queue keeps. Such records are refused while the disk is full; the
-    /// others serve to drain the queue.
+    /// Whether the record adds data to the queue. Such records are refused while the disk is full. The other
+    /// records are accepted, because they drain the queue.
     pub(crate) fn adds(&self) -> bool {
         match self {
             Self::Declare { .. }
@@ -222,7 +223,7 @@ impl Record {
     }
 }
 
-/// The rows of one put. There are none if all rows of an open group are gone so far.
+/// The rows of one put. There are no rows if all rows so far of an open group were freed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PutRecord {
     pub(crate) partition: String,
@@ -231,7 +232,8 @@ pub(crate) struct PutRecord {
     /// The number of rows of the group that were freed before the journal was rewritten.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) group_gone: usize,
-    /// Whether the group came in several puts. If absent, it did if the record has not all of its rows.
+    /// Whether the group has several puts. If absent, the group has several puts if the record lacks some of
+    /// its rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) in_parts: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -239,13 +241,13 @@ pub(crate) struct PutRecord {
     pub(crate) policy_version: u64,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) priority: i64,
-    /// The number of tokens of each row. If empty, each row has 0.
+    /// The number of tokens of each row. If empty, each row has 0 tokens.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) lengths: Vec<u32>,
-    /// The space that the rows take of a capacity in bytes, in KiB.
+    /// The part of the partition's capacity in bytes that the rows use, in KiB.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) kib: u32,
-    /// The key and tags of each row. If empty, no row has any.
+    /// The key and tags of each row. If empty, no row has a key or tags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) labels: Vec<Label>,
     #[serde(with = "runs")]

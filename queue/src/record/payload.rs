@@ -1,4 +1,4 @@
-//! The place of the payload of some rows, as records contain it.
+//! The location of the payload of some rows, as records contain it.
 //!
 //! A store describes a chunk in a [`Note`], which the journal does not interpret. Notes of segment files and
 //! storage units have their own keys in the record, `location` and `unit`, since they are older than the
@@ -10,12 +10,12 @@ use serde_json::Value;
 
 use crate::store::{ChunkId, ChunkLocation, Note, SEGMENTS, UNITS};
 
-/// The place of the payload of some rows.
+/// The location of the payload of some rows.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "Fields")]
 pub(crate) struct PayloadRecord {
     pub(crate) chunk: ChunkId,
-    /// The note that finds the chunk again. It is absent for a chunk in memory.
+    /// The note with which the store finds the chunk. It is absent for a chunk in memory.
     pub(crate) note: Option<Note>,
     /// The names of the columns. Their types are in the payload.
     pub(crate) columns: Vec<String>,
@@ -25,8 +25,8 @@ pub(crate) struct PayloadRecord {
 }
 
 impl PayloadRecord {
-    /// Whether row `n` of the record is row `n` of the chunk. Then the rows are not written, so that the record
-    /// of a whole put is as short in a rewritten journal as it was before.
+    /// Whether row `n` of the record is row `n` of the chunk. In this case, `chunk_rows` is not written, so
+    /// that the record of a whole put stays short in a rewritten journal.
     fn is_in_order(&self) -> bool {
         self.chunk_rows.iter().zip(0..).all(|(row, at)| *row == at)
     }

@@ -1,4 +1,4 @@
-//! What the records of a journal say about the journal itself.
+//! Counts of the records of a journal and of its rewrites.
 
 use super::Record;
 

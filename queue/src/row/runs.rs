@@ -1,12 +1,12 @@
-//! A compact form of handles. Most of a record are handles, and the rows of a put mostly have consecutive
-//! slots.
+//! A compact format of handles. Most of a record consists of handles, and the rows of a put mostly have
+//! consecutive slots.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::RowHandle;
 
-/// Handles as runs of `[first slot, generation, count]` with consecutive slots. With a negative count the
-/// slots descend, as freed slots do.
+/// Handles as runs of `[first slot, generation, count]` with consecutive slots. With a negative count, the
+/// slots are in descending order, as reused slots often are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Run>")]
 pub(crate) struct Runs(Vec<Run>);
@@ -19,8 +19,8 @@ enum Run {
     One(RowHandle),
 }
 
-/// The maximum number of rows in one record. A record with more rows is damaged, and is not expanded. Facts
-/// about more rows are split into several records.
+/// The maximum number of rows in one record. A record that claims more rows is damaged and is not expanded. A
+/// change of more rows is split into several records.
 pub(crate) const RECORD_ROWS_MAX: usize = if cfg!(test) { 1 << 10 } else { 1 << 24 };
 const COUNT_MAX: u64 = RECORD_ROWS_MAX as u64;
 

@@ -4,13 +4,14 @@ use super::{ChunkId, Encoded, Note};
 use crate::error::QueueError;
 
 /// The writing part of a store whose payload is written by the journal's writer, before the records that
-/// refer to it. A batch of puts then costs one sync of the payload and one of the records. The calls are made
-/// on the writer's thread and block.
+/// refer to it. A batch of puts then costs one sync of the payload and one sync of the records. The calls are
+/// made on the writer's thread and block.
 pub trait Appender: Send {
     /// Appends a chunk. The chunk is part of the queue only after it is [kept](super::Store::keep).
     fn append(&mut self, chunk: ChunkId, rows: &Encoded) -> Result<Note, QueueError>;
 
-    /// Called when the put of an appended chunk has ended: the chunk has been kept by then, or is not needed.
+    /// Called when the put of an appended chunk has ended: either the chunk has already been kept, or it is
+    /// not needed.
     fn settle(&mut self, chunk: ChunkId);
 
     /// Makes all appended chunks durable. After a failure every later call fails too.
@@ -19,12 +20,12 @@ pub trait Appender: Send {
     /// Returns chunks that should be written again, so that the store can free their segments.
     fn take_sparse(&mut self) -> Vec<ChunkId>;
 
-    /// Says that chunks from [`take_sparse`](Self::take_sparse) could not be written again, because the disk is
-    /// full. The store returns them again when it has freed space.
+    /// Called when chunks from [`take_sparse`](Self::take_sparse) could not be written again, because the
+    /// disk is full. The store returns them again when it has freed space.
     fn put_off(&mut self, _chunks: &[ChunkId]) {}
 
     /// Called when the disk is full. Frees the space of dead chunks that the store would free later. Returns
-    /// whether there may be some.
+    /// whether there may be such chunks.
     fn make_room(&mut self) -> bool {
         false
     }

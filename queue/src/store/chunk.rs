@@ -10,8 +10,8 @@ use arrow_select::interleave::interleave_record_batch;
 use super::{ChunkSizes, held_bytes, own_buffers};
 use crate::error::QueueError;
 
-/// Rows that were put together, in their original batches. All batches have one schema, and there is at least
-/// one batch. A chunk is cheap to clone.
+/// Rows that were put together, in their original batches. All batches have the same schema, and there is at
+/// least one batch. A chunk is cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Chunk {
     pieces: Arc<[RecordBatch]>,
@@ -48,7 +48,7 @@ impl Chunk {
         self.pieces[0].schema_ref()
     }
 
-    /// Replaces the schema with an equal one, which several chunks can then share.
+    /// Replaces the schema with an equal schema, which several chunks can then share.
     pub(crate) fn with_schema(self, schema: &SchemaRef) -> Self {
         if Arc::ptr_eq(self.schema(), schema) {
             return self;
@@ -88,8 +88,7 @@ impl Chunk {
         ChunkSizes::of(&self.pieces, self.held_bytes())
     }
 
-    /// Returns consecutive rows. Where they are few rows of a large batch, they are copied into their own
-    /// buffers.
+    /// Returns consecutive rows. A few rows of a large batch are copied into their own buffers.
     pub fn slice(&self, first: usize, rows: usize) -> Result<Self, QueueError> {
         let (mut skipped, mut left) = (first, rows);
         let mut pieces = Vec::new();

@@ -2,14 +2,15 @@
 //! thread may read it.
 //!
 //! A closed segment is deleted when all of its chunks are freed. When most of a closed segment is dead, the
-//! journal's writer moves the remaining chunks to the newest segment, so that a few live rows do not keep the
-//! file. Large chunks are mapped, not copied: readers hold pages of the file, which the kernel may drop and
-//! read again. Files are never overwritten, and only the rest of a failed write is cut off, so a complete chunk
-//! stays complete.
+//! journal's writer moves the remaining chunks to the newest segment. A few live rows therefore do not keep
+//! the whole file. Large chunks are mapped, not copied: readers hold pages of the file, which the kernel may
+//! drop and read again. Files are never overwritten, and only the rest of a failed write is cut off, so a
+//! complete chunk stays complete.
 //!
-//! A segment is deleted only if a record has named a chunk in it and later records have freed all of them. At
-//! an opening, a segment that no record names is renamed to `unnamed-...` instead. A process that died leaves
-//! such a segment if it wrote payload without a record; a journal that was lost or exchanged leaves many.
+//! A segment is deleted only if a record has named a chunk in it and later records have freed all of its
+//! chunks. When the queue is opened, a segment that no record names is renamed to `unnamed-...` instead. A
+//! process that died between a write of payload and its record leaves one such segment. A journal that was
+//! lost or exchanged leaves many.
 
 mod emptying;
 mod segment_file;
@@ -72,8 +73,8 @@ struct Held {
 #[derive(Debug, Default)]
 struct Index {
     chunks: HashMap<ChunkId, Held>,
-    /// Chunks that have been appended but not settled. Their segments stay, even if they are closed before
-    /// the record is durable.
+    /// Chunks that have been appended but not settled. Their segments are kept, even if the segments are
+    /// closed before the record is durable.
     appended: HashMap<ChunkId, ChunkLocation>,
     segments: BTreeMap<u64, Segment>,
     /// Segments that are worth emptying.
@@ -168,8 +169,8 @@ impl DiskStore {
         index.resume_emptying();
     }
 
-    /// Runs after replay: deletes the segments whose chunks were all freed, and sets those aside that no record
-    /// names. Returns the number for the next segment.
+    /// Runs after replay: deletes the segments whose chunks were all freed, and sets aside the segments that
+    /// no record names. Returns the number for the next segment.
     fn clean(&self) -> Result<u64, QueueError> {
         self.index.lock().deletes = true;
         let mut next = 0;

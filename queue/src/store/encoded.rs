@@ -48,7 +48,7 @@ impl Encoded {
         self.pieces.iter().try_for_each(|piece| file.write_all(piece))
     }
 
-    /// Returns the bytes as one buffer. They are copied if they lie in several buffers.
+    /// Returns the bytes as one buffer. The bytes are copied if they are in several buffers.
     pub fn into_buffer(mut self) -> Buffer {
         if self.pieces.len() == 1
             && let Some(only) = self.pieces.pop()

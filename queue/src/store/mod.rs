@@ -1,23 +1,24 @@
 //! The data plane: chunks of payload by key, and the interface that every kind of store implements.
 //!
 //! A chunk holds the rows of one put; the queue may later join small chunks. A chunk is immutable and has its
-//! own buffers, so freeing it frees its memory even if its batch was a slice of a larger one. A [`Store`]
+//! own buffers, so freeing it frees its memory even if its batch was a slice of a larger batch. A [`Store`]
 //! stores many chunks at a time, returns them by key and frees them. This module has two stores: memory and
 //! segment files. A third store keeps chunks in the storage units of other machines. A queue can be opened
 //! with any other store ([`TransferQueue::open_with`](crate::TransferQueue::open_with)).
 //!
 //! # A store, step by step
 //! 1. [`put`](Store::put) stores chunks and returns the result for each. The result is [`Stored::Held`] if
-//!    the chunk is lost when the process ends, and [`Stored::Noted`] if a [`Note`] finds the chunk again.
+//!    the chunk is lost when the process ends, and [`Stored::Noted`] if a [`Note`] is needed to find the
+//!    chunk again.
 //! 2. The queue writes the note with the record of the put, and calls [`keep`](Store::keep) once both are
 //!    durable. If the put fails before that, the queue calls [`free`](Store::free) instead. If the process
 //!    dies before that, the store gets no call.
 //! 3. [`get`](Store::get) reads kept chunks, and [`free`](Store::free) frees them.
-//! 4. When the queue is opened again, it calls [`keep`](Store::keep) with the written note for each chunk
-//!    in the journal, and [`free`](Store::free) for each chunk that a later record has freed. Then it calls
+//! 4. When the queue is opened again, it calls [`keep`](Store::keep) with the written note for each chunk in
+//!    the journal, and [`free`](Store::free) for each chunk that a later record has freed. Then it calls
 //!    [`opened`](Store::opened). Any other chunk of this queue in the store was never acknowledged or is
-//!    already freed, so the store can delete it. Segment files are set aside instead, because the journal
-//!    may not be the one of these chunks.
+//!    already freed, so the store can delete it. Segment files are set aside instead, because the journal may
+//!    not belong to these chunks.
 //!
 //! The other calls have defaults. A store in this process implements [`resident`](Store::resident); the queue
 //! then compacts and joins its chunks. A store that can free single rows implements [`thin`](Store::thin). A
@@ -91,7 +92,7 @@ pub(crate) const UNITS: &str = "units";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ChunkId(pub u64);
 
-/// Where a chunk lies in the segment files.
+/// The location of a chunk in the segment files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ChunkLocation {
     /// The number of the segment file.
@@ -151,7 +152,7 @@ impl Stored {
 pub enum Reach {
     /// The rows can be read.
     Within,
-    /// The unit that holds the rows does not answer. Consumers do not get these rows until it does.
+    /// The unit that holds the rows does not answer. Consumers do not get these rows until the unit answers.
     Away,
 }
 
@@ -164,7 +165,7 @@ pub struct Wanted {
     pub first: usize,
     /// The number of consecutive rows.
     pub rows: usize,
-    /// The columns of the chunk that the reader may need. Values of its other columns were replaced by others.
+    /// The columns of the chunk that the reader may need. The values of the other columns were replaced.
     pub columns: Arc<[String]>,
 }
 
@@ -246,7 +247,7 @@ pub trait Store: Send + Sync + 'static {
     /// The error is [`QueueError::ChunkGone`] if a chunk was freed or has moved. It is
     /// [`QueueError::Corrupt`] if the bytes differ from the bytes that were written; the rows are then lost.
     /// It is [`Retryable`](crate::ErrorClass::Retryable) if the rows may be read later: the consumer gets the
-    /// error, and its rows are handed out again.
+    /// error, and its rows are delivered again.
     ///
     /// Cancel-safe.
     fn get<'a>(
@@ -260,8 +261,8 @@ pub trait Store: Send + Sync + 'static {
     fn free(&self, chunks: &[ChunkId]);
 
     /// The bytes of payload of the rows that exist, in memory or on disk. A store may also count rows of a
-    /// chunk that were freed, until less than half of the chunk is needed. Payload on other machines counts as
-    /// 0.
+    /// chunk that were freed, until less than half of the chunk is needed. Payload on other machines counts
+    /// as 0.
     fn bytes(&self) -> u64;
 
     /// Makes a chunk part of the queue, after the record with its note became durable or was read back.
@@ -282,8 +283,8 @@ pub trait Store: Send + Sync + 'static {
     /// Tells the store that only some rows of a chunk are still needed. This call must not wait.
     fn thin(&self, _chunk: ChunkId, _live: &Live<'_>) {}
 
-    /// Access to the chunks as arrays in this process, if the store has them there. The queue compacts such
-    /// chunks when most of their rows are dead, and joins small ones.
+    /// Access to the chunks as arrays in this process, if the store keeps them there. The queue compacts such
+    /// chunks when most of their rows are dead, and joins small chunks.
     fn resident(&self) -> Option<&dyn Resident> {
         None
     }
@@ -299,12 +300,12 @@ pub trait Store: Send + Sync + 'static {
     /// have made, or an error if the store accepts no such rows.
     fn admit(&self, _note: Note) -> Result<Note, QueueError> {
         Err(QueueError::BadRequest {
-            reason: format!("store={} takes rows from the queue alone", self.name()),
+            reason: format!("store={} accepts rows only from the queue", self.name()),
         })
     }
 
-    /// The files of the store that hold no chunk, which [`opened`](Self::opened) would delete or set aside. A
-    /// file that is just being filled may be among them. This call blocks.
+    /// The files of the store that hold no chunk, which [`opened`](Self::opened) would delete or set aside.
+    /// The result may include a file that is just being filled. This call blocks.
     fn strays(&self) -> Result<Vec<Stray>, QueueError> {
         Ok(Vec::new())
     }

@@ -52,8 +52,8 @@ struct Held {
 }
 
 impl HeldBack {
-    /// Returns the chunks that may be freed at once, or `None` if all of them may. The others are freed when
-    /// their last reader is done.
+    /// Returns the chunks that may be freed immediately, or `None` if all chunks may be freed. The other
+    /// chunks are freed when their last reader is done.
     pub(crate) fn sift(&self, chunks: &[ChunkId]) -> Option<Vec<ChunkId>> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
@@ -157,7 +157,8 @@ pub(crate) fn runs(chunk: ChunkId, rows: &[u32], columns: &Arc<[String]>) -> Vec
     stretches.map(wanted).collect()
 }
 
-/// Where a chunk is read from. It stays readable even if its rows are freed in the meantime.
+/// The source from which a chunk is read. The chunk stays readable even if its rows are freed in the
+/// meantime.
 #[derive(Debug, Clone)]
 pub(crate) enum Source {
     Pinned(Arc<dyn Pinned>),
@@ -166,7 +167,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
-    /// Holds a chunk of `store` for reading, even after no row needs it.
+    /// Holds a chunk of `store` for reading, even when no row needs the chunk any more.
     pub(crate) fn of(
         store: &Arc<dyn Store>,
         chunk: ChunkId,
@@ -185,7 +186,7 @@ impl Source {
     }
 
     /// Reads all rows, and their bytes if available. Blocks. Returns `None` if the store cannot hold chunks;
-    /// such a chunk is read with `Loader` only.
+    /// such a chunk can be read only with `Loader`.
     pub(crate) fn load(&self) -> Option<Result<(Option<Buffer>, Chunk), QueueError>> {
         match self {
             Self::Pinned(pinned) => Some(pinned.load()),
@@ -194,7 +195,7 @@ impl Source {
         }
     }
 
-    /// Returns the bytes of a chunk that has just the given rows. Blocks.
+    /// Returns the given rows, encoded as a separate chunk. Blocks.
     pub(crate) fn bytes_of(&self, rows: &[u32]) -> Result<Buffer, QueueError> {
         Loader::default().rows_of(ChunkId(0), self, rows)?.into_bytes()
     }
@@ -214,7 +215,8 @@ impl Loaded {
     }
 }
 
-/// Reads chunks. It caches the last chunk, since consecutive records mostly refer to rows of one chunk.
+/// Reads chunks. It caches the last chunk, because consecutive records mostly refer to rows of the same
+/// chunk.
 #[derive(Debug, Default)]
 pub(crate) struct Loader {
     last: Option<(ChunkId, Loaded)>,

@@ -7,7 +7,7 @@ use arrow_schema::DataType;
 
 use super::needed_bytes;
 
-/// How much a chunk keeps in memory.
+/// The memory that a chunk and its rows use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ChunkSizes {
     /// The size of the allocations.

@@ -19,8 +19,9 @@ pub struct ReadyGroup<'a> {
 
 /// Chooses the groups of a take, if no built-in [`Sampler`](super::Sampler) fits.
 pub trait GroupSampler: Send + Sync {
-    /// Returns the groups to lease, as indices into `ready`. `ready` has the fresh groups that are ready,
-    /// oldest first. If the chosen groups are fewer than the take's `at_least`, the take waits for a change.
+    /// Returns the groups to lease, as indices into `ready`. `ready` contains the fresh groups that are
+    /// ready, oldest first. If the chosen groups are fewer than the take's `at_least`, the take waits for a
+    /// change.
     ///
     /// This is called under the partition's lock: it must neither wait nor call the queue, and it delays
     /// every other call. Listing all ready groups costs O(groups), unlike the built-in samplers.

@@ -1,4 +1,4 @@
-//! The storage units that exist, and the chunks that lie on each.
+//! The storage units of a queue, and the chunks that are stored on each unit.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -18,18 +18,18 @@ struct Member {
     card: UnitCard,
     client: Option<Arc<dyn UnitClient>>,
     status: UnitStatus,
-    /// Whether it gets no rows until it has answered the controller.
+    /// Whether the unit gets no rows until it answers the controller.
     is_shunned: bool,
     seen: Instant,
     chunks: HashSet<ChunkId>,
-    /// Rows that it may forget and has not been told of yet.
+    /// Rows that the unit may forget but has not been told about yet.
     freed: Vec<RowHandle>,
 }
 
 #[derive(Debug)]
 struct Placed {
     place: Arc<Place>,
-    /// Indices of those rows of the place that the unit may forget already.
+    /// Indices of the rows of the place that the unit may already forget.
     freed: HashSet<u32>,
 }
 
@@ -41,11 +41,11 @@ struct State {
     suspects: HashSet<String>,
 }
 
-/// The units of a queue, and where its chunks lie.
+/// The units of a queue, and the places of its chunks.
 #[derive(Default)]
 pub(crate) struct Units {
     state: Mutex<State>,
-    /// Absent in a queue that is not served: no unit announces itself there.
+    /// Absent in a queue without a server, where no unit can announce itself.
     connect: Mutex<Option<Connect>>,
 }
 
@@ -56,20 +56,20 @@ impl State {
 }
 
 impl Units {
-    /// How units that announce themselves are reached.
+    /// Sets the function that makes clients for units that announce themselves.
     pub(crate) fn set_connect(&self, connect: Connect) {
         *self.connect.lock() = Some(connect);
     }
 
-    /// A client whose calls fail at once if the unit does not answer. Needs a tokio runtime.
+    /// Makes a client whose calls fail immediately if the unit does not answer. Needs a tokio runtime.
     fn client(&self, url: &str) -> Result<Arc<dyn UnitClient>, QueueError> {
         let connect = self.connect.lock();
-        let reason = || "expected a served queue: only one has storage units".to_owned();
+        let reason = || "expected a queue with a server: only such a queue has storage units".to_owned();
         let unserved = || QueueError::Unreachable { url: url.to_owned(), reason: reason() };
         connect.as_ref().ok_or_else(unserved)?(url)
     }
 
-    /// The units that had the address of this card before and are therefore gone.
+    /// The units that had the address of this card before. They no longer exist.
     pub(crate) fn supplanted_by(&self, card: &UnitCard) -> Vec<String> {
         let state = self.state.lock();
         let gone = |member: &&Member| {
@@ -78,14 +78,14 @@ impl Units {
         state.members.values().filter(gone).map(|member| member.card.unit.clone()).collect()
     }
 
-    /// Registers a unit, whether it is new, back or known. Returns whether it was dead.
+    /// Registers a new, returning or known unit. Returns whether the unit was dead.
     pub(crate) fn register(&self, card: UnitCard) -> Result<bool, QueueError> {
         let is_known = {
             let state = self.state.lock();
             let member = state.members.get(&card.unit);
             member.is_some_and(|member| member.client.is_some() && member.card.url == card.url)
         };
-        // A unit announces itself twice a second and rarely moves, so its client is kept.
+        // A unit announces itself twice a second and rarely changes its address, so its client is kept.
         let client = if is_known { None } else { Some(self.client(&card.url)?) };
         let mut state = self.state.lock();
         let now = Instant::now();
@@ -113,12 +113,12 @@ impl Units {
         Ok(was_dead)
     }
 
-    /// Whether there is a unit, live or dead. A unit that is gone counts as long as chunks of it are left.
+    /// Whether the queue has a unit, live or dead. A removed unit counts until it has no chunks left.
     pub(crate) fn has_any(&self) -> bool {
         !self.state.lock().members.is_empty()
     }
 
-    /// The unit that gets the rows of a key; `None` if no unit takes rows.
+    /// The unit that gets the rows of a key. `None` if no unit accepts rows.
     pub(crate) fn choose(&self, key: &str) -> Option<Chosen> {
         let state = self.state.lock();
         let live =
@@ -133,7 +133,7 @@ impl Units {
         self.state.lock().suspects.insert(unit.to_owned());
     }
 
-    /// Gives a unit no more rows until it has answered the controller.
+    /// Gives a unit no more rows until it answers the controller.
     pub(crate) fn shun(&self, unit: &str) {
         let mut state = self.state.lock();
         state.suspects.insert(unit.to_owned());
@@ -142,7 +142,7 @@ impl Units {
         }
     }
 
-    /// Notes that a unit answers which was silent, or which a client could not reach.
+    /// Notes that a unit answers again, after it was silent or a client could not reach it.
     pub(crate) fn heard(&self, unit: &str) {
         if let Ok(member) = self.state.lock().member(unit) {
             (member.is_shunned, member.seen) = (false, Instant::now());
@@ -161,8 +161,8 @@ impl Units {
         doubtful.map(|member| (member.card.unit.clone(), member.client.clone())).collect()
     }
 
-    /// Returns the dead units that kept their rows in memory and have had time to come back, with those of
-    /// their chunks that are left: these are lost.
+    /// Returns the dead units that kept their rows in memory and did not return in time, with their remaining
+    /// chunks. The rows of these chunks are lost.
     pub(crate) fn take_gone(&self, now: Instant) -> Vec<(String, Vec<ChunkId>)> {
         let state = self.state.lock();
         let is_gone = |member: &&Member| {
@@ -174,7 +174,7 @@ impl Units {
         gone.map(|member| (member.card.unit.clone(), member.chunks.iter().copied().collect())).collect()
     }
 
-    /// Refuses rows on a unit that takes none; returns whether the unit keeps its rows on disk.
+    /// Returns an error if the unit accepts no rows, and otherwise whether the unit keeps its rows on disk.
     pub(super) fn check_takes_rows(&self, unit: &str) -> Result<bool, QueueError> {
         let mut state = self.state.lock();
         let member = state.member(unit)?;
@@ -185,7 +185,7 @@ impl Units {
         }
     }
 
-    /// Notes that a chunk lies at a place; returns whether it is within reach.
+    /// Stores the place of a chunk. Returns whether the chunk can be read.
     pub(super) fn insert(&self, chunk: ChunkId, place: Arc<Place>) -> Reach {
         let mut state = self.state.lock();
         let (unit, is_durable) = (place.unit.clone(), place.is_durable);
@@ -206,17 +206,17 @@ impl Units {
         reach
     }
 
-    /// Whether a chunk lies on a unit.
+    /// Whether a chunk is stored on a unit.
     pub(crate) fn has(&self, chunk: ChunkId) -> bool {
         self.state.lock().chunks.contains_key(&chunk)
     }
 
-    /// Where a chunk lies, if it lies on a unit.
+    /// The place of a chunk. `None` if the chunk is not on a unit.
     pub(crate) fn place(&self, chunk: ChunkId) -> Option<Arc<Place>> {
         self.state.lock().chunks.get(&chunk).map(|placed| Arc::clone(&placed.place))
     }
 
-    /// The client of a unit; an error if the unit is away.
+    /// Returns the client of a unit, or an error if the unit does not answer.
     pub(crate) fn client_of(&self, unit: &str) -> Result<Arc<dyn UnitClient>, QueueError> {
         let mut state = self.state.lock();
         let member = state.member(unit)?;
@@ -231,7 +231,7 @@ impl Units {
         Some(member.card.url.clone())
     }
 
-    /// Forgets a chunk that is gone, so that its unit may forget its rows.
+    /// Forgets a freed chunk, so that the unit may forget the chunk's rows.
     pub(super) fn forget(&self, chunk: ChunkId) {
         let mut state = self.state.lock();
         let Some(placed) = state.chunks.remove(&chunk) else { return };
@@ -244,7 +244,7 @@ impl Units {
         }
     }
 
-    /// Notes which rows of a chunk are still needed, so that its unit may forget the others.
+    /// Notes which rows of a chunk are still needed, so that the unit may forget the other rows.
     pub(super) fn forget_others(&self, chunk: ChunkId, live: &Live<'_>) {
         let live: HashSet<u32> = live.places().into_iter().collect();
         let mut state = self.state.lock();
@@ -261,7 +261,7 @@ impl Units {
         }
     }
 
-    /// Returns those of these blobs of a unit in which no chunk lies.
+    /// Returns the blobs among these that contain no chunk of the unit.
     pub(crate) fn unknown(&self, unit: &str, blobs: Vec<String>) -> Vec<String> {
         let mut unknown: HashSet<String> = blobs.into_iter().collect();
         let state = self.state.lock();
@@ -272,7 +272,7 @@ impl Units {
         unknown.into_iter().collect()
     }
 
-    /// Drains a unit: from now on it takes no rows.
+    /// Drains a unit: from now on, the unit accepts no rows.
     pub(crate) fn drain(&self, unit: &str) -> Result<(), QueueError> {
         let mut state = self.state.lock();
         let member = state.member(unit)?;
@@ -282,8 +282,8 @@ impl Units {
         Ok(())
     }
 
-    /// Removes a dead unit that will not come back, if none of its chunks is left. Otherwise it counts from
-    /// now on as a unit that kept its rows in memory.
+    /// Removes a dead unit that will not return, if it has no chunks left. A unit with chunks left counts
+    /// from now on as a unit that kept its rows in memory.
     pub(crate) fn remove(&self, unit: &str) {
         let mut state = self.state.lock();
         match state.members.get_mut(unit) {
@@ -292,8 +292,8 @@ impl Units {
         }
     }
 
-    /// Declares a unit dead. Returns its chunks, and whether it keeps them on disk; `None` if it was dead
-    /// before or is not known.
+    /// Declares a unit dead. Returns its chunks, and whether it keeps them on disk. Returns `None` if the
+    /// unit was already dead or is unknown.
     pub(crate) fn bury(&self, unit: &str) -> Option<(Vec<ChunkId>, bool)> {
         let mut state = self.state.lock();
         let member = state.members.get_mut(unit).filter(|member| member.status != UnitStatus::Dead)?;
@@ -329,7 +329,7 @@ impl Units {
         draining.map(chunks).filter(|(_, chunks)| !chunks.is_empty()).collect()
     }
 
-    /// Takes the rows that units may forget, of the units that are not dead.
+    /// Takes the rows that units may forget, for all units that are not dead.
     pub(crate) fn take_freed(&self) -> Vec<(String, Arc<dyn UnitClient>, Vec<RowHandle>)> {
         let mut state = self.state.lock();
         let mut freed = Vec::new();

@@ -1,9 +1,9 @@
 //! Payload on other machines.
 //!
-//! A **storage unit** is a queue server of its own that holds payload for another queue, its controller. The
+//! A **storage unit** is a separate queue server that holds payload for another queue, its controller. The
 //! controller keeps the table (which task may take which rows) and, for each chunk, its [`Place`]: the unit
-//! and the handles of the chunk's rows there. So a unit has the durability, the checksums, the compaction and
-//! the wire format of any queue, and clients read and write it with the calls of any queue.
+//! and the handles of the chunk's rows there. A unit therefore has the durability, the checksums, the
+//! compaction and the wire format of any queue. Clients read and write a unit with the calls of any queue.
 //!
 //! ```text
 //!   client --- put payload ---> unit          (chosen by rendezvous hashing of the group)
@@ -12,18 +12,20 @@
 //!   client --- get -----------> units
 //! ```
 //!
-//! Clients that know nothing of units use the controller like any queue: it puts their rows on units, and
-//! gets them from there.
+//! Clients that do not support units use the controller like any queue: the controller puts their rows on
+//! units, and gets the rows from the units.
 //!
 //! # Invariants
-//! - Rows on a dead unit are never handed out. If the unit keeps its rows on disk they are **away** until it
-//!   is back; otherwise they are freed at once with the disposition `lost`, and their whole groups with them.
-//! - A unit's name stands for what it holds: a unit that has lost its rows comes back under another name.
-//! - A unit removes blobs that no table knows, so a put that failed half-way leaves nothing behind.
-//! - A silent unit is asked before it counts as dead; it is dead only if it does not answer.
+//! - Rows on a dead unit are never delivered. If the unit keeps its rows on disk, the rows are **away** until
+//!   the unit returns. Otherwise, the whole groups of the rows are freed immediately with the disposition
+//!   `lost`.
+//! - A unit's name identifies its contents: a unit that lost its rows returns under another name.
+//! - A unit removes blobs to which no table refers, so a put that failed half-way leaves nothing behind.
+//! - The controller calls a silent unit first. The unit counts as dead only if it does not answer.
 //!
 //! # Deliberately absent
-//! Replication: an existing distributed store behind [`Store`](crate::store::Store) can provide it.
+//! There is no replication: an existing distributed store behind [`Store`](crate::store::Store) can provide
+//! it.
 
 mod members;
 mod store;
@@ -46,15 +48,15 @@ pub(crate) use members::Units;
 
 /// A unit keeps all rows in this partition.
 pub(crate) const BLOBS: &str = "_blobs";
-/// The only task of [`BLOBS`]. It never takes rows: they go when the controller clears them.
+/// The only task of [`BLOBS`]. The task never takes rows: rows are freed when the controller clears them.
 const CONTROLLER: &str = "controller";
-/// A unit that has been silent for longer than this is asked whether it is there.
+/// The controller calls a unit that has been silent for longer than this, to find out whether it answers.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
-/// How long after its last sign of life the controller waits for a dead unit that keeps its rows in memory
-/// before its rows are lost. The units of a restarted controller need this time to register.
+/// The time that a dead unit with its rows in memory has to return, counted from its last announcement. After
+/// that, its rows are lost. The units of a restarted controller need this time to register.
 const RETURN_MAX: Duration = Duration::from_secs(10);
 
-/// A blob that the controller does not know after this time is removed: its put has failed.
+/// A blob that the controller does not know at this age is removed: its put has failed.
 pub(crate) const ORPHAN_AGE: Duration = Duration::from_secs(600);
 
 /// The specification of a unit's partition.
@@ -62,40 +64,40 @@ pub(crate) fn blobs_spec() -> PartitionSpec {
     PartitionSpec::new(BLOBS, [CONTROLLER], u32::MAX as usize)
 }
 
-/// Where a chunk lies that is on a unit.
+/// The place of a chunk on a unit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place {
     pub(crate) unit: String,
-    /// The chunk's group there.
+    /// The chunk's group on the unit.
     pub(crate) blob: String,
-    /// The chunk's rows there.
+    /// The handles of the chunk's rows on the unit.
     pub(crate) rows: Vec<RowHandle>,
-    /// Whether they outlive the unit's process.
+    /// Whether the rows outlive the unit's process.
     #[serde(default = "yes")]
     pub(crate) is_durable: bool,
 }
 
 impl Place {
-    /// The note of a chunk that lies there.
+    /// The note of a chunk at this place.
     pub(crate) fn into_note(self) -> Note {
         Note::new(UNITS, self)
     }
 }
 
-/// A unit's client in its controller, for rows in the unit's partition [`BLOBS`]. Calls fail at once if the
-/// unit does not answer.
+/// A unit's client in its controller, for rows in the unit's partition [`BLOBS`]. Calls fail immediately if
+/// the unit does not answer.
 pub(crate) trait UnitClient: std::fmt::Debug + Send + Sync {
     /// Puts a blob.
     fn put(&self, blob: Put) -> BoxFuture<'_, Result<Vec<RowHandle>, QueueError>>;
 
-    /// Gets columns of rows; all of them if `columns` is absent.
+    /// Gets columns of rows, or all columns if `columns` is absent.
     fn get<'a>(
         &'a self,
         rows: &'a [RowHandle],
         columns: Option<&'a [String]>,
     ) -> BoxFuture<'a, Result<Vec<RecordBatch>, QueueError>>;
 
-    /// Frees the existing rows among these.
+    /// Frees the given rows that still exist.
     fn clear<'a>(&'a self, rows: &'a [RowHandle]) -> BoxFuture<'a, Result<(), QueueError>>;
 
     /// Whether the unit answers. The call itself has no time limit.
@@ -116,15 +118,15 @@ pub(crate) struct Chosen {
     pub(crate) is_durable: bool,
 }
 
-/// The card with which a unit announces itself, again and again.
+/// The card with which a unit announces itself periodically.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnitCard {
-    /// The unit's name, which stands for what it holds.
+    /// The unit's name, which identifies its contents.
     pub unit: String,
-    /// Where clients reach it.
+    /// The address at which clients reach the unit.
     pub url: String,
-    /// Whether its rows outlive its process.
+    /// Whether the unit's rows outlive its process.
     pub is_durable: bool,
 }
 
@@ -132,11 +134,12 @@ pub struct UnitCard {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnitStatus {
-    /// It takes rows and gives them.
+    /// The unit accepts and delivers rows.
     Live,
-    /// It gives rows and takes none; its rows move to other units. It may leave when it has no rows left.
+    /// The unit delivers rows but accepts none. Its rows move to other units, and it may leave when it has no
+    /// rows left.
     Draining,
-    /// It did not answer, and has not come back.
+    /// The unit did not answer, and has not returned.
     Dead,
 }
 
@@ -148,12 +151,12 @@ pub struct UnitInspection {
     pub card: UnitCard,
     /// The state of the unit.
     pub status: UnitStatus,
-    /// Chunks that lie there.
+    /// The number of chunks on the unit.
     pub chunks: usize,
 }
 
 /// The weight of a unit for a key: the unit with the greatest weight gets the key. When a unit leaves, only
-/// its own keys go elsewhere.
+/// its own keys move to other units.
 pub(crate) fn weight(unit: &str, key: &str) -> u64 {
     xxh3_64_with_seed(key.as_bytes(), xxh3_64_with_seed(unit.as_bytes(), 0))
 }

@@ -1,4 +1,4 @@
-//! Units as a store: chunks are put on the units of their groups, and read from the units that they lie on.
+//! Units as a store: chunks are put on the units of their groups, and read from the units that store them.
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -12,13 +12,13 @@ use crate::store::{
     Capabilities, Chunk, ChunkId, Found, Live, NewChunk, Note, Reach, Store, Stored, UNITS, Wanted,
 };
 
-/// The most chunks of one call that are on their way to or from units at a time.
+/// The maximum number of chunks of one call that are transferred at the same time.
 const AT_A_TIME: usize = 16;
 
 impl Units {
-    /// Puts each chunk on the unit that its group belongs to, or on the next one if that unit takes no rows.
-    /// Returns `None` if no unit takes rows; chunks that were put by then are later removed as blobs that no
-    /// table refers to.
+    /// Puts each chunk on the unit to which its group belongs, or on the next unit if that unit accepts no
+    /// rows. Returns `None` if no unit accepts rows. Chunks that were already put are removed later, as blobs
+    /// to which no table refers.
     pub(crate) async fn put_all(&self, chunks: &[NewChunk]) -> Result<Option<Vec<Stored>>, QueueError> {
         let putting = stream::iter(0..chunks.len()).map(|at| self.put_one(&chunks[at])).buffered(AT_A_TIME);
         let places: Vec<Option<Place>> = putting.try_collect().await?;
@@ -35,7 +35,7 @@ impl Units {
                     if error.class() == ErrorClass::Retryable
                         || matches!(error, QueueError::DiskFull { .. } | QueueError::OutOfFiles { .. }) =>
                 {
-                    tracing::warn!(%unit, %error, "a storage unit takes no rows; another one gets them");
+                    tracing::warn!(%unit, %error, "a storage unit accepts no rows; another unit gets them");
                     self.shun(&unit);
                 }
                 Err(error) => return Err(error),

@@ -12,8 +12,8 @@ use arrow_select::take::{take, take_record_batch};
 use super::IMPORTANCE_WEIGHT;
 use rolldock_queue::{INCOMPLETE, Lease, QueueError, RowHandle, joined};
 
-/// Whole prompt groups that a task holds under a lease. They are consumed, or handed out again when this is
-/// dropped.
+/// Whole prompt groups that a task holds under a lease. They are consumed by [`consume`](Self::consume), or
+/// delivered again when this value is dropped.
 ///
 /// The groups are in order, oldest first. The trajectories of a group are in the order of their first steps,
 /// and the steps of a trajectory are ordered by index.
@@ -79,7 +79,7 @@ impl PoolBatch {
     /// The columns of the steps, and three more:
     /// - `off_policy`: whether the step is off-policy.
     /// - `incomplete`: whether the group was given up before it was complete.
-    /// - `importance_weight`: null if it was not written; readers take null as 1.
+    /// - `importance_weight`: null if it was not written. Readers treat null as 1.
     pub fn batch(&self) -> &RecordBatch {
         &self.batch
     }
@@ -101,8 +101,8 @@ impl PoolBatch {
         column.into_iter().flatten().map(|flag| flag == Some(true))
     }
 
-    /// The number of steps whose policy version was too old when they were fetched: it was further below the
-    /// newest version than the pool's threshold.
+    /// The number of steps whose policy version was too old when they were fetched: the lag behind the newest
+    /// version exceeded the pool's threshold.
     pub fn off_policy_count(&self) -> usize {
         self.flags("off_policy").filter(|flag| *flag).count()
     }

@@ -1,14 +1,14 @@
 //! The calls of a DataPool: steps of trajectories are submitted, and whole prompt groups are fetched.
 //!
-//! A submitted step is a row at once. It is as durable as the queue, and counts against the capacity. A
+//! A submitted step is immediately a row. It is as durable as the queue, and counts against the capacity. A
 //! trajectory is complete after its last step, or after
 //! [`complete_trajectory`](DataPool::complete_trajectory). A prompt's group is complete when as many
-//! trajectories as its size are. The queue itself tracks this with
+//! trajectories as its size are complete. The queue itself tracks this with
 //! [`Put::sample`](rolldock_queue::Put::sample). Incomplete groups do not prevent other groups from being
 //! fetched. Submitting to a complete, fetched or given-up group or trajectory is an error and has no effect.
 //!
-//! The queue frees the payload of consumed groups. It does so at once when all rows of a put are gone. When
-//! more than half of the payload is dead, it copies the remaining rows.
+//! The queue frees the payload of consumed groups. The payload of a put is freed immediately when all of its
+//! rows are freed. When more than half of the payload is dead, the queue copies the remaining rows.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -63,10 +63,10 @@ pub struct PoolConfig {
     pub partition: PartitionSpec,
     /// The number of trajectories of a prompt.
     pub group_size: usize,
-    /// The group sizes of prompts that differ. It is called for every put of a prompt, and must always return
-    /// the same size for a prompt.
+    /// The group sizes of prompts that differ from `group_size`. The function is called for every put of a
+    /// prompt, and must always return the same size for a prompt.
     pub group_sizes: Option<GroupSizes>,
-    /// The time after its first step at which an incomplete group is given up. It is checked at each
+    /// The time after its first step at which an incomplete group is given up. The time is checked at each
     /// submission and fetch. If absent, no group is given up.
     pub group_deadline: Option<Duration>,
     /// What happens to the steps of such a group.
@@ -84,8 +84,9 @@ impl std::fmt::Debug for PoolConfig {
 }
 
 impl PoolConfig {
-    /// Groups of `group_size` trajectories, which are dropped if they are incomplete after an hour. The
-    /// staleness threshold is one version, and submissions wait for room for a minute.
+    /// Creates a configuration with groups of `group_size` trajectories, which are dropped if they are
+    /// incomplete after an hour. The staleness threshold is one version, and submissions wait for room for a
+    /// minute.
     pub fn new(
         partition: impl Into<String>,
         tasks: impl IntoIterator<Item = impl Into<String>>,
@@ -183,7 +184,7 @@ impl DataPool {
             let left = deadline.saturating_duration_since(Instant::now());
             let wait = self.between_looks().map_or(left, |between| between.min(left));
             match self.queue.put(self.partition(), put.clone(), Some(wait)).await {
-                // The room may be taken by a group that no client completes any more.
+                // The room may be occupied by a group that no client will complete.
                 Err(QueueError::Deadline { .. }) if wait < left => {
                     self.expire().await?;
                 }
@@ -245,7 +246,7 @@ impl DataPool {
     }
 
     /// Completes a trajectory whose last step was not marked as the last. A repeated call has no effect while
-    /// the trajectory exists. An unknown trajectory, or one that is gone, is an error.
+    /// the trajectory exists. A trajectory that is unknown or was freed is an error.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn complete_trajectory(&self, trajectory_uid: &str) -> Result<(), QueueError> {
@@ -253,7 +254,8 @@ impl DataPool {
         self.queue.end_sample(self.partition(), trajectory_uid).await
     }
 
-    /// Fetches up to `groups` ready prompt groups, oldest first. Returns `None` at once if none is ready.
+    /// Fetches up to `groups` ready prompt groups, oldest first. Returns `None` immediately if no group is
+    /// ready.
     ///
     /// Cancel-safe: steps that were leased for a dropped call are given back.
     pub async fn fetch_batch(&self, task: &str, groups: usize) -> Result<Option<PoolBatch>, QueueError> {

@@ -41,8 +41,8 @@ impl Step {
         format!("{}/{}", self.trajectory_uid, self.step_index)
     }
 
-    /// Whether `next` may be in one put with this step. The queue has one policy version for a put, so the
-    /// versions must be equal.
+    /// Whether `next` may be in one put with this step. A put has one policy version, so the versions must be
+    /// equal.
     pub(super) fn goes_on_with(&self, next: &Self) -> bool {
         !self.is_last
             && self.trajectory_uid == next.trajectory_uid

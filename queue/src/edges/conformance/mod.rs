@@ -1,9 +1,9 @@
-//! What every [`Store`] must do, as tests that any store can run.
+//! The tests that every [`Store`] must pass.
 //!
-//! A test of a store implements [`Subject`], calls [`conforms`] with an empty directory, and fails with what
-//! it returns. The suite uses the public seam alone: it opens queues with the store, kills them, opens them
-//! again, reads snapshots while rows are freed, and repeats all that with 5 ms of latency and with calls that
-//! fail.
+//! A test of a store implements [`Subject`], calls [`conforms`] with an empty directory, and fails if the
+//! call returns a [`Failure`]. The suite uses only the public interface. It opens queues with the store,
+//! kills them, opens them again, and reads snapshots while rows are freed. Then it repeats all checks with a
+//! latency of 5 ms and with calls that fail.
 //!
 //! ```no_run
 //! # use std::sync::Arc;
@@ -39,16 +39,16 @@ pub use troubled::{Trouble, Troubled};
 
 /// A store under test.
 pub trait Subject: Send + Sync {
-    /// The store as a process finds it when it starts: over what earlier calls have left, where it outlives a
-    /// process.
+    /// Opens the store as a new process does. A store that outlives the process contains what earlier calls
+    /// have stored.
     fn open(&self) -> Arc<dyn Store>;
 }
 
-/// What a store does not do as it must.
+/// A requirement that a store does not meet.
 #[derive(Debug, thiserror::Error)]
 #[error("{check}: {reason}")]
 pub struct Failure {
-    /// What was tried.
+    /// The check that failed.
     pub check: &'static str,
     /// What was expected, and what was found.
     pub reason: String,
@@ -64,10 +64,10 @@ fn ensure(check: &'static str, holds: bool, reason: impl FnOnce() -> String) -> 
     if holds { Ok(()) } else { Err(Failure::new(check, reason())) }
 }
 
-/// Runs all checks; `dir` is an empty directory for journals. A store that does not outlive the process is
-/// not asked to.
+/// Runs all checks; `dir` is an empty directory for journals. Restarts are not checked for a store that does
+/// not outlive the process.
 ///
-/// Needs a tokio runtime with more than one thread, or one whose blocking threads may run beside it.
+/// Needs a tokio runtime with several threads, or with blocking threads that can run at the same time.
 pub async fn conforms(subject: &dyn Subject, dir: &Path) -> Result<(), Failure> {
     chunks_come_back_and_go(&subject.open()).await?;
     queues::run(subject, &dir.join("calm")).await?;
@@ -75,7 +75,7 @@ pub async fn conforms(subject: &dyn Subject, dir: &Path) -> Result<(), Failure> 
     queues::run(&troubled, &dir.join("troubled")).await
 }
 
-/// Rows with numbers and lists.
+/// Makes a batch with numbers and lists.
 fn batch(ids: impl Iterator<Item = i64> + Clone) -> Result<RecordBatch, QueueError> {
     let mut lists = ListBuilder::new(Int64Builder::new());
     for id in ids.clone() {
@@ -116,7 +116,7 @@ async fn put_and_keep(
 }
 
 async fn chunks_come_back_and_go(store: &Arc<dyn Store>) -> Result<(), Failure> {
-    const CHECK: &str = "chunks are read as they were put, and are gone when they are freed";
+    const CHECK: &str = "chunks are read as they were put, and cannot be read after they were freed";
     let failed = |error: QueueError| Failure::new(CHECK, error);
     let mut appender = store.opened().map_err(failed)?;
     let new = |chunk: u64| -> Result<NewChunk, QueueError> {

@@ -1,4 +1,4 @@
-//! Queues over a store: what producers and consumers see of it.
+//! Checks of a store through queues, as producers and consumers use it.
 
 use std::collections::BTreeSet;
 use std::io::Cursor;
@@ -22,10 +22,10 @@ const PARTITION: &str = "p";
 const TASKS: [&str; 2] = ["a", "b"];
 const GROUPS: i64 = 24;
 const GROUP_ROWS: i64 = 4;
-/// A call that fails is made again for so long.
+/// The time for which a failed call is repeated.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Runs all checks; `dir` does not have to be there.
+/// Runs all checks. `dir` need not exist.
 pub(super) async fn run(subject: &dyn Subject, dir: &Path) -> Result<(), Failure> {
     each_row_is_taken_once(subject, &dir.join("once")).await?;
     a_snapshot_has_what_is_freed_while_it_is_read(subject, &dir.join("snapshot")).await?;
@@ -38,11 +38,11 @@ pub(super) async fn run(subject: &dyn Subject, dir: &Path) -> Result<(), Failure
 fn open(subject: &dyn Subject, dir: &Path) -> Result<TransferQueue, QueueError> {
     let store = subject.open();
     let dir = store.capabilities().outlives_process.then(|| dir.to_owned());
-    // A journal that is often rewritten, so that notes are asked for.
+    // The journal is rewritten often, so that the store is asked for its notes.
     TransferQueue::open_with(QueueConfig { dir, journal_bytes: 4 << 10, ..QueueConfig::default() }, store)
 }
 
-/// Makes a call until it does not fail in a way that calls for another attempt.
+/// Repeats a call until it succeeds, or fails with an error that a repetition cannot help.
 async fn patiently<T>(mut call: impl AsyncFnMut() -> Result<T, QueueError>) -> Result<T, QueueError> {
     let give_up = Instant::now() + PATIENCE;
     loop {
@@ -64,7 +64,7 @@ async fn declared(queue: &TransferQueue) -> Result<Partition, QueueError> {
     queue.declare(PartitionSpec::new(PARTITION, TASKS, 10_000)).await
 }
 
-/// Takes and acks all that is ready for a task; the ids, in the order in which they came.
+/// Takes and acks all rows that are ready for a task. Returns their ids in the order of delivery.
 async fn consume(partition: &Partition, task: &str, groups: usize) -> Result<Vec<i64>, QueueError> {
     let mut consumed = Vec::new();
     loop {
@@ -143,7 +143,7 @@ async fn a_snapshot_has_what_is_freed_while_it_is_read(
 }
 
 async fn rows_outlive_an_end_and_a_kill(subject: &dyn Subject, dir: &Path) -> Result<(), Failure> {
-    const CHECK: &str = "rows whose put has returned are there after an end and after a kill, and no others";
+    const CHECK: &str = "after an end and after a kill, exactly the rows whose put has returned exist";
     let failed = |error: QueueError| Failure::new(CHECK, error);
     for life in 0..3 {
         let queue = open(subject, dir).map_err(failed)?;
@@ -151,7 +151,7 @@ async fn rows_outlive_an_end_and_a_kill(subject: &dyn Subject, dir: &Path) -> Re
         for group in life * GROUPS..(life + 1) * GROUPS {
             put(&partition, group).await.map_err(failed)?;
         }
-        // One that is on its way when the process dies: whether it arrives is not known.
+        // This put is in progress when the process dies, so it is unknown whether it takes effect.
         let first = 1_000_000 + life * GROUP_ROWS;
         let last = Put::group("never", batch(first..first + GROUP_ROWS).map_err(failed)?);
         let _ = tokio::time::timeout(Duration::from_micros(1), partition.put(last, None)).await;

@@ -1,4 +1,4 @@
-//! A store that is slow, and whose calls fail now and then.
+//! A slow store whose calls sometimes fail.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,23 +14,24 @@ use crate::store::{
     Wanted,
 };
 
-/// What a network does to a store.
+/// The latency and the failures of a simulated network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trouble {
     /// The latency of each put and each get.
     pub latency: Duration,
-    /// One put or get in this many fails before it reaches the store, and one in this many fails after that.
+    /// One in this many puts and gets fails before it reaches the store, and one in this many fails
+    /// afterwards.
     pub fails_one_in: u64,
 }
 
 impl Default for Trouble {
-    /// 5 ms, and one call in five.
+    /// A latency of 5 ms, and failures of one call in five.
     fn default() -> Self {
         Self { latency: Duration::from_millis(5), fails_one_in: 5 }
     }
 }
 
-/// A store behind a network that gives trouble.
+/// A store behind a simulated network with latency and failures.
 pub struct Troubled {
     store: Arc<dyn Store>,
     trouble: Trouble,
@@ -38,12 +39,12 @@ pub struct Troubled {
 }
 
 impl Troubled {
-    /// `store` behind such a network.
+    /// Puts such a network in front of `store`.
     pub fn new(store: Arc<dyn Store>, trouble: Trouble) -> Self {
         Self { store, trouble, calls: AtomicU64::new(0) }
     }
 
-    /// Waits; says whether the call fails on its way there, and on its way back.
+    /// Waits for the latency. Returns whether the request fails, and whether the response fails.
     async fn call(&self) -> (bool, bool) {
         tokio::time::sleep(self.trouble.latency).await;
         let call = self.calls.fetch_add(1, Ordering::Relaxed) % (2 * self.trouble.fails_one_in);
@@ -55,7 +56,7 @@ fn failed() -> QueueError {
     QueueError::Unreachable { url: "store".to_owned(), reason: "a failure that a test injects".to_owned() }
 }
 
-/// A subject behind such a network.
+/// A subject whose store is behind such a network.
 pub(super) struct Under<'a> {
     pub(super) subject: &'a dyn Subject,
     pub(super) trouble: Trouble,

@@ -1,7 +1,7 @@
 //! The queue as the controller of its storage units.
 //!
-//! [Units](crate::units) know which unit has which rows. This module acts on it: it changes the partitions
-//! when a unit dies or returns, and it does the upkeep while there are units.
+//! The module [`units`](crate::units) records which unit stores which rows. This module changes the
+//! partitions when a unit dies or returns, and runs the upkeep of leases and units.
 
 mod upkeep;
 
@@ -12,15 +12,15 @@ use crate::store::ChunkId;
 use crate::units::UnitCard;
 
 impl TransferQueue {
-    /// Registers a unit that announces itself. If it was away, its rows are within reach again.
+    /// Registers a unit that announces itself. If it was away, its rows can be read again.
     ///
-    /// Not cancel-safe: if another unit had this address before, those of its rows that are not freed yet
-    /// stay out of reach, and are freed later.
+    /// Not cancel-safe: if another unit had this address before, its rows that are not freed yet stay
+    /// unreadable, and are freed later.
     pub(crate) async fn unit_registered(&self, card: UnitCard) -> Result<(), QueueError> {
         let unit = card.unit.clone();
         for gone in self.units().supplanted_by(&card) {
             // Requests to that address now reach another unit.
-            tracing::warn!(unit = %gone, by = %unit, "a storage unit's address is another one's now");
+            tracing::warn!(unit = %gone, by = %unit, "the address of a storage unit now belongs to another unit");
             self.unit_died(&gone).await;
         }
         let was_dead = self.units().register(card)?;
@@ -31,15 +31,15 @@ impl TransferQueue {
         Ok(())
     }
 
-    /// Notes that a unit answers, so that its rows are within reach.
+    /// Notes that a unit answers, so that its rows can be read.
     pub(crate) fn unit_answers(&self, unit: &str) {
         self.set_away(&self.units().chunks_of(unit), false);
     }
 
-    /// Declares a unit that does not answer dead: its rows are away, or they are lost with their whole groups
-    /// if the unit kept them in memory.
+    /// Declares a unit dead because it does not answer. Its rows are away. If the unit kept them in memory,
+    /// they are lost with their whole groups.
     ///
-    /// Not cancel-safe: rows that are not freed yet stay out of reach.
+    /// Not cancel-safe: rows that are not freed yet stay unreadable.
     pub(crate) async fn unit_died(&self, unit: &str) {
         let Some((chunks, is_durable)) = self.units().bury(unit) else { return };
         self.set_away(&chunks, true);
@@ -48,14 +48,14 @@ impl TransferQueue {
         }
     }
 
-    /// Gives up the chunks of a dead unit that will not come back. If their loss cannot be written to the
-    /// journal, that is tried again later.
+    /// Frees the rows of a dead unit that will not return. If the loss cannot be written to the journal, the
+    /// write is repeated later.
     pub(crate) async fn unit_is_gone(&self, unit: &str, chunks: &[ChunkId]) {
         self.lose_chunks(chunks).await;
         self.units().remove(unit);
     }
 
-    /// Gives up a unit that will not come back: its rows are lost, and with them their whole groups.
+    /// Removes a unit that will not return. Its rows are lost with their whole groups.
     pub(crate) async fn forget_unit(&self, unit: &str) -> Result<(), QueueError> {
         let is_known = self.units().inspect().iter().any(|known| known.card.unit == unit);
         if !is_known {
@@ -68,7 +68,7 @@ impl TransferQueue {
         Ok(())
     }
 
-    /// Moves chunks off the units that they lie on. Cancel-safe: a chunk has moved or it has not.
+    /// Moves chunks away from their units. Cancel-safe: each chunk moves completely or not at all.
     pub(crate) async fn move_off(&self, chunks: &[ChunkId]) -> Result<(), QueueError> {
         for chunk in chunks {
             for partition in self.partitions() {
@@ -89,7 +89,7 @@ impl TransferQueue {
     async fn lose_chunks(&self, chunks: &[ChunkId]) {
         for partition in self.partitions() {
             if let Err(error) = partition.free_groups_in(chunks, Freed::Lost).await {
-                tracing::warn!(partition = partition.name(), %error, "cannot write down that rows are lost");
+                tracing::warn!(partition = partition.name(), %error, "cannot record that rows are lost");
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The upkeep of a served queue, beside puts and takes: expired leases end, silent storage units are asked
-//! whether they live, freed rows are cleared, and drained units are emptied.
+//! The upkeep of a served queue: ending expired leases, checking whether silent storage units answer,
+//! clearing freed rows on units, and emptying drained units.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use crate::queue::TransferQueue;
 use crate::units::UnitClient;
 
 const PERIOD: Duration = Duration::from_millis(250);
-/// How long a unit may take to answer: longer than a short interruption of the network.
+/// The time that a unit has to answer. It is longer than a short interruption of the network.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// The most rows that one call clears.
+/// The maximum number of rows that one call clears.
 const CLEAR_MAX: usize = 4096;
-/// The most chunks of one drained unit that are moved in a round.
+/// The maximum number of chunks of a drained unit that one round moves.
 const MOVED_MAX: usize = 64;
 
 impl TransferQueue {
-    /// Looks after leases and storage units until `end`. Cancel-safe.
+    /// Runs the upkeep of leases and storage units until `end`. Cancel-safe.
     pub(crate) async fn keep_up(&self, end: &CancellationToken) {
         while end.run_until_cancelled(tokio::time::sleep(PERIOD)).await.is_some() {
             self.partitions().iter().for_each(Partition::end_expired_leases);
@@ -57,9 +57,9 @@ async fn is_there(client: Option<Arc<dyn UnitClient>>) -> bool {
 async fn clear_freed(queue: &TransferQueue) {
     for (unit, client, rows) in queue.units().take_freed() {
         for (done, some) in rows.chunks(CLEAR_MAX).enumerate() {
-            // Repeating it changes nothing, so it needs no token.
+            // A repeated clear changes nothing, so the call needs no token.
             if let Err(error) = client.clear(some).await {
-                tracing::debug!(%unit, %error, "a unit is told later what it may forget");
+                tracing::debug!(%unit, %error, "a unit is told later which rows it may forget");
                 queue.units().give_back_freed(&unit, rows[done * CLEAR_MAX..].to_vec());
                 break;
             }

@@ -1,4 +1,4 @@
-//! Arrays by reference: what is sent is where their buffers lie in regions, and not their bytes.
+//! Arrays by reference: a message contains the places of their buffers in regions, not their bytes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::QueueError;
 
-/// A stretch of a region: the region's number, the offset and the length. An empty buffer lies in no region;
-/// its number is 0.
+/// A range of a region: the region's number, the offset and the length in bytes. An empty buffer is in no
+/// region, and its number is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct BufferPlace(pub(super) u64, pub(super) usize, pub(super) usize);
 
-/// An array, as arrow keeps it.
+/// An array, as Arrow stores it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ArrayPlace {
     #[serde(rename = "n")]
@@ -31,12 +31,12 @@ pub(super) struct ArrayPlace {
     children: Vec<ArrayPlace>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires a reference")]
 fn is_zero(number: &usize) -> bool {
     *number == 0
 }
 
-/// Types of an array's children, in arrow's order; `None` for types that are sent whole.
+/// The types of an array's children, in Arrow's order. `None` for types that are not sent by reference.
 fn child_types(dtype: &DataType) -> Option<Vec<&DataType>> {
     match dtype {
         DataType::List(field)
@@ -53,8 +53,8 @@ fn child_types(dtype: &DataType) -> Option<Vec<&DataType>> {
     }
 }
 
-/// The places of an array's buffers; `None` if one of them is in no region, or if arrays of this type do not
-/// go by reference.
+/// Returns the places of an array's buffers. Returns `None` if one of the buffers is in no region, or if
+/// arrays of this type are not sent by reference.
 pub(super) fn describe(
     data: &ArrayData,
     find: &mut impl FnMut(&Buffer) -> Option<BufferPlace>,
@@ -75,7 +75,7 @@ pub(super) fn describe(
 }
 
 impl ArrayPlace {
-    /// The bytes of its buffers and its children's, without validity bits.
+    /// The number of bytes in the buffers of the array and its children, without validity bits.
     pub(super) fn bytes(&self) -> usize {
         let own = self.buffers.iter().map(|BufferPlace(_, _, length)| *length);
         own.chain(self.children.iter().map(Self::bytes)).fold(0, usize::saturating_add)
@@ -130,17 +130,17 @@ fn rebuild_data(
         .buffers(buffers.collect::<Result<_, _>>()?)
         .child_data(children.collect::<Result<_, _>>()?)
         .align_buffers(true);
-    // This checks everything that reading relies on.
+    // `build` checks everything on which readers rely.
     builder.build().map_err(|error| bad(&error.to_string()))
 }
 
-/// Builds the array at a place without copying. Reading the array is safe, whatever the place says.
+/// Builds the array at a place without copying. Reading the array is safe, whatever the place contains.
 pub(super) fn rebuild(
     dtype: &DataType,
     place: &ArrayPlace,
     region: &impl Fn(u64) -> Option<Buffer>,
 ) -> Result<ArrayRef, QueueError> {
-    // Arrow adds a place's numbers up before it checks them, and may panic.
+    // Arrow adds up numbers of the place before it checks them, and may panic.
     let rebuilt = catch_unwind(AssertUnwindSafe(|| rebuild_data(dtype, place, region)));
     Ok(make_array(rebuilt.map_err(|_| bad("an array that cannot be"))??))
 }
@@ -158,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    /// Describes with every allocation as a region of its own, and rebuilds.
+    /// Describes an array, with every allocation as a separate region, and rebuilds it.
     fn through(array: &ArrayRef) -> ArrayRef {
         let mut regions: HashMap<u64, Buffer> = HashMap::new();
         let place = describe(&array.to_data(), &mut |buffer| {

@@ -1,4 +1,4 @@
-//! The client's side.
+//! The client of a queue's server on the same host.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,13 +25,14 @@ use crate::{
     RowHandle, Take, Unfinished,
 };
 
-/// The longest that one call waits at the server. After that the client asks again, so that it notices a
-/// server that hangs.
+/// The maximum time that one call waits at the server. After that, the client calls again, so that it detects
+/// a server that hangs.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// How long after its deadline a put may be answered: a put that finds room at the last moment still has to
-/// be written.
+/// The time after its deadline within which a put may be answered: a put that finds room at the last moment
+/// still has to be written.
 const WRITE_MAX: Duration = Duration::from_secs(4);
-/// A lease with at most this many bytes is read on the caller's task, a larger one on the blocking pool.
+/// A lease with at most this many bytes is read on the caller's task. A larger lease is read on the blocking
+/// pool.
 const READ_INLINE_BYTES_MAX: usize = 1 << 20;
 
 /// A queue of a server on this host, reached through a socket and shared memory. Clones use the same
@@ -42,13 +43,13 @@ pub struct LocalQueue {
 }
 
 impl LocalQueue {
-    /// Makes a client for a server's socket; nothing is sent yet. This must be called inside a tokio runtime.
+    /// Makes a client for a server's socket. Nothing is sent yet. Must be called in a tokio runtime.
     pub fn new(config: LocalConfig) -> Result<Self, QueueError> {
         Ok(Self { link: Arc::new(Link::new(config)?) })
     }
 
-    /// Repeats a call that brings rows until there is an answer. Rows that have been loaded are loaded again
-    /// only if the connection has changed.
+    /// Repeats a call that carries rows until the server answers. Rows that were already loaded are loaded
+    /// again only if the connection has changed.
     async fn put_rows(
         &self,
         batch: &RecordBatch,
@@ -63,7 +64,7 @@ impl LocalQueue {
                 Some(load) => load,
                 None => match load(&connection, batch, attempts.limit(Duration::ZERO)).await {
                     Ok(load) => load,
-                    // It is harmless to ask for room again, even if the server has given some already.
+                    // A repeated request for room is harmless, even if the server has already lent a region.
                     Err(failure) => {
                         attempts.again(failure, Repeat::Safe).await?;
                         continue;
@@ -137,7 +138,7 @@ impl LocalQueue {
         }
     }
 
-    /// The lease that an answer describes, with its rows.
+    /// Returns the lease that an answer describes, with its rows.
     async fn lease(
         &self,
         connection: &Arc<Connection>,
@@ -207,8 +208,8 @@ impl Hold for Held {
     }
 
     fn abandon(&self) {
-        // The lease ends with the connection that took it, so it is given back on that connection. The answer
-        // is not waited for.
+        // The lease ends with the connection that took it, so it is given back on that connection. Nothing
+        // waits for the answer.
         let id = self.connection.number();
         self.connection.tell(&ToServer::Call { id, ask: Ask::Nack(self.name.clone()) });
     }

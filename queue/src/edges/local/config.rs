@@ -1,16 +1,16 @@
-//! How a queue is served to the processes of a host.
+//! The configuration of a server for the processes of its host.
 
-/// How a queue is served to this host.
+/// The limits of a server for the processes of its host.
 #[derive(Debug, Clone)]
 pub struct LocalServiceConfig {
-    /// The most bytes of idle regions that are kept for later puts and takes. If a quarter of the bytes in
-    /// use is more, that many are kept.
+    /// The maximum number of bytes of idle regions that are kept for later puts and takes. If a quarter of
+    /// the bytes in use is greater, that quarter is the maximum.
     pub idle_bytes_max: usize,
-    /// The most regions in which rows stay; the rows of further puts are copied to the server's own memory.
-    /// Each region is an open file, so the server uses a quarter of the files that the process may open if
-    /// that is less.
+    /// The maximum number of regions in which rows stay. The rows of further puts are copied to the server's
+    /// own memory. Each region is an open file, so the maximum is at most a quarter of the files that the
+    /// process may open.
     pub regions_max: usize,
-    /// The largest put; bytes.
+    /// The maximum size of a put, in bytes.
     pub put_bytes_max: usize,
 }
 

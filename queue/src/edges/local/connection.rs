@@ -1,4 +1,4 @@
-//! A client's connection: calls by number, and the regions that the server has passed.
+//! A client's connection: calls by number, and the regions that the server has sent.
 
 use std::collections::HashMap;
 use std::io::{self, Error, ErrorKind};
@@ -27,9 +27,9 @@ use crate::QueueError;
 use crate::mapped::{self, Access, Mapping};
 
 const HELLO_MAX: Duration = Duration::from_secs(5);
-/// How long the last messages, which give regions and leases back, may take to leave.
+/// The maximum time to send the last messages, which give regions and leases back.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
-/// The most calls under way, not counting acks, nacks and renewals; further calls wait.
+/// The maximum number of calls in progress, not counting acks, nacks and renewals. Further calls wait.
 const CALLS_MAX: usize = 1024;
 
 /// The next number of a call. All connections of a client share it.
@@ -39,18 +39,18 @@ pub(super) type Numbers = Arc<AtomicU64>;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
     pub(super) at: Instant,
-    /// Whether this is the caller's deadline: then a server that has not answered may still be sound.
+    /// Whether this is the caller's deadline. If so, a server that has not answered may still work.
     pub(super) is_callers: bool,
 }
 
-/// Why a call gave nothing.
+/// The reason why a call has no result.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The server answered with an error.
     Refused(QueueError),
     /// The call was not sent.
     Unsent(String),
-    /// The call was sent, and no answer came: the server may have done it.
+    /// The call was sent, but no answer arrived. The server may have executed the call.
     Lost(String),
 }
 
@@ -60,7 +60,7 @@ impl From<QueueError> for Failure {
     }
 }
 
-/// What a call gave.
+/// The result of a call.
 #[derive(Debug)]
 pub(super) struct Reply {
     body: Box<RawValue>,
@@ -71,7 +71,7 @@ impl Reply {
     pub(super) fn body<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         let read = serde_json::from_str(self.body.get());
         read.map_err(|error| {
-            Failure::Lost(format!("expected the answer of this call, found another one: {error}"))
+            Failure::Lost(format!("expected the answer of this call, found another answer: {error}"))
         })
     }
 }
@@ -80,12 +80,12 @@ type Waiting = HashMap<u64, oneshot::Sender<Result<Reply, QueueError>>>;
 
 #[derive(Debug)]
 struct Shared {
-    /// `None` once the connection has ended.
+    /// `None` after the connection has ended.
     calls: Mutex<Option<Waiting>>,
     regions: Mutex<HashMap<u64, Arc<Mapping>>>,
 }
 
-/// A connection; it is closed when neither a queue nor rows that lie in its regions use it any more.
+/// A connection. It is closed when neither a queue nor rows in its regions use it any more.
 #[derive(Debug)]
 pub(super) struct Connection {
     shared: Arc<Shared>,
@@ -97,7 +97,7 @@ pub(super) struct Connection {
     _closed_at_last: DropGuard,
 }
 
-/// Cancels a call whose caller has gone.
+/// Cancels a call when its caller is dropped.
 struct Waiter<'a> {
     connection: &'a Connection,
     id: u64,
@@ -170,13 +170,13 @@ impl Connection {
 
     /// Sends a call, and waits for its answer until the limit.
     ///
-    /// Cancel-safe: what the call gave is given back.
+    /// Cancel-safe: the result of a dropped call is given back.
     pub(super) async fn call(&self, id: u64, ask: Ask, tail: &[u8], limit: Limit) -> Result<Reply, Failure> {
-        // Calls on leases need no permit: if they waited behind takes, no lease would end, and no take
-        // either.
+        // Calls on leases need no permit. If they had to wait for takes, no lease would end, and takes that
+        // wait for these leases would not end either.
         let ends_lease = matches!(ask, Ask::Ack(_) | Ask::Nack(_) | Ask::Renew(_));
         let permit = async { if ends_lease { None } else { self.calls.acquire().await.ok() } };
-        let late = |_| Failure::Unsent("too many calls are under way".to_owned());
+        let late = |_| Failure::Unsent("too many calls are in progress".to_owned());
         let _permit = tokio::time::timeout_at(limit.at, permit).await.map_err(late)?;
         let frame = encode(&ToServer::Call { id, ask }, tail);
         let frame =
@@ -206,14 +206,15 @@ impl Connection {
         }
     }
 
-    /// A region that the server has passed.
+    /// Returns a region that the server has sent.
     pub(super) fn region(&self, number: u64) -> Result<Arc<Mapping>, Failure> {
         let region = self.shared.regions.lock().get(&number).cloned();
-        region.ok_or_else(|| Failure::Lost(format!("region={number} did not come")))
+        region.ok_or_else(|| Failure::Lost(format!("region={number} was not received")))
     }
 }
 
-/// The regions in which the rows of a take lie. When the last row is dropped, the server may use them again.
+/// The regions that contain the rows of a take. When the last row is dropped, the server may use the regions
+/// again.
 #[derive(Debug)]
 struct Reading {
     connection: Arc<Connection>,
@@ -231,7 +232,7 @@ impl Drop for Reading {
     }
 }
 
-/// The regions of a take as buffers. The server does not use a region again while a buffer of it lives.
+/// The regions of a take as buffers. The server does not use a region again while a buffer of it exists.
 #[derive(Debug)]
 pub(super) struct TakenRegions {
     reading: Arc<Reading>,
@@ -239,13 +240,13 @@ pub(super) struct TakenRegions {
 }
 
 impl TakenRegions {
-    /// It must be made as soon as the answer has come: from then on the client has to release the regions
-    /// that the answer refers to.
+    /// Must be called as soon as the answer has arrived: from then on, the client has to release the regions
+    /// to which the answer refers.
     pub(super) fn new(connection: Arc<Connection>, take: u64, any: bool) -> Self {
         Self { reading: Arc::new(Reading { connection, take, any }), buffers: Mutex::default() }
     }
 
-    /// A whole region as a buffer.
+    /// Returns a whole region as a buffer.
     pub(super) fn buffer(&self, number: u64) -> Option<Buffer> {
         let mut buffers = self.buffers.lock();
         if let Some(buffer) = buffers.get(&number) {
@@ -262,9 +263,9 @@ fn invalid(reason: &str) -> Error {
     Error::new(ErrorKind::InvalidData, reason)
 }
 
-/// Reads, and writes what could not be written at once, until the connection ends.
+/// Reads frames, and writes the frames that could not be written immediately, until the connection ends.
 async fn serve(shared: Arc<Shared>, outbox: Arc<Outbox>, reader: FrameReader, end: CancellationToken) {
-    // Leases and regions that were given back before the end still reach the server.
+    // Messages that gave leases and regions back before the end are still sent.
     let until_end = async {
         end.cancelled().await;
         tokio::time::timeout(FLUSH_MAX, outbox.flush()).await.unwrap_or(Ok(()))
@@ -278,7 +279,7 @@ async fn serve(shared: Arc<Shared>, outbox: Arc<Outbox>, reader: FrameReader, en
         tracing::debug!(%error, "the connection to a queue of this host has ended");
     }
     outbox.close();
-    // Callers that wait learn of the end by this drop.
+    // This drop informs waiting callers of the end.
     let waiting = shared.calls.lock().take();
     drop(waiting);
     shared.regions.lock().clear();
@@ -310,7 +311,7 @@ async fn listen(shared: &Shared, mut reader: FrameReader) -> io::Result<()> {
 fn answer(shared: &Shared, id: u64, answer: Result<Reply, QueueError>) {
     let waiting = shared.calls.lock().as_mut().and_then(|calls| calls.remove(&id));
     if let Some(waiting) = waiting {
-        // A caller that has stopped waiting since then has cancelled the call at the server.
+        // A caller that no longer waits has cancelled the call at the server.
         let _ = waiting.send(answer);
     }
 }

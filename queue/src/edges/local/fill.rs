@@ -1,4 +1,4 @@
-//! Rows on their way into a region.
+//! Copying rows into a region.
 
 use std::io;
 use std::sync::Arc;
@@ -9,19 +9,18 @@ use crate::QueueError;
 use crate::mapped::{Filling, Mapping};
 use crate::tasks;
 
-/// From this size in bytes on, a second thread is worth the time that it takes to wake up.
+/// The minimum size in bytes for which waking a second thread is worthwhile.
 const SHARED_BYTES: usize = 1 << 20;
 
 fn full(error: io::Error) -> QueueError {
     QueueError::io("share memory", "memfd")(error)
 }
 
-/// Copies `buffers` into a region, one behind the other, and returns the number of bytes. The caller's own
-/// task copies, and yields its thread after every piece; for large rows a second thread helps once it is
-/// awake.
+/// Copies `buffers` into a region, one after the other, and returns the number of bytes. The caller's own
+/// task copies, and yields its thread after every piece. For large rows, a second thread helps as soon as it
+/// is awake.
 ///
-/// Cancel-safe. `lent` keeps other puts and takes away from the region; it is dropped when the last write is
-/// over.
+/// Cancel-safe. `lent` keeps other puts and takes away from the region, and is dropped after the last write.
 pub(super) async fn fill<Lent>(
     mapping: Arc<Mapping>,
     buffers: Vec<Buffer>,
@@ -43,7 +42,7 @@ where
     let filling = Arc::new(Filling::new(mapping, buffers, lent).map_err(full)?);
     if bytes >= SHARED_BYTES {
         let filling = Arc::clone(&filling);
-        // This is not awaited: if the thread wakes up late, there is nothing left for it to do.
+        // The thread is not awaited: if it wakes up late, nothing is left to copy.
         drop(tasks::blocking("region copy", move || while filling.copy_next() {}));
     }
     while filling.copy_next() {

@@ -1,4 +1,4 @@
-//! Frames on a Unix socket, and the descriptors that come with them.
+//! Frames on a Unix socket, and the descriptors that are sent with them.
 //!
 //! ```text
 //!   u32 bytes of the message, little-endian
@@ -24,7 +24,7 @@ use tokio::net::UnixStream;
 
 /// The largest frame in bytes.
 pub(super) const FRAME_BYTES_MAX: usize = 64 << 20;
-/// Descriptors that one frame may carry.
+/// The maximum number of descriptors that one frame may carry.
 pub(super) const DESCRIPTORS_MAX: usize = 32;
 
 const HEAD_BYTES: usize = 8;
@@ -41,7 +41,7 @@ pub(super) struct Frame {
     pub(super) tail: Bytes,
 }
 
-/// The bytes of a frame.
+/// Encodes a frame.
 pub(super) fn encode(message: &impl Serialize, tail: &[u8]) -> io::Result<Vec<u8>> {
     let mut frame = Vec::with_capacity(HEAD_BYTES + 256 + tail.len());
     frame.resize(HEAD_BYTES, 0);
@@ -58,7 +58,7 @@ pub(super) fn encode(message: &impl Serialize, tail: &[u8]) -> io::Result<Vec<u8
     Ok(frame)
 }
 
-/// Sends a frame's bytes, and the descriptors together with the first of them.
+/// Sends the bytes of a frame. The descriptors are sent together with the first bytes.
 ///
 /// Not cancel-safe: half a frame may have been sent.
 pub(super) async fn send(
@@ -78,7 +78,7 @@ pub(super) async fn send(
     Ok(())
 }
 
-/// Sends what the socket takes now; returns how many bytes that was.
+/// Sends as many bytes as the socket accepts now. Returns the number of bytes.
 pub(super) fn send_once(
     socket: &UnixStream,
     bytes: &[u8],
@@ -100,7 +100,8 @@ pub(super) struct FrameReader {
     buffer: BytesMut,
     scratch: Box<[u8]>,
     descriptors: VecDeque<OwnedFd>,
-    /// A server takes none; if a client sends descriptors all the same, the system drops them.
+    /// Whether descriptors are accepted. A server accepts none: if a client sends descriptors, the operating
+    /// system drops them.
     takes_descriptors: bool,
 }
 
@@ -110,24 +111,24 @@ impl FrameReader {
         Self { socket, buffer: BytesMut::new(), scratch, descriptors: VecDeque::new(), takes_descriptors }
     }
 
-    /// The next received descriptor.
+    /// Returns the next received descriptor.
     pub(super) fn descriptor(&mut self) -> io::Result<OwnedFd> {
         self.descriptors
             .pop_front()
             .ok_or_else(|| invalid("expected a descriptor for each region, found fewer"))
     }
 
-    /// The next frame; `None` when the peer has closed its end between two frames.
+    /// Returns the next frame, or `None` if the peer has closed the connection between two frames.
     ///
-    /// Cancel-safe: the part of a frame that has come is kept for the next call.
+    /// Cancel-safe: the part of a frame that has arrived is kept for the next call.
     pub(super) async fn next(&mut self) -> io::Result<Option<Frame>> {
         loop {
             if let Some(frame) = self.whole()? {
                 return Ok(Some(frame));
             }
             let socket = Arc::clone(&self.socket);
-            // Tokio's own read would not do: a read that ends where descriptors begin is short, and tokio
-            // would then wait for more bytes to arrive.
+            // Tokio's own read cannot be used: a read that ends where descriptors begin is short, and after a
+            // short read tokio waits for more bytes to arrive.
             match socket.try_io(Interest::READABLE, || self.receive()) {
                 Ok(0) if self.buffer.is_empty() => return Ok(None),
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),

@@ -1,4 +1,4 @@
-//! A client's way to its server: one connection, made again when it is lost.
+//! The link of a client to its server: one connection, which is opened again when it is lost.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,27 +16,27 @@ use crate::QueueError;
 
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(1);
-/// The client waits for an answer as long as the call may wait at the server, and beyond that as long as its
-/// patience, within these bounds.
+/// The client waits for an answer for the time that the call may wait at the server, plus the client's
+/// patience within these bounds.
 const ANSWER_MIN: Duration = Duration::from_secs(10);
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// If the caller has a deadline, the answer may come this much after it: it may be on its way then, or the
-/// server may just have come back.
+/// If the caller has a deadline, the answer may arrive this much later: it may be in transit at the deadline,
+/// or the server may just have restarted.
 const LATE_MAX: Duration = Duration::from_secs(1);
 
-/// How to reach a queue's server on this host.
+/// The configuration of a client of a queue's server on this host.
 #[derive(Debug, Clone)]
 pub struct LocalConfig {
     /// The server's socket.
     pub path: PathBuf,
-    /// For how long a server that is away is tried again before a call fails. A call with a deadline of its
-    /// own fails within some seconds of that deadline, if it is earlier; see
+    /// The time for which a client tries to reach a server before a call fails. A call with an earlier
+    /// deadline fails within a few seconds of that deadline; see
     /// [`RemoteConfig`](crate::RemoteConfig::patience).
     pub patience: Duration,
 }
 
 impl LocalConfig {
-    /// A config with a patience of 30 s.
+    /// Creates a configuration with a patience of 30 s.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), patience: Duration::from_secs(30) }
     }
@@ -49,24 +49,24 @@ pub(super) struct Link {
     runtime: Handle,
     tasks: TaskTracker,
     numbers: Numbers,
-    /// Locked while a caller connects, so that the others wait for its connection and make none of their own.
+    /// Locked while a caller connects, so that other callers wait for the same connection.
     connection: tokio::sync::Mutex<Option<Arc<Connection>>>,
 }
 
-/// Whether a call may be sent again when it is unknown whether the server has done it.
+/// Whether a call may be sent again when it is unknown whether the server has executed it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeat {
     /// A repetition changes nothing.
     Safe,
-    /// It is repeated only if it was not sent.
+    /// The call is repeated only if it was not sent.
     Unsent,
 }
 
-/// Connects, and connects again, as long as there is patience.
+/// Connects, again if necessary, until the patience runs out.
 pub(super) struct Attempts<'a> {
     link: &'a Link,
     give_up: Option<Instant>,
-    /// The caller's deadline, which holds whatever the server does.
+    /// The caller's deadline, which applies whatever the server does.
     deadline: Option<Instant>,
     pause: Duration,
 }
@@ -94,7 +94,7 @@ impl Attempts<'_> {
         }
     }
 
-    /// After a failure: waits for a moment if it is worth another attempt.
+    /// Waits for a moment after a failure if another attempt is worthwhile. Otherwise returns the error.
     pub(super) async fn again(&mut self, failure: Failure, repeat: Repeat) -> Result<(), QueueError> {
         match failure {
             // The server may be about to start again, or to close connections.
@@ -132,7 +132,7 @@ impl Attempts<'_> {
 }
 
 impl Link {
-    /// A link that has no connection yet. Must be called inside a tokio runtime.
+    /// Creates a link without a connection. Must be called in a tokio runtime.
     pub(super) fn new(config: LocalConfig) -> Result<Self, QueueError> {
         let runtime = Handle::try_current().map_err(|error| QueueError::Unreachable {
             url: format!("unix:{}", config.path.display()),
@@ -168,12 +168,12 @@ impl Link {
         Ok(opened)
     }
 
-    /// Asks until there is an answer.
+    /// Sends a request until the server answers.
     pub(super) async fn ask(&self, ask: impl Fn() -> Ask, repeat: Repeat) -> Result<Reply, QueueError> {
         self.ask_by(None, ask, repeat).await
     }
 
-    /// Asks until there is an answer or the caller's deadline has passed.
+    /// Sends a request until the server answers or the caller's deadline has passed.
     pub(super) async fn ask_by(
         &self,
         deadline: Option<Instant>,

@@ -1,4 +1,4 @@
-//! The socket's file: one live server owns it, and a server replaces the file of a dead one.
+//! The socket's file: one live server owns it, and a server replaces the file of a dead server.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
@@ -13,12 +13,12 @@ use super::config::LocalServiceConfig;
 use super::pool::Regions;
 use crate::QueueError;
 
-/// Connections that wait to be accepted.
+/// The maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
-/// Attempts to open a lock file that another server may be removing as it ends.
+/// The maximum number of attempts to open a lock file, which another server may be removing as it ends.
 const LOCK_ATTEMPTS: usize = 100;
 
-/// A socket that clients of this host can connect to. Its file is removed when this is dropped.
+/// A socket that clients of this host can connect to. Its file is removed when this value is dropped.
 #[derive(Debug)]
 pub struct LocalListener {
     pub(super) listener: UnixListener,
@@ -28,7 +28,8 @@ pub struct LocalListener {
     lock: SocketLock,
 }
 
-/// The lock on `PATH.lock`, held as long as the server lives. The system releases it however the server dies.
+/// The lock on `PATH.lock`, held as long as the server runs. The operating system releases it, however the
+/// server dies.
 #[derive(Debug)]
 struct SocketLock {
     path: PathBuf,
@@ -47,14 +48,15 @@ impl SocketLock {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
                     let mut owner = String::new();
-                    // The owner's name is only for people to read; the lock decides.
+                    // The owner's name is only for the message. The lock alone shows that the socket is in
+                    // use.
                     let _ = file.read_to_string(&mut owner);
                     return Err(QueueError::InUse { dir: socket.to_owned(), owner: owner.trim().to_owned() });
                 }
                 Err(TryLockError::Error(error)) => return Err(QueueError::io("lock", &path)(error)),
             }
-            // A server that ended in between may have removed the opened file: then the next attempt opens
-            // another one.
+            // A server that ended in between may have removed the opened file. The next attempt then opens
+            // another file.
             let locked = file.metadata().map_err(QueueError::io("read", &path))?;
             if fs::metadata(&path).is_ok_and(|there| there.ino() == locked.ino()) {
                 let owner = format!("process {}\n", std::process::id());
@@ -68,8 +70,8 @@ impl SocketLock {
 }
 
 impl LocalListener {
-    /// Makes the socket, which only its owner may open (0600). The file of a dead server is replaced; if a
-    /// live server has the file, the error is [`QueueError::InUse`].
+    /// Creates the socket, which only its owner may open (0600). The file of a dead server is replaced. If a
+    /// live server owns the file, the error is [`QueueError::InUse`].
     pub fn bind(path: impl Into<PathBuf>, config: LocalServiceConfig) -> Result<Self, QueueError> {
         let path = path.into();
         let lock = SocketLock::acquire(&path)?;

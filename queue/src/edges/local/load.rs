@@ -1,4 +1,4 @@
-//! Rows on their way to the server: they are written to a region, or go through the socket if they are small.
+//! The transfer of rows to the server: through a region, or through the socket if the rows are small.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use super::fill::fill;
 use super::parcel::{Streams, is_large};
 use super::protocol::{Ask, RoomAnswer, RowsPlace, ToServer};
 
-/// Rows where the server can read them.
+/// Rows at a place where the server can read them.
 pub(super) struct Load {
     pub(super) connection: Arc<Connection>,
     pub(super) place: RowsPlace,
@@ -29,7 +29,7 @@ impl Load {
     }
 }
 
-/// A region that the server has lent; it is given back when the last writer drops it.
+/// A region that the server has lent. It is given back when the last writer drops it.
 struct Loan {
     connection: Arc<Connection>,
     id: u64,
@@ -46,7 +46,7 @@ impl Drop for Loan {
     }
 }
 
-/// Writes rows to where the server reads them. For rows in a region this is the only copy.
+/// Writes rows to a place where the server can read them. For rows in a region, this is the only copy.
 ///
 /// Cancel-safe: the region is given back.
 pub(super) async fn load(
@@ -63,7 +63,7 @@ pub(super) async fn load(
     }
     let ended = |_| Failure::Unsent("the connection has ended".to_owned());
     let waiting = tokio::time::timeout_at(limit.at, Arc::clone(&connection.loans).acquire_owned());
-    let late = |_| Failure::Unsent("too many puts are under way".to_owned());
+    let late = |_| Failure::Unsent("too many puts are in progress".to_owned());
     let permit = waiting.await.map_err(late)?.map_err(ended)?;
     let id = connection.number();
     let ask = Ask::Room { bytes: streams.bytes };

@@ -10,15 +10,16 @@ use tokio::sync::Notify;
 
 use super::frame::send_once;
 
-/// Sends frames in the task that has something to say, as far as the socket takes them at once; the rest is
-/// left to [`Self::drain`].
+/// Sends frames on the sender's own task, as far as the socket accepts them immediately. [`Self::drain`]
+/// sends the rest.
 ///
-/// The rest has no bound here, because leases and regions are given back in `drop`, which cannot wait. It is
-/// bounded by the calls under way and by the leases and regions that the client held.
+/// The outbox itself does not limit the rest, because leases and regions are given back in `drop`, which
+/// cannot wait. The rest is limited by the calls in progress, and by the leases and regions that the client
+/// held.
 #[derive(Debug)]
 pub(super) struct Outbox {
     socket: Arc<UnixStream>,
-    /// Frames that are still to be sent; `None` once the outbox is closed.
+    /// The frames that are still to be sent. `None` if the outbox is closed.
     left: Mutex<Option<Left>>,
     is_left: Notify,
 }
@@ -26,7 +27,7 @@ pub(super) struct Outbox {
 #[derive(Debug, Default)]
 struct Left {
     frames: VecDeque<Vec<u8>>,
-    /// Number of bytes of the first frame that have been sent.
+    /// The number of bytes of the first frame that were already sent.
     sent: usize,
 }
 
@@ -35,7 +36,7 @@ impl Outbox {
         Self { socket, left: Mutex::new(Some(Left::default())), is_left: Notify::new() }
     }
 
-    /// Sends a frame now or later; returns `false` if the outbox is closed.
+    /// Sends a frame now or later. Returns `false` if the outbox is closed.
     pub(super) fn send(&self, frame: Vec<u8>) -> bool {
         let mut left = self.left.lock();
         let Some(left) = left.as_mut() else { return false };
@@ -43,14 +44,14 @@ impl Outbox {
         if left.frames.len() > 1 {
             return true;
         }
-        // An error is left to the drain, which meets it again.
+        // An error is ignored here, because `drain` will get it again.
         if !matches!(left.write(&self.socket), Ok(true)) {
             self.is_left.notify_one();
         }
         true
     }
 
-    /// Sends what is left, again and again; it returns only with an error of the socket.
+    /// Sends waiting frames until the socket returns an error.
     pub(super) async fn drain(&self) -> io::Result<()> {
         loop {
             self.is_left.notified().await;
@@ -58,7 +59,7 @@ impl Outbox {
         }
     }
 
-    /// Sends what is left now.
+    /// Sends the frames that are waiting now.
     pub(super) async fn flush(&self) -> io::Result<()> {
         loop {
             let is_empty = match self.left.lock().as_mut() {
@@ -72,14 +73,14 @@ impl Outbox {
         }
     }
 
-    /// Drops what is left; from now on nothing is sent.
+    /// Drops the waiting frames. From now on, nothing is sent.
     pub(super) fn close(&self) {
         *self.left.lock() = None;
     }
 }
 
 impl Left {
-    /// Sends what the socket takes now; returns whether that was everything.
+    /// Sends as much as the socket accepts now. Returns whether everything was sent.
     fn write(&mut self, socket: &UnixStream) -> io::Result<bool> {
         while let Some(frame) = self.frames.front() {
             match send_once(socket, &frame[self.sent..], &[]) {

@@ -1,4 +1,4 @@
-//! The rows of a lease on their way to the client: rows that lie in regions go by reference, others as Arrow
+//! The transfer of a lease's rows to the client: rows in regions are sent by reference, other rows as Arrow
 //! IPC streams.
 
 use std::collections::BTreeMap;
@@ -18,24 +18,24 @@ use crate::edges::wire::ipc::{self, Labelled};
 use crate::store::needed_bytes;
 use crate::{Lease, QueueError};
 
-/// A batch with fewer bytes than this in regions is copied, because a client that has rows by reference keeps
-/// their regions from being used again.
+/// A batch with fewer bytes than this in regions is copied, because regions whose rows are sent by reference
+/// cannot be used again until the client releases them.
 const REFERENCE_BYTES_MIN: usize = 16 << 10;
 /// Streams begin at multiples of this, so that their buffers are aligned for a client that reads them in
 /// place.
 const ALIGNMENT: usize = 64;
 
-/// Arrow IPC streams one behind the other, as the buffers that they consist of: nothing is copied yet.
+/// Consecutive Arrow IPC streams, as a list of buffers. Nothing is copied yet.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     pub(super) buffers: Vec<Buffer>,
     places: Vec<StreamPlace>,
-    /// The bytes of all buffers.
+    /// The number of bytes in all buffers.
     pub(super) bytes: usize,
 }
 
 impl Streams {
-    /// Encodes batches. Batches that follow each other and have the same columns share a stream.
+    /// Encodes batches. Consecutive batches with the same columns share a stream.
     pub(super) fn of(batches: &[RecordBatch]) -> Result<Self, QueueError> {
         let mut streams = Self::default();
         for run in batches.chunk_by(|left, right| left.schema_ref() == right.schema_ref()) {
@@ -57,7 +57,7 @@ impl Streams {
         self.buffers.extend(buffers);
     }
 
-    /// Copies the streams to the end of `tail`; this is for few bytes.
+    /// Appends a copy of the streams to `tail`, for streams of few bytes.
     pub(super) fn append_to(&self, tail: &mut Vec<u8>) {
         tail.reserve(self.bytes);
         self.buffers.iter().for_each(|buffer| tail.extend_from_slice(buffer));
@@ -134,7 +134,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Copies what is in no region into `room`, or into the tail.
+    /// Copies the columns that are in no region into `room`, or into the tail.
     ///
     /// Cancel-safe.
     pub(super) async fn pack(
@@ -163,7 +163,7 @@ impl Plan {
     }
 }
 
-/// Whether rows are too large to go through the socket.
+/// Whether rows are too large to be sent through the socket.
 pub(super) fn is_large(bytes: usize) -> bool {
     bytes > INLINE_BYTES_MAX
 }
@@ -172,7 +172,7 @@ fn bad(reason: &str) -> QueueError {
     QueueError::BadRequest { reason: format!("rows of a take: {reason}") }
 }
 
-/// Labels and batches of a lease, the batches without copying what lies in regions.
+/// Returns the labels and the batches of a lease. Columns in regions are not copied.
 pub(super) fn unpack(
     parcel: Parcel,
     tail: &Bytes,
@@ -222,7 +222,7 @@ fn assemble(
         None => sent.next().cloned().ok_or_else(|| bad("a column is missing")),
     });
     let columns = columns.collect::<Result<Vec<_>, _>>()?;
-    // A batch without columns needs the count: there is no column to count its rows by.
+    // A batch without columns needs an explicit number of rows.
     let options = RecordBatchOptions::new().with_row_count(Some(place.rows));
     Ok(RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)?)
 }

@@ -1,4 +1,4 @@
-//! The server's regions: lent, in use, idle, or gone.
+//! The server's regions: lent, in use, idle, or freed.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -12,19 +12,19 @@ use tokio::sync::watch;
 
 use crate::mapped::{self, Mapping};
 
-/// Smallest region, bytes.
+/// The minimum size of a region, in bytes.
 const REGION_BYTES_MIN: usize = 1 << 20;
 
-/// How many regions there are, and how large.
+/// The numbers and sizes of a server's regions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RegionStats {
-    /// Regions in which a chunk lies, or which a client uses.
+    /// Regions that contain a chunk or that a client uses.
     pub in_use: usize,
-    /// Their bytes.
+    /// The bytes of the regions in use.
     pub in_use_bytes: usize,
     /// Regions that are kept to be used again.
     pub idle: usize,
-    /// Their bytes.
+    /// The bytes of the idle regions.
     pub idle_bytes: usize,
 }
 
@@ -50,7 +50,7 @@ struct State {
     /// Regions in use, by their address in this process.
     in_use: HashMap<usize, Weak<RegionUse>>,
     in_use_bytes: usize,
-    /// Numbers of regions that are not gone.
+    /// The numbers of the existing regions.
     numbers: HashSet<u64>,
     next_number: u64,
 }
@@ -59,17 +59,17 @@ struct State {
 struct Pool {
     idle_bytes_max: usize,
     state: Mutex<State>,
-    /// The number of regions that are gone; when it changes, clients are told to forget theirs.
+    /// The number of freed regions. When it changes, clients are told to unmap the freed regions.
     gone: watch::Sender<u64>,
 }
 
-/// The regions of one server; all clones share them.
+/// The regions of one server. Clones refer to the same regions.
 #[derive(Debug, Clone)]
 pub struct Regions {
     pool: Arc<Pool>,
 }
 
-/// A region in use; it is idle again when the last user drops it.
+/// A region in use. It becomes idle when the last user drops it.
 #[derive(Debug)]
 pub(super) struct RegionUse {
     pub(super) region: Arc<Region>,
@@ -77,8 +77,8 @@ pub(super) struct RegionUse {
     retired: AtomicBool,
 }
 
-/// Rounds a size up to a multiple of a quarter of a power of two: there are so few such sizes that an idle
-/// region often fits, and a region is at most a quarter too large.
+/// Rounds a size up to a multiple of a quarter of a power of two. There are few such sizes, so an idle region
+/// often fits, and a region is at most a quarter too large.
 fn size_class(bytes: usize) -> usize {
     let bytes = bytes.max(REGION_BYTES_MIN);
     bytes.next_multiple_of((1 << bytes.ilog2()) / 4)
@@ -90,7 +90,7 @@ impl Regions {
         Self { pool: Arc::new(pool) }
     }
 
-    /// How many regions there are now, and how large they are.
+    /// Returns the current numbers and sizes of the regions.
     pub fn stats(&self) -> RegionStats {
         let state = self.pool.state.lock();
         RegionStats {
@@ -101,8 +101,8 @@ impl Regions {
         }
     }
 
-    /// Lends a region of at least `bytes`: an idle one if one fits, preferably one that is `known` to the
-    /// client, else a new one.
+    /// Lends a region of at least `bytes`: an idle region if one fits, or else a new region. Idle regions
+    /// that are `known` to the client are preferred.
     pub(super) fn lend(&self, bytes: usize, known: impl Fn(u64) -> bool) -> io::Result<Arc<RegionUse>> {
         let bytes = size_class(bytes);
         let mut state = self.pool.state.lock();
@@ -131,19 +131,19 @@ impl Regions {
         Ok(lent)
     }
 
-    /// The region that a buffer lies in, and the buffer's offset there.
+    /// Returns the region that contains a buffer, and the buffer's offset in the region.
     pub(super) fn find(&self, buffer: &Buffer) -> Option<(Arc<RegionUse>, usize)> {
         let address = buffer.data_ptr().as_ptr() as usize;
         let lent = self.pool.state.lock().in_use.get(&address).and_then(Weak::upgrade)?;
         Some((lent, buffer.as_ptr() as usize - address))
     }
 
-    /// A receiver that is notified when regions are gone.
+    /// Returns a receiver that is notified when regions are freed.
     pub(super) fn gone(&self) -> watch::Receiver<u64> {
         self.pool.gone.subscribe()
     }
 
-    /// The regions among `numbers` that are gone.
+    /// Returns the regions among `numbers` that were freed.
     pub(super) fn gone_of<'a>(&self, numbers: impl Iterator<Item = &'a u64>) -> Vec<u64> {
         let state = self.pool.state.lock();
         numbers.filter(|number| !state.numbers.contains(number)).copied().collect()
@@ -151,12 +151,12 @@ impl Regions {
 }
 
 impl RegionUse {
-    /// Keeps the region from being lent again: a client that is gone may still have it mapped.
+    /// Prevents further loans of the region: a client whose connection has ended may still have it mapped.
     pub(super) fn retire(&self) {
         self.retired.store(true, Ordering::Relaxed);
     }
 
-    /// Its first `length` bytes as a buffer that keeps it in use.
+    /// Returns the first `length` bytes as a buffer that keeps the region in use.
     pub(super) fn buffer(self: &Arc<Self>, length: usize) -> Option<Buffer> {
         mapped::buffer(&self.region.mapping, length, Arc::clone(self))
     }
@@ -191,7 +191,7 @@ impl Drop for RegionUse {
         if !gone.is_empty() {
             self.pool.gone.send_modify(|count| *count += gone.len() as u64);
         }
-        // The regions that are gone are unmapped here, outside the lock.
+        // Freed regions are unmapped here, outside the lock.
     }
 }
 

@@ -1,4 +1,4 @@
-//! The messages of both sides. Client and server come from one build, so there is only one version.
+//! The messages of client and server. Both come from the same build, so there is only one version.
 
 use arrow_schema::Schema;
 use serde::{Deserialize, Serialize};
@@ -13,22 +13,24 @@ use crate::{PartitionSpec, QueueError, RowHandle, Unfinished};
 /// connection.
 pub(super) const VERSION: u32 = 1;
 
-/// Rows of at most this size in bytes go through the socket.
+/// Rows of at most this size in bytes are sent through the socket.
 pub(super) const INLINE_BYTES_MAX: usize = 64 << 10;
 
 #[allow(clippy::large_enum_variant, reason = "nearly all are calls")]
-/// What a client sends. The number of a call is never used again, even on another connection of the client.
+/// The messages of a client. The number of a call is never used again, even on another connection of the
+/// client.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToServer {
-    /// Asks for something; the server answers.
+    /// A request, which the server answers.
     Call { id: u64, ask: Ask },
-    /// Ends a call whose answer the client no longer waits for; the server takes back whatever the call gave.
+    /// Cancels a call for whose answer the client no longer waits. The server takes back the result of the
+    /// call.
     Cancel { id: u64 },
-    /// Gives back the region that this call lent, or those in which its rows lie.
+    /// Gives back the region that this call lent, or the regions that contain its rows.
     Release { id: u64 },
 }
 
-/// Where the rows are that come with a call. They are one Arrow IPC stream.
+/// The place of the rows of a call. The rows are one Arrow IPC stream.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(super) enum RowsPlace {
     /// In the frame's tail.
@@ -37,23 +39,23 @@ pub(super) enum RowsPlace {
     Loan { id: u64, length: usize },
 }
 
-/// A lease that a call gave.
+/// A lease that a call granted.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct LeaseName {
     pub(super) partition: String,
-    /// The life of the server that gave the lease.
+    /// The run of the server that granted the lease.
     pub(super) life: u64,
     pub(super) lease: u64,
     pub(super) member: u32,
-    /// The number of that call.
+    /// The number of the call that took the lease.
     pub(super) take: u64,
 }
 
-/// What a call asks for.
+/// The request of a call.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Ask {
     Declare(PartitionSpec),
-    /// A region to write rows into. It is lent until its `Release`, or until the rows are put.
+    /// Requests a region for rows. The region is lent until its `Release`, or until the rows are put.
     Room {
         bytes: usize,
     },
@@ -66,7 +68,7 @@ pub(super) enum Ask {
         partition: String,
         rows: RowsPlace,
         token: String,
-        /// Whether the values replace those of rows that have the columns already.
+        /// Whether the values replace existing values.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         overwrite: bool,
     },
@@ -131,23 +133,23 @@ pub(super) enum Ask {
     Inspect,
 }
 
-/// What a server sends.
+/// The messages of a server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ToClient {
     Hello {
         version: u32,
         life: u64,
     },
-    /// Regions whose descriptors come with this frame, in this order.
+    /// Regions whose descriptors are sent with this frame, in this order.
     Regions(Vec<RegionNotice>),
-    /// Regions that are gone: the client unmaps them.
+    /// Regions that were freed. The client unmaps them.
     Forget(Vec<u64>),
-    /// What a call gave.
+    /// The result of a call.
     Answer {
         id: u64,
         body: Box<RawValue>,
     },
-    /// Why a call gave nothing.
+    /// The error of a call.
     Refusal {
         id: u64,
         error: QueueError,
@@ -158,7 +160,7 @@ pub(super) enum ToClient {
 pub(super) struct RegionNotice {
     pub(super) number: u64,
     pub(super) bytes: usize,
-    /// Whether the client may write to it.
+    /// Whether the client may write to the region.
     pub(super) writable: bool,
 }
 
@@ -172,7 +174,7 @@ pub(super) struct RoomAnswer {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum TakeAnswer {
     Nothing {
-        /// Whether no rows will ever be ready.
+        /// Whether no more rows can become ready.
         ended: bool,
     },
     Rows {
@@ -183,7 +185,7 @@ pub(super) enum TakeAnswer {
     },
 }
 
-/// Where the rows of a lease are.
+/// The places of the rows of a lease.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Parcel {
     pub(super) schemas: Vec<Schema>,
@@ -192,18 +194,18 @@ pub(super) struct Parcel {
     pub(super) labels_length: usize,
     /// The streams of the columns that are not in regions, in the order of the batches.
     pub(super) streams: Vec<StreamPlace>,
-    /// The region in which the streams are; if absent, they are in the tail behind the labels.
+    /// The region in which the streams are; if absent, the streams are in the tail after the labels.
     pub(super) streams_region: Option<u64>,
 }
 
 impl Parcel {
-    /// Whether any of its columns are in regions.
+    /// Whether any column is in a region.
     pub(super) fn has_regions(&self) -> bool {
         let mut columns = self.batches.iter().flat_map(|batch| &batch.columns);
         self.streams_region.is_some() || columns.any(Option::is_some)
     }
 
-    /// About how many bytes the client has to read.
+    /// The approximate number of bytes that the client has to read.
     pub(super) fn bytes(&self) -> usize {
         let places = self.batches.iter().flat_map(|batch| batch.columns.iter().flatten());
         let streams = self.streams.iter().map(|stream| stream.length);
@@ -213,10 +215,10 @@ impl Parcel {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct BatchPlace {
-    /// The index of its schema among the parcel's.
+    /// The index of the batch's schema in the schemas of the parcel.
     pub(super) schema: usize,
     pub(super) rows: usize,
-    /// The columns in the schema's order; a column that is `None` comes with the streams.
+    /// The columns in the schema's order; a column that is `None` is in the streams.
     pub(super) columns: Vec<Option<ArrayPlace>>,
 }
 

@@ -1,4 +1,4 @@
-//! Answers to what a client asks for, and the leases and regions that it holds.
+//! The answers to a client's requests, and the leases and regions that the client holds.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,21 +21,21 @@ use crate::edges::wire::{ColumnsQuery, PutAnswer, PutQuery, TakeBody};
 use crate::tasks;
 use crate::{Lease, Partition, Put, Queue, QueueError, TransferQueue};
 
-/// The most regions that are lent to one client for its puts.
+/// The maximum number of regions that are lent to one client for its puts.
 pub(super) const LOANS_MAX: usize = 256;
 /// Streams of at most this size in bytes are decoded by the task that received them.
 const DECODE_INLINE_BYTES_MAX: usize = 1 << 20;
 
-/// What the conversations with all clients share.
+/// The state that the conversations with all clients share.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) queue: TransferQueue,
     pub(super) regions: Regions,
     pub(super) regions_max: usize,
     pub(super) put_bytes_max: usize,
-    /// Tells leases of this run of the server from those of an earlier run.
+    /// Identifies this run of the server, so that leases of an earlier run are recognised.
     pub(super) life: u64,
-    /// Ends calls that wait.
+    /// Ends waiting calls.
     pub(super) end: CancellationToken,
 }
 
@@ -45,20 +45,20 @@ struct Held {
     loans: HashMap<u64, Arc<RegionUse>>,
     /// Leases by the call that took them. Dropping a lease gives its rows back.
     leases: HashMap<u64, Lease>,
-    /// Regions in which the rows of a take lie, by the call that took them.
+    /// The regions that contain the rows of a take, by the call that took the rows.
     reading: HashMap<u64, Vec<Arc<RegionUse>>>,
     /// The numbers of regions that the client has mapped, and whether it may write to them.
     known: HashMap<u64, bool>,
 }
 
-/// What one client holds. It is dropped when the client is gone: then the leases end, and the regions that
-/// the client was using are never lent again.
+/// The leases and regions of one client. The value is dropped when the connection has ended: the leases then
+/// end, and the regions that the client was using are never lent again.
 #[derive(Debug, Default)]
 pub(super) struct Desk {
     held: Mutex<Held>,
 }
 
-/// An answer on its way.
+/// An answer that is about to be sent.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) body: Box<RawValue>,
@@ -79,14 +79,14 @@ fn bad(reason: impl ToString) -> QueueError {
 }
 
 impl Desk {
-    /// A region for this client, if possible one that it has mapped.
+    /// Lends a region to this client, if possible a region that the client has mapped.
     fn lend(&self, regions: &Regions, bytes: usize) -> Result<Arc<RegionUse>, QueueError> {
         let held = self.held.lock();
         let lent = regions.lend(bytes, |number| held.known.contains_key(&number));
         lent.map_err(QueueError::io("share memory", "memfd"))
     }
 
-    /// Takes back what a cancelled call has given.
+    /// Takes back the result of a cancelled call.
     pub(super) fn take_back(&self, call: u64) {
         let lease = self.held.lock().leases.remove(&call);
         drop(lease);
@@ -103,8 +103,8 @@ impl Desk {
         drop(released);
     }
 
-    /// Returns those `regions` that the client does not know yet with the access that it needs. From now on
-    /// it counts as knowing them.
+    /// Returns the `regions` that the client has not mapped yet with the access that it needs. From now on,
+    /// these regions count as mapped.
     pub(super) fn learn(&self, regions: &[(Arc<RegionUse>, bool)]) -> Vec<(Arc<RegionUse>, bool)> {
         let mut held = self.held.lock();
         let is_new = |(lent, writable): &&(Arc<RegionUse>, bool)| match held.known.get(&lent.region.number) {
@@ -116,8 +116,7 @@ impl Desk {
         new
     }
 
-    /// Returns the regions that the client knows and that are gone. From now on it does not count as knowing
-    /// them.
+    /// Returns the freed regions that the client has mapped. From now on, these regions count as unmapped.
     pub(super) fn forget_gone(&self, regions: &Regions) -> Vec<u64> {
         let mut held = self.held.lock();
         let gone = regions.gone_of(held.known.keys());
@@ -136,7 +135,7 @@ impl Drop for Desk {
 }
 
 impl Service {
-    /// Does what a client asks for. Cancel-safe, as the queue's own calls are.
+    /// Executes a client's request. Cancel-safe, as the queue's own calls are.
     pub(super) async fn answer(
         &self,
         desk: &Arc<Desk>,
@@ -229,8 +228,8 @@ impl Service {
         Ok(Reply { regions: vec![(lent, true)], ..reply })
     }
 
-    /// Decodes the rows that came with a call. Rows in a region stay there, unless so many regions are in use
-    /// that they are copied out.
+    /// Decodes the rows of a call. Rows in a region stay there, or are copied out if too many regions are in
+    /// use.
     async fn rows(
         &self,
         desk: &Desk,
@@ -239,7 +238,7 @@ impl Service {
         tail: Bytes,
     ) -> Result<RecordBatch, QueueError> {
         let (loan, length) = match place {
-            // The rows get an allocation of their own, in which they stay once they are put.
+            // The rows get a separate allocation, in which they stay after the put.
             RowsPlace::Tail => {
                 return ipc::one(&ipc::decode_batches(Bytes::copy_from_slice(&tail).into(), rows_max)?);
             }
@@ -248,7 +247,7 @@ impl Service {
         let lent = desk.held.lock().loans.get(&loan).cloned();
         let lent = lent.ok_or_else(|| bad(format!("call={loan} has lent no region")))?;
         let stream = lent.buffer(length).ok_or_else(|| bad("rows that are longer than their region"))?;
-        // Beyond this many regions rows are copied out, so that open files and mappings stay bounded.
+        // If more regions are in use, rows are copied out, so that open files and mappings stay bounded.
         let copies = self.regions.stats().in_use > self.regions_max;
         let read = move || {
             let batch = ipc::one(&ipc::decode_batches(stream, rows_max)?)?;
@@ -309,7 +308,7 @@ impl Service {
         let partition = self.queue.partition(partition)?;
         let take = body.into_take()?;
         let Some(lease) = self.until_end(partition.take(&take)).await? else {
-            // A take that waits ends without rows only when no more rows will come.
+            // A waiting take ends without rows only if no more rows can become ready.
             return Reply::of(&TakeAnswer::Nothing { ended: take.deadline.is_some() });
         };
         let (lease, packed) = self.pack(desk, lease).await?;
@@ -330,8 +329,8 @@ impl Service {
     }
 
     async fn pack(&self, desk: &Desk, mut lease: Lease) -> Result<(Lease, Packed), QueueError> {
-        // The batches leave the lease: their memory is held while the client reads it, and no longer, even
-        // if the lease lasts.
+        // The batches are moved out of the lease. Their memory is then held only while the client reads it,
+        // even if the lease lasts longer.
         let batches = lease.take_batches();
         let plan = Plan::of(&batches, &self.regions)?;
         let room = match is_large(plan.rest.bytes) {
@@ -349,7 +348,7 @@ impl Service {
         self.queue.partition(&name.partition)
     }
 
-    /// The partition of a lease that the client ends now. The lease is disarmed: from now on only the
+    /// Returns the partition of a lease that the client ends now. The lease is disarmed: from now on only the
     /// partition decides the outcome.
     fn leased(&self, desk: &Desk, name: &LeaseName) -> Result<Partition, QueueError> {
         let partition = self.of_this_life(name)?;
@@ -360,7 +359,7 @@ impl Service {
         Ok(partition)
     }
 
-    /// Waits, but fails with `QueueError::Stopping` when the server ends first.
+    /// Waits, but fails with `QueueError::Stopping` if the server ends first.
     async fn until_end<T>(
         &self,
         waiting: impl Future<Output = Result<T, QueueError>>,
@@ -369,7 +368,7 @@ impl Service {
     }
 }
 
-/// Ends the loan of the region in which the rows came, now that they are put.
+/// Ends the loan of the region that contained the rows of a completed put.
 fn settle(desk: &Desk, rows: RowsPlace) {
     if let RowsPlace::Loan { id, .. } = rows {
         desk.release(id);

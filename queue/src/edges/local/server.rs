@@ -1,4 +1,4 @@
-//! The server's side: connections, and what they hold.
+//! The server: its connections, and the leases and regions that they hold.
 
 use std::collections::HashMap;
 use std::io::{self, Error, ErrorKind};
@@ -22,18 +22,19 @@ use super::protocol::{RegionNotice, ToClient, ToServer, VERSION};
 use super::requests::{Desk, Reply, Service};
 use crate::{QueueError, TransferQueue};
 
-/// The most calls of one client that are under way at a time; the next call is read when one of them has
+/// The maximum number of calls of one client that are in progress. The next call is read when one of them has
 /// ended.
 const CALLS_MAX: usize = 4096;
-/// How long the last answers may take to leave when the server ends.
+/// The maximum time to send the last answers when the server ends.
 const CLOSE_MAX: Duration = Duration::from_secs(5);
-/// Pause after a connection that could not be accepted.
+/// The pause after a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves `queue` until `end`; then calls that wait are told that the server is stopping, answers that have
+/// Serves `queue` until `end`. Then waiting calls are told that the server is stopping, answers that have
 /// begun are finished, and the socket's file is removed.
 ///
-/// Cancel-safe: dropping it ends every connection, and with it what its client holds.
+/// Cancel-safe: dropping the call ends every connection, and gives back the leases and regions of all
+/// clients.
 pub async fn serve_local(
     queue: TransferQueue,
     listener: LocalListener,
@@ -72,7 +73,10 @@ pub async fn serve_local(
     }
     connections.close();
     if tokio::time::timeout(CLOSE_MAX, connections.wait()).await.is_err() {
-        tracing::warn!(clients = connections.len(), "clients that do not read their answers are left");
+        tracing::warn!(
+            clients = connections.len(),
+            "clients that do not read their answers are disconnected"
+        );
         abandoned.cancel();
         connections.wait().await;
     }
@@ -85,15 +89,15 @@ type Ended = (u64, Result<Result<Reply, QueueError>, Aborted>);
 struct Conversation {
     service: Arc<Service>,
     socket: Arc<UnixStream>,
-    /// What the client holds; it is given back when the conversation ends.
+    /// The leases and regions of the client. They are given back when the conversation ends.
     desk: Arc<Desk>,
     running: FuturesUnordered<BoxFuture<'static, Ended>>,
     cancels: HashMap<u64, AbortHandle>,
 }
 
-/// Talks to a client until either side ends it.
+/// Serves a client until either side ends the connection.
 ///
-/// Cancel-safe: whatever the client holds is given back.
+/// Cancel-safe: the leases and regions of the client are given back.
 async fn converse(service: Arc<Service>, socket: UnixStream) -> io::Result<()> {
     let socket = Arc::new(socket);
     let mut reader = FrameReader::new(Arc::clone(&socket), false);
@@ -174,8 +178,8 @@ impl Conversation {
         }
     }
 
-    /// Passes those regions to the client that it does not know yet, or that it cannot write to yet but needs
-    /// to.
+    /// Sends regions to the client if it has not mapped them yet, or if it needs write access to them and
+    /// does not have it yet.
     async fn introduce(&mut self, regions: &[(Arc<RegionUse>, bool)]) -> io::Result<()> {
         let new = self.desk.learn(regions);
         for some in new.chunks(DESCRIPTORS_MAX) {
@@ -191,7 +195,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Tells the client to unmap regions that are gone.
+    /// Tells the client to unmap freed regions.
     async fn forget(&mut self, gone: &mut watch::Receiver<u64>) -> io::Result<()> {
         gone.borrow_and_update();
         let numbers = self.desk.forget_gone(&self.service.regions);

@@ -13,7 +13,7 @@ use crate::batches::common_schema;
 use crate::edges::wire::ARROW_STREAM;
 use crate::edges::wire::ipc::{self, Pieces, Segments};
 
-/// The content of a request; each attempt to send it makes a new body from it.
+/// The content of a request. Each attempt to send the request makes a new body from its content.
 #[derive(Clone)]
 pub(super) enum Content {
     Nothing,
@@ -30,7 +30,7 @@ impl Content {
         }
     }
 
-    /// About how many bytes there are to be sent.
+    /// The approximate number of bytes to send.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Nothing => 0,
@@ -53,8 +53,8 @@ impl Content {
     }
 }
 
-/// The body of one attempt. Rows are encoded as they leave, a piece at a time, so a large put needs no large
-/// buffer.
+/// The body of one attempt. Rows are encoded piece by piece while they are sent, so a large put needs no
+/// large buffer.
 pub(super) enum RequestBody {
     Whole(Option<Bytes>),
     Pieces(Box<Pieces>),
@@ -88,7 +88,9 @@ impl Body for RequestBody {
             Self::Pieces(pieces) => pieces.next().transpose(),
             Self::Stream(pieces) => {
                 let piece = std::task::ready!(pieces.poll_recv(context));
-                piece.map(|piece| piece.map(Segments::from).map_err(QueueError::io("read", "what is sent")))
+                piece.map(|piece| {
+                    piece.map(Segments::from).map_err(QueueError::io("read", "the source of a request"))
+                })
             }
         };
         Poll::Ready(bytes.map(|bytes| bytes.map(Frame::data)))

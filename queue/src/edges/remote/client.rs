@@ -1,4 +1,4 @@
-//! The client's side: the queue's calls.
+//! The client: the queue's calls over HTTP.
 
 mod direct;
 mod maintenance;
@@ -31,14 +31,14 @@ use crate::{
 };
 use taking::{Patience, Taken};
 
-/// The longest that one request waits at the server. After that the client asks again, so that it notices a
-/// connection that died silently.
+/// The maximum time that one request waits at the server. After that, the client sends the request again, so
+/// that it detects a connection that died silently.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// The pause before a take is repeated because its rows were lost on their way.
+/// The pause before a take is repeated because its rows were lost in transit.
 const RETRY: Duration = Duration::from_millis(50);
-/// How long after its deadline a put may be answered: a put that finds room at the last moment still has to
-/// be written.
+/// The time after its deadline within which a put may be answered: a put that finds room at the last moment
+/// still has to be written.
 const WRITE_MAX: Duration = Duration::from_secs(4);
 
 /// A queue of a server. Clones use the same connections.
@@ -58,19 +58,19 @@ fn query(value: &impl serde::Serialize) -> Result<String, QueueError> {
 }
 
 impl RemoteQueue {
-    /// Makes a client for a server; nothing is sent yet. This must be called inside a tokio runtime.
+    /// Makes a client for a server. Nothing is sent yet. Must be called in a tokio runtime.
     pub fn new(config: RemoteConfig) -> Result<Self, QueueError> {
         Ok(Self { link: Arc::new(Link::new(config)?), direct: Arc::default() })
     }
 
-    /// Makes a client for a storage unit. Its calls fail at once if the unit does not answer, and it expects
-    /// no further units behind the unit.
+    /// Makes a client for a storage unit. Its calls fail immediately if the unit does not answer. The client
+    /// does not ask the unit for further units.
     pub(crate) fn of_unit(url: &str, token: Option<String>) -> Result<Self, QueueError> {
         let config = RemoteConfig { token, patience: Duration::ZERO, ..RemoteConfig::new(url) };
         Ok(Self { direct: Arc::new(Direct::none()), ..Self::new(config)? })
     }
 
-    /// Waits until leases that were dropped have been given back.
+    /// Waits until dropped leases have been given back.
     pub async fn close(&self) {
         self.link.tasks.close();
         self.link.tasks.wait().await;
@@ -151,7 +151,7 @@ impl Queue for RemoteQueue {
         .boxed()
     }
 
-    /// The rows go through the controller, which counts their tokens.
+    /// The rows are sent through the controller, which counts their tokens.
     fn overwrite_columns<'a>(
         &'a self,
         partition: &'a str,
@@ -180,7 +180,7 @@ impl Queue for RemoteQueue {
                 let left = take.deadline.map(|deadline| deadline - Instant::now());
                 let wait = left.map(|left| left.min(WAIT_MAX));
                 let taken = match self.take_once(partition, take, wait, patience).await {
-                    // The rows were lost on their way. The server gives them out again.
+                    // The rows were lost in transit. The server delivers them again.
                     Err(QueueError::Unreachable { .. } | QueueError::UnitAway { .. })
                         if Instant::now()
                             < deadline.map_or(patience.give_up, |at| at.min(patience.give_up)) =>

@@ -17,26 +17,26 @@ use super::body::RequestBody;
 use crate::QueueError;
 
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// If the last answer came within this time, the next one is first polled for as long, without sleeping;
-/// waking up would take about as long.
+/// If the last answer arrived within this time, the client polls for the next answer for the same time,
+/// without sleeping. Waking up would take about as long.
 const AWAKE_MAX: Duration = Duration::from_micros(200);
-/// The most turns of polling: a bound for clocks that stand still.
+/// The maximum number of polls, as a bound if the clock does not advance.
 const AWAKE_TURNS_MAX: u32 = 10_000;
 
-/// Why an attempt has no answer.
+/// The reason why an attempt has no answer.
 pub(super) enum Failure {
-    /// The request cannot be made.
+    /// The request cannot be created.
     Refused(QueueError),
-    /// The request did not leave.
+    /// The request was not sent.
     Unsent(String),
-    /// The request left, and no answer came: the server may have done it.
+    /// The request was sent, but no answer arrived. The server may have executed it.
     Lost(String),
 }
 
 impl Failure {
     fn lost(error: &(dyn std::error::Error + 'static)) -> Self {
         match own(error) {
-            // The body could not be made.
+            // The body could not be created.
             Some(error) => Self::Refused(error.clone()),
             None => Self::Lost(innermost(error)),
         }
@@ -48,9 +48,9 @@ type Connection = http1::Connection<TokioIo<TcpStream>, RequestBody>;
 /// A connection and the right to send on it.
 pub(super) struct Wire {
     sender: SendRequest<RequestBody>,
-    /// The connection; `None` once it has ended.
+    /// The connection. `None` after it has ended.
     connection: Option<Pin<Box<Connection>>>,
-    /// Whether the last outcome came within [`AWAKE_MAX`].
+    /// Whether the last outcome arrived within [`AWAKE_MAX`].
     is_prompt: bool,
 }
 
@@ -58,8 +58,9 @@ impl Wire {
     pub(super) async fn connect(authority: &str) -> Result<Self, Failure> {
         let connecting = tokio::time::timeout(CONNECT_MAX, TcpStream::connect(authority));
         let unsent = |error: std::io::Error| Failure::Unsent(error.to_string());
-        let stream =
-            connecting.await.map_err(|_| Failure::Unsent("it does not take connections".to_owned()))?;
+        let stream = connecting
+            .await
+            .map_err(|_| Failure::Unsent("the server does not accept connections".to_owned()))?;
         let stream = stream.map_err(unsent)?;
         stream.set_nodelay(true).map_err(unsent)?;
         let shaken = http1::handshake(TokioIo::new(stream)).await;
@@ -75,7 +76,7 @@ impl Wire {
         }
     }
 
-    /// Drives the connection until `ours` has an outcome; `None` if the connection ended before.
+    /// Drives the connection until `ours` has an outcome. Returns `None` if the connection ended before.
     pub(super) async fn until<T>(&mut self, mut ours: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Option<T> {
         let started = Instant::now();
         let stays_awake = std::mem::replace(&mut self.is_prompt, false);
@@ -101,7 +102,7 @@ impl Wire {
         ours: &mut impl FnMut(&mut Context<'_>) -> Poll<T>,
         context: &mut Context<'_>,
     ) -> Poll<Option<T>> {
-        // Two rounds: what the first one asks the connection for is often there in the second.
+        // There are two rounds, because the second round often has the result that the first round requested.
         for _ in 0..2 {
             self.drive(context);
             if let Poll::Ready(outcome) = ours(context) {
@@ -111,7 +112,7 @@ impl Wire {
         if self.connection.is_none() { Poll::Ready(None) } else { Poll::Pending }
     }
 
-    /// Whether the connection can take another request.
+    /// Whether the connection can send another request.
     pub(super) async fn is_reusable(&mut self) -> bool {
         poll_fn(|context| {
             self.drive(context);
@@ -129,7 +130,7 @@ impl Wire {
         let mut response = Box::pin(self.sender.send_request(request));
         match self.until(|context| response.poll_unpin(context)).await {
             Some(Ok(response)) => Ok(response),
-            // It was closed before anything was written.
+            // The connection was closed before anything was written.
             Some(Err(error)) if error.is_canceled() => Err(Failure::Unsent(innermost(&error))),
             Some(Err(error)) => Err(Failure::lost(&error)),
             None => Err(Failure::Lost("the connection was closed".to_owned())),

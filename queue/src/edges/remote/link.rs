@@ -1,11 +1,11 @@
-//! Connections to a queue's server, and what is done when they fail.
+//! Connections to a queue's server, and the retries when they fail.
 //!
 //! A call drives its connection in the caller's own task, so an answer wakes the waiting caller directly. If
-//! the last answer came faster than a thread wakes up, the call first polls for the next one. Dropping a call
-//! closes its connection.
+//! the last answer came faster than a thread wakes up, the call first polls for the next answer. Dropping a
+//! call closes its connection.
 //!
 //! # Deliberately absent
-//! TLS: traffic that leaves the machine belongs on a private network.
+//! There is no TLS: traffic between machines belongs on a private network.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,29 +30,29 @@ use crate::QueueError;
 use crate::edges::wire::ErrorBody;
 use crate::edges::wire::ipc::Blocks;
 
-/// The client waits for an answer as long as the request may wait at the server, and beyond that as long as
-/// its patience, within these bounds. It waits for each piece of an answer as long as its patience, within
-/// them too.
+/// The client waits for an answer for the time that the request may wait at the server, plus the client's
+/// patience within these bounds. It waits for each piece of an answer for its patience within the same
+/// bounds.
 const ANSWER_MIN: Duration = Duration::from_secs(10);
 const ANSWER_MAX: Duration = Duration::from_secs(60);
-/// If the caller has a deadline, the answer may come this much after it: it may be on its way then, or the
-/// server may just have come back.
+/// If the caller has a deadline, the answer may arrive this much later: it may be in transit at the deadline,
+/// or the server may just have restarted.
 const LATE_MAX: Duration = Duration::from_secs(1);
 /// The slowest rate at which bodies are expected to be sent, in bytes per second.
 const RATE_MIN: f64 = 4e6;
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// The most idle connections that are kept.
+/// The maximum number of idle connections that are kept.
 const IDLE_MAX: usize = 64;
-/// The longest answer that is read as a whole, in bytes.
+/// The maximum size of an answer that is read as a whole, in bytes.
 const JSON_BYTES_MAX: usize = 256 << 20;
 
-/// Whether a call may be sent again when it is unknown whether the server has done it.
+/// Whether a call may be sent again when it is unknown whether the server has executed it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Repeat {
     /// A repetition changes nothing.
     Safe,
-    /// It is repeated only if it was not sent.
+    /// The call is repeated only if it was not sent.
     Unsent,
 }
 
@@ -61,11 +61,11 @@ pub(super) struct Call {
     pub(super) path: String,
     pub(super) content: Content,
     pub(super) repeat: Repeat,
-    /// How long the call may wait at the server.
+    /// The time that the call may wait at the server.
     pub(super) wait: Duration,
-    /// When a server that is away is no longer tried; if absent, the link's patience decides.
+    /// The time until which a server that does not answer is tried. If absent, the link's patience applies.
     pub(super) give_up: Option<Instant>,
-    /// The caller's deadline, which holds whatever the server does.
+    /// The caller's deadline, which applies whatever the server does.
     pub(super) deadline: Option<Instant>,
 }
 
@@ -105,11 +105,11 @@ impl Call {
     }
 }
 
-/// An answer whose body is still to be read.
+/// An answer whose body has not been read yet.
 pub(super) struct Response<'a> {
     link: &'a Link,
     wire: Wire,
-    /// How long a piece may take.
+    /// The maximum time until a piece arrives.
     piece_max: Duration,
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
@@ -124,7 +124,7 @@ impl Response<'_> {
             let reading = self.wire.until(|context| body.frame().poll_unpin(context));
             let lost = |reason: &str| self.link.unreachable(reason);
             let frame = match tokio::time::timeout(self.piece_max, reading).await {
-                Err(_) => return Err(lost("the answer stands still")),
+                Err(_) => return Err(lost("the answer stopped arriving")),
                 // Everything that arrived before the connection ended has been read by now.
                 Ok(None) => return Err(lost("the connection was closed within an answer")),
                 Ok(Some(None)) => return Ok(None),
@@ -158,7 +158,7 @@ impl Response<'_> {
         Ok(bytes.into())
     }
 
-    /// Frees the connection for another call; the body has been read.
+    /// Frees the connection for another call, after the body has been read.
     pub(super) async fn done(self) {
         let Self { link, mut wire, body, .. } = self;
         drop(body);
@@ -171,14 +171,14 @@ impl Response<'_> {
     }
 }
 
-/// How a server is reached.
+/// The connections of a client to its server.
 pub(super) struct Link {
     pub(super) config: RemoteConfig,
     authority: String,
     host: HeaderValue,
     authorization: Option<HeaderValue>,
     idle: Mutex<Vec<Wire>>,
-    /// The memory that rows are read into.
+    /// The memory into which rows are read.
     pub(super) blocks: Arc<Blocks>,
     /// The runtime in which dropped leases are given back.
     pub(super) runtime: Handle,
@@ -250,7 +250,7 @@ impl Link {
         }
     }
 
-    /// How long a server that has taken a request may be silent.
+    /// The time for which a server that has accepted a request may be silent.
     fn answer_max(&self) -> Duration {
         self.config.patience.clamp(ANSWER_MIN, ANSWER_MAX)
     }
@@ -266,7 +266,7 @@ impl Link {
             let (mut wire, was_used) = self.wire().await?;
             let request = self.request(call, call.content.kind(), call.content.body())?;
             match wire.send(request).await {
-                // The server closed the connection between two requests: another one is tried.
+                // The server closed the connection between two requests. Another connection is tried.
                 Err(Failure::Unsent(_)) if was_used => {}
                 Err(failure) => return Err(failure),
                 Ok(response) => return Ok(self.answer(call, wire, response)),
@@ -280,8 +280,8 @@ impl Link {
         Response { link: self, wire, piece_max, status: head.status, headers: head.headers, body }
     }
 
-    /// Sends a call, and returns an answer that is no error. While the server cannot answer, the call is sent
-    /// again if that is harmless.
+    /// Sends a call, and returns a successful answer. While the server cannot answer, the call is sent again
+    /// if that is harmless.
     pub(super) async fn send(&self, call: Call) -> Result<Response<'_>, QueueError> {
         let give_up = call.give_up.unwrap_or_else(|| Instant::now() + self.config.patience);
         let give_up = call.deadline.map_or(give_up, |deadline| give_up.min(deadline + LATE_MAX));
@@ -310,7 +310,7 @@ impl Link {
         }
     }
 
-    /// Sends a body that cannot be sent again.
+    /// Sends a body that cannot be sent a second time.
     pub(super) async fn upload<T: DeserializeOwned>(
         &self,
         call: &Call,

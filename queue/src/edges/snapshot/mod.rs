@@ -7,33 +7,33 @@
 //!   ...
 //!   frame                        the end, with counts: a stream without it is cut
 //! ```
-//! A frame has records of the journal's kind in the journal's framing, compressed with zstd, and its last
-//! line says how long its payloads are. Each record that brings rows names a payload by its number, and the
-//! next rows of that payload are its own. Rows of the same columns share a payload, whichever put brought
-//! them. A snapshot is read and written from front to back, so it may be a file, a pipe or the body of a
-//! request.
+//! A frame has the format of a journal frame and contains journal records, compressed with zstd. Its last
+//! line states the lengths of its payloads. Each record with rows names a payload by its number, and consumes
+//! the next rows of that payload. Rows with the same columns share a payload, even if they belong to
+//! different puts. A snapshot is read and written from front to back, so it may be a file, a pipe or the body
+//! of a request.
 //!
-//! # What is in it
+//! # Contents
 //! A snapshot holds the state of the queue at one moment: a [cut](crate::partition) begins in all chosen
-//! partitions at once. The cut is read while the snapshot is written, some groups at a time, and traffic
-//! waits only for these short reads. If something changes before it is read, the cut keeps its earlier state.
-//! Puts that were acknowledged before the cut are in the snapshot, and each group is as it was at the cut.
-//! Tokens, owners' records, dispositions and acks are in it. Leases are not, since a lease is a promise of
-//! this process; the rows of a lease are in it as not consumed. Only live rows are written, also where a
-//! chunk has lost some of its rows, so the size of a snapshot is that of the live rows, whatever the queue
-//! has seen or holds on disk.
+//! partitions at the same moment. The cut is read while the snapshot is written, some groups at a time, and
+//! traffic waits only for these short reads. If a row changes before it is read, the cut keeps its earlier
+//! state. Puts that were acknowledged before the cut are in the snapshot, and each group is as it was at the
+//! cut. A snapshot contains tokens, owners' records, dispositions and acks. It contains no leases, because a
+//! lease is a promise of this process. The rows of a lease are in the snapshot as not consumed. Only live
+//! rows are written, even if other rows of their chunk were freed. The size of a snapshot therefore depends
+//! only on the live rows, not on earlier rows or on the size of the directory.
 //!
 //! # All or nothing
-//! Restored partitions become visible together, at the end. On disk all their records are one frame of the
-//! journal; until it is written their payload lies in segments without references, which the next opening sets
-//! aside. So there is never half of a restored partition, in this process or after its death. Rows keep
-//! their handles.
+//! Restored partitions become visible together, at the end. On disk, all their records are one frame of the
+//! journal. Until this frame is written, their payload is in segments without references, which are set aside
+//! when the queue is opened again. A partition is therefore never restored in part, even if the process dies.
+//! Rows keep their handles.
 //!
 //! # Deliberately absent
-//! - Increments: a snapshot has everything that is live.
-//! - Compression of payload: it is mostly token ids and log-probabilities, for which the compression of the
-//!   network or the file system does as well. Records are compressed, since the record of a single row is as
-//!   large as a small row, and such records hardly differ.
+//! - There are no increments: a snapshot contains all live rows.
+//! - Payload is not compressed: it is mostly token ids and log-probabilities, for which the compression of
+//!   the network or the file system works as well. Records are compressed, because the record of a single row
+//!   is as large as a small row, and such records hardly differ.
 
 mod pack;
 mod read;
@@ -49,16 +49,16 @@ pub use write::Snapshot;
 /// The first bytes of a snapshot. They end with the version of the format, which is one digit, and a newline.
 const MAGIC: &[u8] = b"ROLLDOCK-SNAPSHOT-2\n";
 
-/// What a snapshot holds.
+/// The counts of a snapshot's contents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SnapshotCounts {
-    /// Partitions.
+    /// The number of partitions.
     pub partitions: u64,
-    /// Rows.
+    /// The number of rows.
     pub rows: u64,
-    /// Stretches of payload.
+    /// The number of payloads.
     pub chunks: u64,
-    /// Bytes of payload.
+    /// The size of all payloads in bytes.
     pub payload_bytes: u64,
 }
 
@@ -82,7 +82,7 @@ impl SnapshotCounts {
 /// The length and checksum of one payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Stretch {
-    /// Bytes.
+    /// The length in bytes.
     length: u64,
     /// The CRC-32 of these bytes.
     checksum: u32,

@@ -1,9 +1,9 @@
 //! Fills frames with records, and packs the rows of small records with equal schemas into common payloads.
 //!
-//! As an Arrow stream of its own, a put of one row takes a kilobyte. Its record takes two hundred bytes of
-//! JSON, nearly all of them equal to those of the put before. So rows with equal columns share a payload,
-//! even if they came with different puts, and the frame with the records is compressed. The parent's
-//! documentation says why payload is not compressed.
+//! As a separate Arrow stream, a put of one row takes a kilobyte. Its record takes two hundred bytes of JSON,
+//! which differ little from the record of the previous put. Rows with equal columns therefore share a
+//! payload, even if they belong to different puts, and the frame with the records is compressed. The
+//! documentation of the parent module explains why payload is not compressed.
 
 use std::io::Read;
 
@@ -17,24 +17,25 @@ use crate::journal::{Body, framed};
 use crate::record::{PayloadRecord, Record};
 use crate::store::{Chunk, ChunkId, Encoded, Loaded, payload_bytes};
 
-/// The approximate size, in bytes, of a payload that several records share. The rows of a record that have
-/// half of this size or more get a payload of their own. A later read of one row reads the whole payload to
-/// check its checksum, so this size is only just large enough for the head to cost little.
+/// The approximate size, in bytes, of a payload that several records share. The rows of a record get a
+/// separate payload if they have at least half of this size. A later read of one row reads the whole payload
+/// to check its checksum. The size is therefore no larger than necessary to make the overhead of the stream's
+/// head small.
 const PACK_BYTES: usize = 256 << 10;
 /// A frame is closed when its records take this many bytes.
 const FRAME_BYTES: usize = 1 << 20;
 /// A frame is closed when its payloads take this many bytes.
 const FRAME_PAYLOAD_BYTES: usize = 1 << 20;
-/// Level of compression: zstd's default.
+/// The level of compression, which is zstd's default.
 const LEVEL: i32 = 3;
-/// The base-2 logarithm of the memory, in bytes, that reading a frame may take beside the unpacked frame. The
-/// level asks for 21.
+/// The base-2 logarithm of the memory, in bytes, that reading a frame may take in addition to the unpacked
+/// frame. The level needs 21.
 const WINDOW_LOG_MAX: u32 = 23;
 
-/// A payload that will stand behind a frame.
+/// A payload that will follow a frame.
 #[derive(Debug)]
 enum Payload {
-    /// It may get more rows.
+    /// The payload may get more rows.
     Open {
         rows: Vec<RecordBatch>,
         bytes: usize,
@@ -56,7 +57,7 @@ impl Payload {
     }
 }
 
-/// A frame that is being filled, and the payloads that will stand behind it.
+/// A frame that is being filled, and the payloads that will follow it.
 #[derive(Debug, Default)]
 pub(super) struct Filling {
     body: Body,
@@ -78,7 +79,7 @@ impl Filling {
         self.body.push(line)
     }
 
-    /// Adds a record, with rows if it brings any.
+    /// Adds a record, with its rows if it has any.
     pub(super) fn push_record(
         &mut self,
         mut record: Box<Record>,
@@ -96,7 +97,7 @@ impl Filling {
         self.push(&Line::Record(record))
     }
 
-    /// Puts the rows into a payload, behind the rows that it has, and returns the number of the payload.
+    /// Appends rows to a payload, and returns the number of the payload.
     fn place(&mut self, loaded: Loaded) -> Result<usize, QueueError> {
         let more = loaded.rows.pieces().iter().map(payload_bytes).sum::<Result<usize, _>>()?;
         self.payload_bytes += more;
@@ -122,7 +123,7 @@ impl Filling {
         Ok(self.payloads.len() - 1)
     }
 
-    /// Returns the frame and the payloads that stand behind it.
+    /// Returns the frame and the payloads that follow it.
     pub(super) fn close(mut self, counts: &mut SnapshotCounts) -> Result<Vec<Bytes>, QueueError> {
         let payloads = self.payloads.into_iter().map(Payload::close).collect::<Result<Vec<_>, _>>()?;
         let stretches: Vec<Stretch> = payloads.iter().map(|bytes| Stretch::of(bytes)).collect();
@@ -130,7 +131,8 @@ impl Filling {
             counts.count_payloads(&stretches);
             self.body.push(&Line::Payloads { payloads: stretches })?;
         }
-        // The compressor's tables are as large as the whole body needs, and not megabytes for a short one.
+        // This call sizes the compressor's tables for the whole body, so a short body does not need
+        // megabytes.
         let body = zstd::bulk::compress(self.body.as_bytes(), LEVEL)
             .map_err(QueueError::io("compress", "a frame"))?;
         let frame = Bytes::from(framed(&body)?);

@@ -10,12 +10,12 @@ use super::{Line, MAGIC, SnapshotCounts, Stretch};
 use crate::error::QueueError;
 use crate::record::Record;
 
-/// The largest frame in bytes, packed or unpacked: a frame is held in memory while it is read.
+/// The maximum size of a frame in bytes, packed or unpacked. A frame is held in memory while it is read.
 const FRAME_BYTES_MAX: u64 = 512 << 20;
-/// The largest payload in bytes: each payload is held in memory while it is read.
+/// The maximum size of a payload in bytes. Each payload is held in memory while it is read.
 const PAYLOAD_BYTES_MAX: u64 = 4 << 30;
-/// The most memory in bytes that is reserved for a length before its bytes are read. Most payloads are no
-/// larger.
+/// The maximum memory in bytes that is reserved for a stated length before its bytes are read. Most payloads
+/// are no larger.
 const RESERVED_BYTES_MAX: u64 = 1 << 20;
 
 /// The content of a frame.
@@ -44,10 +44,10 @@ impl Frame {
     }
 }
 
-/// Reads a snapshot that may come from elsewhere or be damaged: nothing in it is trusted, lengths included.
+/// Reads a snapshot that may be untrusted or damaged. All of its contents are checked, including lengths.
 pub(super) struct Reader<'a> {
     source: &'a mut dyn Read,
-    /// Bytes that have been read.
+    /// The number of bytes that have been read.
     offset: u64,
 }
 
@@ -59,13 +59,13 @@ impl<'a> Reader<'a> {
         Ok(reader)
     }
 
-    /// An error at the place that the reader has reached.
+    /// An error at the offset that the reader has reached.
     pub(super) fn bad(&self, reason: impl ToString) -> QueueError {
         bad(self.offset, reason)
     }
 
-    /// Reads `length` bytes into an allocation of just that size, because it may be kept as long as its rows
-    /// live.
+    /// Reads `length` bytes into an allocation of exactly that size, because the allocation may be kept as
+    /// long as its rows exist.
     fn bytes(&mut self, length: u64) -> Result<Vec<u8>, QueueError> {
         let mut bytes = Vec::with_capacity(length.min(RESERVED_BYTES_MAX) as usize);
         let read = (&mut *self.source).take(length).read_to_end(&mut bytes);
@@ -115,7 +115,7 @@ impl<'a> Reader<'a> {
         let mut more = [0];
         match self.source.read(&mut more) {
             Ok(0) => Ok(()),
-            Ok(_) => Err(self.bad("there are bytes behind its end record")),
+            Ok(_) => Err(self.bad("there are bytes after its end record")),
             Err(error) => Err(self.bad(format!("it cannot be read on: {error}"))),
         }
     }

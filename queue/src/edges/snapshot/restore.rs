@@ -21,22 +21,24 @@ use crate::record::{PayloadRecord, Record};
 use crate::store::{Chunk, ChunkId, Encoded, NewChunk, Note, Stored};
 use crate::tasks;
 
-/// Bytes of payload on their way to the disk beyond which no more is sent.
+/// The maximum number of bytes of payload that wait to be written to disk. At this number, the restoration
+/// waits.
 const IN_FLIGHT_BYTES_MAX: u64 = 32 << 20;
-/// The most journal entries that may be on their way to the disk.
+/// The maximum number of journal entries that wait to be written to disk.
 const IN_FLIGHT_MAX: usize = 256;
 
-/// A chunk that was written, and the note by which it is found again, or why it could not be written.
+/// A chunk that was written, with the note to find it again, or the error of the write.
 type Placed = (ChunkId, Result<Note, QueueError>);
 
-/// A payload that was read, and how many of its rows records have claimed: each row belongs to one record.
+/// A payload that was read, and the number of its rows that records have claimed. Each row belongs to one
+/// record.
 struct Arrival {
     chunk: ChunkId,
     columns: Vec<ColumnSpec>,
     rows: usize,
-    /// Rows that records have claimed, from the front.
+    /// The number of rows that records have claimed, from the first row on.
     given: usize,
-    /// The partition that the payload belongs to.
+    /// The partition to which the payload belongs.
     partition: Option<String>,
     /// The rows, if the queue's store holds them in memory.
     held: Option<Chunk>,
@@ -47,7 +49,7 @@ impl Arrival {
         self.rows - self.given
     }
 
-    /// Gives the record the next rows.
+    /// Assigns the next rows to the record.
     fn give_rows(&mut self, record: &mut Record) -> Result<(), &'static str> {
         let (partition, rows, payload) = match record {
             Record::Put(put) => (&put.partition, put.rows.len(), &mut put.payload),
@@ -80,19 +82,19 @@ struct Restoration<'a> {
     records: Vec<Record>,
     notes: HashMap<ChunkId, Note>,
     claims: Vec<Claim>,
-    /// Chunks that are freed when this is dropped: all of them, unless the restoration comes to its end.
+    /// The chunks that are freed when this value is dropped: all chunks, unless the restoration succeeds.
     chunks: Vec<ChunkId>,
     counts: SnapshotCounts,
-    /// The bytes of each payload that is on its way to the disk.
+    /// The bytes of each payload that waits to be written to disk.
     in_flight: VecDeque<u64>,
     placed: (Sender<Placed>, Receiver<Placed>),
 }
 
 impl TransferQueue {
-    /// Makes the partitions of a snapshot; no partition of the same name may exist yet. On an error nothing
-    /// has changed. No partition ever exists in part, even if the process dies.
+    /// Creates the partitions of a snapshot. No partition of the same name may exist yet. After an error,
+    /// nothing has changed. A partition is never restored in part, even if the process dies.
     ///
-    /// Not cancel-safe: if the call is dropped, the restoration goes on to its end.
+    /// Not cancel-safe: if the call is dropped, the restoration continues to its end.
     pub async fn restore(
         &self,
         mut source: impl Read + Send + 'static,
@@ -102,7 +104,7 @@ impl TransferQueue {
         restoring.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })?
     }
 
-    /// Blocks.
+    /// Restores a snapshot on the calling thread. Blocks.
     pub(crate) fn restore_from(&self, source: &mut dyn Read) -> Result<SnapshotCounts, QueueError> {
         if self.inner.log.is_read_only() {
             return Err(QueueError::ReadOnly);
@@ -141,7 +143,7 @@ impl<'a> Restoration<'a> {
         }
     }
 
-    /// Takes the next frame, with its payloads.
+    /// Reads the next frame with its payloads.
     fn take(
         &mut self,
         records: Vec<Record>,
@@ -176,8 +178,7 @@ impl<'a> Restoration<'a> {
             let inner = &self.queue.inner;
             let is_there = || inner.partitions.lock().contains_key(&spec.name);
             self.claims.push(inner.claims.restore(&spec.name, is_there)?);
-            // A handle of an earlier partition of this name then finds the row that it named there, or
-            // no row at all.
+            // A handle of an earlier partition of this name then names the same row as before, or no row.
             let floor = inner.generation_floor.load(Ordering::Relaxed);
             *generation_floor = floor.max(*generation_floor);
         }
@@ -195,7 +196,7 @@ impl<'a> Restoration<'a> {
         self.replay.apply(record).map_err(|error| reader.bad(error))
     }
 
-    /// Keeps the next payload, before any record has claimed its rows.
+    /// Reads and stores the next payload, before any record has claimed its rows.
     fn keep_payload(&mut self, stretch: Stretch, reader: &mut Reader<'_>) -> Result<Arrival, QueueError> {
         let bytes = Buffer::from_vec(reader.payload(stretch)?);
         let rows = decode_batches(bytes.clone(), usize::MAX).and_then(Chunk::new);
@@ -218,7 +219,7 @@ impl<'a> Restoration<'a> {
         Ok(arrival)
     }
 
-    /// Hands rows to the queue's own store. Blocks.
+    /// Puts rows into the queue's own store. Blocks.
     fn store(&self, chunk: ChunkId, rows: &Chunk) -> Result<Stored, QueueError> {
         let new = NewChunk { chunk, rows: rows.clone(), group: String::new() };
         let runtime = tokio::runtime::Handle::try_current();
@@ -228,7 +229,7 @@ impl<'a> Restoration<'a> {
         stored.into_iter().next().ok_or_else(none)
     }
 
-    /// Hands a payload to the journal's writer; records will refer to it later.
+    /// Sends a payload to the journal's writer. Records will refer to the payload later.
     fn write(&mut self, chunk: ChunkId, rows: Encoded) -> Result<(), QueueError> {
         while self.in_flight.len() >= IN_FLIGHT_MAX
             || self.in_flight.iter().sum::<u64>() > IN_FLIGHT_BYTES_MAX
@@ -306,7 +307,7 @@ impl<'a> Restoration<'a> {
         let facts: Facts = Box::new(move |_, body| records.iter().try_for_each(|record| body.push(record)));
         let (reply, outcome) = channel();
         let done = Box::new(move |durable: Result<Notes, QueueError>| {
-            // This runs on the writer's thread, so no rewriting of the journal comes in between.
+            // This runs on the writer's thread, so the journal cannot be rewritten in between.
             let written = durable.map(|_| publish());
             let _ = reply.send(written);
         });
@@ -319,7 +320,7 @@ impl<'a> Restoration<'a> {
 
 impl Drop for Restoration<'_> {
     fn drop(&mut self) {
-        // A chunk that is still on its way would otherwise reach the store after it was freed.
+        // Otherwise, a chunk that still waits to be written would reach the store after it was freed.
         while !self.in_flight.is_empty() {
             let _ = self.await_place();
         }

@@ -1,4 +1,4 @@
-//! A captured queue as bytes, a piece at a time.
+//! A captured queue as bytes, piece by piece.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::Write;
@@ -14,18 +14,18 @@ use crate::record::Record;
 use crate::store::{ChunkId, Loader, Source};
 use crate::tasks;
 
-/// A queue, or one of its partitions, as it was when the snapshot was made, whatever happens meanwhile.
+/// A queue, or one of its partitions, as it was when the snapshot began, whatever changes in the meantime.
 ///
-/// Pieces are made when they are asked for, with one chunk and one frame in memory at a time. If a row is
-/// changed or freed before it is read, its earlier state is kept in memory or in an open segment file. So a
-/// snapshot that is read slowly takes room for everything that has gone since it was made. The queue's
-/// directory stays locked until the snapshot is dropped.
+/// Pieces are made on request, with one chunk and one frame in memory at a time. If a row is changed or freed
+/// before it is read, its earlier state is kept in memory or in an open segment file. A snapshot that is read
+/// slowly therefore uses space for all rows that were freed since it began. The queue's directory stays
+/// locked until the snapshot is dropped.
 #[derive(Debug)]
 pub struct Snapshot {
     /// Keeps the directory locked: another process that opens it would delete what is read here.
     _queue: TransferQueue,
     partitions: VecDeque<CutReader>,
-    /// Records of the first partition that are read and not yet written.
+    /// Records of the first partition that were read but not written yet.
     records: VecDeque<Record>,
     chunks: HashMap<ChunkId, Source>,
     loader: Loader,
@@ -60,7 +60,7 @@ impl Snapshot {
         self.records.front().map(|record| matches!(record, Record::Declare { .. }))
     }
 
-    /// The next bytes; `None` at the end, and after an error. Blocks while it reads payload.
+    /// Returns the next bytes. Returns `None` at the end and after an error. Blocks while it reads payload.
     pub fn next_piece(&mut self) -> Result<Option<Bytes>, QueueError> {
         if self.ready.is_empty() && !self.has_ended {
             let made = self.make();
@@ -70,7 +70,8 @@ impl Snapshot {
         Ok(self.ready.pop_front())
     }
 
-    /// What the pieces made so far hold; after the last piece, what the whole snapshot holds.
+    /// Returns the counts of the pieces made so far. After the last piece, these are the counts of the whole
+    /// snapshot.
     pub fn counts(&self) -> SnapshotCounts {
         self.counts
     }
@@ -93,7 +94,7 @@ impl Snapshot {
                 }
             };
             filling.push_record(Box::new(record), loaded)?;
-            // A declaration has a frame of its own: a reader claims the partition's name before it reads any
+            // A declaration has a separate frame: a reader claims the partition's name before it reads any
             // payload, and no payload is shared by two partitions.
             if is_declaration || filling.is_full() {
                 break;
@@ -109,14 +110,15 @@ impl Snapshot {
 }
 
 impl TransferQueue {
-    /// Captures `partition`, or the whole queue, as it is now, to be written somewhere. Traffic goes on.
+    /// Captures the current state of `partition`, or of the whole queue. Traffic continues.
     ///
-    /// Cancel-safe: it changes nothing.
+    /// Cancel-safe: the call changes nothing.
     pub async fn begin_snapshot(&self, partition: Option<&str>) -> Result<Snapshot, QueueError> {
         for one in self.partitions() {
             if partition.is_none_or(|name| name == one.name()) {
                 match one.settled().await {
-                    // It was removed meanwhile, so a snapshot of the whole queue does not have it.
+                    // The partition was removed in the meantime, so a snapshot of the whole queue does not
+                    // contain it.
                     Err(QueueError::UnknownPartition { .. }) if partition.is_none() => {}
                     settled => settled?,
                 }
@@ -129,9 +131,9 @@ impl TransferQueue {
         Ok(Snapshot::of(self.clone(), captured))
     }
 
-    /// Writes `partition`, or the whole queue, as it is now. Traffic goes on.
+    /// Writes the current state of `partition`, or of the whole queue. Traffic continues.
     ///
-    /// Not cancel-safe: if the call is dropped while the snapshot is written, the writing goes on.
+    /// Not cancel-safe: if the call is dropped while the snapshot is written, the writing continues.
     pub async fn snapshot(
         &self,
         partition: Option<&str>,

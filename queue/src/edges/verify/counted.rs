@@ -1,5 +1,5 @@
-//! The rows of a captured partition, counted from its records and compared with the counts that its table kept
-//! at that moment. Records are read in slices, so no lock is held for all rows.
+//! The rows of a captured partition, counted from its records and compared with the counts of its table at
+//! the same moment. Records are read in slices, so no lock is held for all rows.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -13,7 +13,7 @@ use crate::row::RowHandle;
 #[derive(Debug)]
 struct Task {
     name: String,
-    /// The columns without which a row is incomplete.
+    /// The columns that a row needs to be complete.
     columns: BTreeSet<String>,
     incomplete: usize,
     acked: usize,
@@ -27,7 +27,7 @@ pub(super) struct Counted {
     tasks: Vec<Task>,
 }
 
-/// The rows that a record gives columns to, and these columns.
+/// The rows to which a record adds columns, and these columns.
 fn columns_of(record: &Record) -> Option<(&[RowHandle], &PayloadRecord)> {
     match record {
         Record::Put(put) => Some((&put.rows, &put.payload)),
@@ -36,8 +36,8 @@ fn columns_of(record: &Record) -> Option<(&[RowHandle], &PayloadRecord)> {
     }
 }
 
-/// The rows and columns that several records give, because values were replaced, and in how many records too
-/// many.
+/// The values (by row and column) that several records contain because values were replaced, with the number
+/// of surplus records.
 fn repeated(records: &[Record]) -> HashMap<(RowHandle, &String), usize> {
     let mut repeated: HashMap<(RowHandle, &String), usize> = HashMap::new();
     if !records.iter().any(|record| matches!(record, Record::Columns { overwrite: true, .. })) {
@@ -73,7 +73,7 @@ impl Counted {
         Self { rows: 0, columns: BTreeMap::new(), tasks: tasks.iter().map(task).collect() }
     }
 
-    /// Adds the records of some groups. All records of a group must come together.
+    /// Adds the records of some groups. All records of a group must be in the same call.
     pub(super) fn add(&mut self, records: &[Record]) {
         let repeated = repeated(records);
         for record in records {
@@ -102,7 +102,7 @@ impl Counted {
             {
                 there.entry(*row).and_modify(|count| *count -= times);
             }
-            // What was salvaged may have rows that were acked and have lost a column since.
+            // A salvaged queue may have rows that lost a column after they were acked.
             for row in records.iter().filter_map(|record| acked_for(record, &task.name)).flatten() {
                 there.remove(row);
             }
@@ -110,7 +110,7 @@ impl Counted {
         }
     }
 
-    /// The counts that differ from those that the table kept.
+    /// Returns the counts that differ from the counts of the table.
     pub(super) fn differ(&self, kept: &Totals) -> Vec<Violation> {
         let mut checks = vec![invariants::counts_agree("rows", self.rows, kept.rows)];
         let names: BTreeSet<&String> = self.columns.keys().chain(kept.columns.keys()).collect();

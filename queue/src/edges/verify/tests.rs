@@ -1,4 +1,4 @@
-//! A queue in use is checked in slices, and what is wrong with its counts is found all the same.
+//! A queue in use is checked in slices, and wrong counts are still found.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -39,7 +39,7 @@ async fn furnished() -> (TransferQueue, Partition) {
     (queue, partition)
 }
 
-/// What a check of the queue finds.
+/// The problems that a check of the queue finds.
 async fn problems(queue: &TransferQueue) -> Vec<String> {
     let problems = queue.verify().await.unwrap().problems;
     problems.iter().map(ToString::to_string).collect()

@@ -34,21 +34,21 @@ fn bad(reason: impl ToString) -> QueueError {
     QueueError::BadRequest { reason: reason.to_string() }
 }
 
-/// Rows are sent in pieces of about this size: they stay in the caches and need no large buffer on either
-/// side.
+/// Rows are sent in pieces of about this size. Such pieces stay in the caches and need no large buffer on
+/// either side.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// How many rows of a batch make a piece.
+/// The number of rows of a batch that make a piece.
 pub(crate) fn rows_of_a_piece(batch: &RecordBatch) -> usize {
     (batch.num_rows() * PIECE_BYTES / encoded_bytes(batch)).max(1)
 }
 
-/// Whether a batch is not worth cutting.
+/// Whether a batch is small enough to be one piece.
 pub(crate) fn is_one_piece(batch: &RecordBatch) -> bool {
     encoded_bytes(batch) <= PIECE_BYTES
 }
 
-/// A sequence of bytes that lies in several buffers.
+/// A sequence of bytes in several buffers.
 #[derive(Debug, Default)]
 pub(crate) struct Segments(VecDeque<Bytes>);
 
@@ -59,7 +59,7 @@ impl Segments {
 }
 
 impl From<Segments> for Bytes {
-    /// The bytes in one buffer; they are copied if they lie in several.
+    /// Returns the bytes in one buffer. They are copied if they are in several buffers.
     fn from(mut segments: Segments) -> Self {
         segments.copy_to_bytes(segments.remaining())
     }
@@ -109,11 +109,11 @@ impl Buf for Segments {
     }
 }
 
-/// Encodes batches that have the same columns as one stream, a piece at a time.
+/// Encodes batches with the same columns as one stream, piece by piece.
 pub(crate) struct Pieces {
     schema: SchemaRef,
     batches: Vec<RecordBatch>,
-    /// Number of rows of the current batch that have been encoded.
+    /// The number of rows of the current batch that were already encoded.
     next_row: usize,
     encoder: Option<Encoder>,
     is_over: bool,
@@ -126,7 +126,7 @@ impl Pieces {
         Self { schema, batches, next_row: 0, encoder: None, is_over: false }
     }
 
-    /// The next bytes; after an error there are none.
+    /// Returns the next bytes. Returns `None` at the end and after an error.
     pub(crate) fn next(&mut self) -> Result<Option<Segments>, QueueError> {
         if self.is_over {
             return Ok(None);
@@ -161,7 +161,7 @@ fn broken(error: arrow_schema::ArrowError) -> QueueError {
     bad(format!("arrow stream: {error}"))
 }
 
-/// An estimate of the encoded size of a batch. A buffer of this capacity need not grow, which would copy it.
+/// An estimate of the encoded size of a batch. A buffer of this capacity need not grow, so it is not copied.
 pub(crate) fn encoded_bytes(batch: &RecordBatch) -> usize {
     let payload = batch.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap_or(0));
     payload.sum::<usize>() + 256 * batch.num_columns() + 1024
@@ -198,7 +198,7 @@ pub(crate) fn fresh_token() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
 
-/// The batches as one; copied if there are several.
+/// Joins batches into one. Several batches are copied.
 pub(crate) fn one(batches: &[RecordBatch]) -> Result<RecordBatch, QueueError> {
     match batches {
         [] => Err(QueueError::Empty),
@@ -207,7 +207,7 @@ pub(crate) fn one(batches: &[RecordBatch]) -> Result<RecordBatch, QueueError> {
     }
 }
 
-/// The columns of batches with the same rows, in the order of `columns` if that is given.
+/// The columns of batches with the same rows, in the order of `columns` if it is given.
 pub(crate) fn side_by_side(
     batches: &[RecordBatch],
     columns: Option<&[String]>,
@@ -227,7 +227,7 @@ pub(crate) fn side_by_side(
     Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays)?)
 }
 
-/// Batches as one stream in their common schema.
+/// Encodes batches as one stream with their common schema.
 pub(crate) fn stream_of(batches: &[RecordBatch]) -> Result<Vec<u8>, QueueError> {
     let schema = common_schema(batches);
     let mut writer = StreamWriter::try_new(Vec::new(), &schema)?;

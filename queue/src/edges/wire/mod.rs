@@ -1,5 +1,5 @@
-//! What calls and rows are outside of the process, over HTTP and through shared memory alike: JSON for calls
-//! and answers, Arrow IPC streams ([`ipc`]) for rows.
+//! The wire format of calls and rows, over HTTP and through shared memory: JSON for calls and answers, and
+//! Arrow IPC streams ([`ipc`]) for rows.
 
 mod errors;
 pub(crate) mod ipc;
@@ -19,45 +19,45 @@ use crate::{
 
 pub(crate) use errors::{ErrorBody, status};
 
-/// Rows are sent as this.
+/// The content type of rows.
 pub(crate) const ARROW_STREAM: &str = "application/vnd.apache.arrow.stream";
-/// A snapshot is sent as this.
+/// The content type of a snapshot.
 pub(crate) const SNAPSHOT_STREAM: &str = "application/vnd.rolldock.snapshot";
 /// The header of a take's answer that names the lease.
 pub(crate) const LEASE: &str = "rolldock-lease";
-/// The header of an empty answer that says that there will be no more rows.
+/// The header of an empty answer that tells whether no more rows can become ready.
 pub(crate) const ENDED: &str = "rolldock-ended";
 
-/// The header of a take's answer that says from which policy version on groups were fresh.
+/// The header of a take's answer with the oldest policy version that counted as fresh.
 pub(crate) const FRESH_FROM: &str = "rolldock-fresh-from";
 
-/// Some columns of rows, on a unit.
+/// Some columns of rows that are stored on a unit.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PlacedPart {
     pub(crate) unit: String,
     pub(crate) url: String,
-    /// The rows' handles there.
+    /// The handles of the rows on the unit.
     pub(crate) rows: Vec<RowHandle>,
     pub(crate) columns: Vec<String>,
 }
 
-/// Rows that lie together.
+/// Rows that are stored together.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PlacedStretch {
-    /// Each has other columns of the same rows.
+    /// Each part has other columns of the same rows.
     pub(crate) parts: Vec<PlacedPart>,
 }
 
-/// Columns of rows that lie on a unit already.
+/// Columns of rows that are already stored on a unit.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PlacedColumns {
     pub(crate) place: Place,
-    /// Size of the payload.
+    /// The size of the payload in bytes.
     pub(crate) bytes: u64,
 }
 
-/// Rows that follow each other, and the unit that their groups belong to.
+/// Consecutive rows, and the unit to which their groups belong.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct UnitRows {
     pub(crate) unit: String,
@@ -69,13 +69,14 @@ pub(crate) struct UnitRows {
 #[serde(deny_unknown_fields)]
 pub(crate) struct PutQuery {
     pub(crate) group: String,
-    /// The group's size; if absent, the partition's declaration or else the number of rows of this put.
+    /// The size of the group. If absent, it is the size that the partition declares, or else the number of
+    /// rows of this put.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) group_size: Option<usize>,
-    /// The sample that the rows belong to; the group's size counts samples then.
+    /// The sample to which the rows belong. With a sample, the size of the group counts samples.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) sample: Option<String>,
-    /// Whether the sample is whole with these rows.
+    /// Whether these rows complete the sample.
     #[serde(default)]
     pub(crate) sample_is_last: bool,
     #[serde(default)]
@@ -84,16 +85,17 @@ pub(crate) struct PutQuery {
     pub(crate) priority: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<String>,
-    /// A short one; a long one comes with the rows, as the schema's metadata [`RECORD`](ipc::RECORD).
+    /// The owner's record, if it is short. A long record is sent with the rows, in the schema's metadata
+    /// under [`RECORD`](ipc::RECORD).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) record: Option<String>,
-    /// How long to wait for room; not at all if absent.
+    /// The time to wait for room, in milliseconds. If absent, the put does not wait.
     #[serde(default)]
     pub(crate) wait_ms: u64,
 }
 
 impl PutQuery {
-    /// The put of rows without keys or tags; `record` is what came with them.
+    /// Returns the put of rows without keys or tags. `record` is the record that was sent with the rows.
     pub(crate) fn into_put(self, batches: Vec<RecordBatch>, record: Option<String>) -> Put {
         Put {
             batches,
@@ -146,10 +148,10 @@ pub(crate) struct TakeBody {
     pub(crate) share: Option<Share>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) holder: Option<String>,
-    /// The client can fetch rows from units itself.
+    /// Whether the client can fetch rows from units itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) placed: bool,
-    /// How long to wait for rows; absent means not at all.
+    /// The time to wait for rows, in milliseconds. If absent, the take does not wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) wait_ms: Option<u64>,
 }
@@ -217,27 +219,27 @@ impl TakeBody {
     }
 }
 
-/// The query of a writing of columns.
+/// The query of a write of columns.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ColumnsQuery {
     #[serde(default)]
     pub(crate) token: Option<String>,
-    /// Whether the values replace those of rows that have the columns already.
+    /// Whether the values replace existing values.
     #[serde(default)]
     pub(crate) overwrite: bool,
 }
 
-/// The body of a clear: rows, or all of them.
+/// The body of a clear of some or all rows.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClearBody {
     #[serde(default)]
     pub(crate) rows: Vec<RowHandle>,
-    /// All existing rows, instead of given ones.
+    /// Whether all existing rows are cleared, instead of given rows.
     #[serde(default)]
     pub(crate) all: bool,
-    /// Rows that are gone already are no error.
+    /// Whether rows that were already freed are skipped. Otherwise they cause an error.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) skip_gone: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -248,32 +250,32 @@ pub(crate) struct ClearBody {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StatusQuery {
-    /// Waits until something has changed after this revision.
+    /// Waits until the partition has changed after this revision.
     #[serde(default)]
     pub(crate) after: Option<u64>,
     #[serde(default)]
     pub(crate) wait_ms: u64,
 }
 
-/// The body of a reading of rows.
+/// The body of a read of rows.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct GetBody {
     pub(crate) rows: Vec<RowHandle>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) columns: Option<Vec<String>>,
-    /// The client can fetch rows from units itself.
+    /// Whether the client can fetch rows from units itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) placed: bool,
 }
 
-/// Where rows lie, all of them on units.
+/// The places of rows, all of which are on units.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PlacesAnswer {
     pub(crate) stretches: Vec<PlacedStretch>,
 }
 
-/// The body of a search for keys; all if absent.
+/// The body of a search for keys. If the keys are absent, the search returns all keys.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FindBody {
@@ -294,14 +296,14 @@ pub(crate) struct TagsBody {
     pub(crate) tags: Vec<(RowHandle, Value)>,
 }
 
-/// The body of the end of a sample.
+/// The body of a call that ends a sample.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SampleBody {
     pub(crate) sample: String,
 }
 
-/// The body of a closing of groups.
+/// The body of a call that closes groups.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CloseBody {
@@ -309,7 +311,7 @@ pub(crate) struct CloseBody {
     pub(crate) unfinished: Unfinished,
 }
 
-/// The answer to a closing of groups.
+/// The groups that a call has closed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ClosedAnswer {
     pub(crate) groups: Vec<ClosedGroup>,
@@ -335,7 +337,7 @@ pub(crate) struct BlobsBody {
     pub(crate) blobs: Vec<String>,
 }
 
-/// The blobs that no table refers to.
+/// The blobs to which no table refers.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct UnknownAnswer {
     pub(crate) unknown: Vec<String>,
@@ -347,7 +349,7 @@ pub(crate) struct UnitsAnswer {
     pub(crate) units: Vec<UnitInspection>,
 }
 
-/// The body of a put whose rows lie on a unit.
+/// The body of a put whose rows are already on a unit.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PlacedBody {
@@ -364,20 +366,20 @@ pub(crate) struct PlacedBody {
     pub(crate) record: Option<String>,
 }
 
-/// The body of a question where columns of rows belong.
+/// The body of a request for the units on which columns of rows belong.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UnitsOfBody {
     pub(crate) rows: Vec<RowHandle>,
 }
 
-/// The units for rows, this many at a time; none where columns go to the controller.
+/// The units for consecutive rows. Empty if the columns must be sent to the controller.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct UnitsOfAnswer {
     pub(crate) units: Vec<UnitRows>,
 }
 
-/// The body of a writing of columns that lie on units.
+/// The body of a write of columns that are already on units.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PlacedColumnsBody {
@@ -405,7 +407,7 @@ pub(crate) struct NamesAnswer {
     pub(crate) partitions: Vec<String>,
 }
 
-/// The answer to a clear: how many rows were freed.
+/// The answer to a clear: the number of freed rows.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Cleared {
     pub(crate) rows: usize,
@@ -415,7 +417,7 @@ pub(crate) struct Cleared {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SnapshotQuery {
-    /// The whole queue if absent.
+    /// The partition. If absent, the whole queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) partition: Option<String>,
 }
@@ -425,7 +427,7 @@ pub(crate) struct SnapshotQuery {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ExportQuery {
     pub(crate) format: ExportFormat,
-    /// Leaves out rows whose payload is damaged.
+    /// Whether rows whose payload is damaged are skipped. Otherwise they cause an error.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) skip_damaged: bool,
 }

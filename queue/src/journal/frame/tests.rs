@@ -3,7 +3,7 @@
 use super::*;
 use crate::record::Record;
 
-/// The bytes of a journal. They must not change, since existing journals have this format.
+/// The bytes of a journal. They must not change, because existing journals have this format.
 const JOURNAL: &[u8] = b"ROLLDOCK-QUEUE-3\n\
     \x3b\x00\x00\x00\x28\xa8\x8a\x72\x9a\x7b\x0f\x70\
     {\"is\":\"floor\",\"generation\":7}\n{\"is\":\"end\",\"partition\":\"p\"}\n";

@@ -34,7 +34,7 @@ impl Writer {
         }
     }
 
-    /// Keeps chunks in their segments until there is room to which they can be moved.
+    /// Keeps chunks in their segments until the disk has room to move them.
     fn put_off(&mut self, mut chunks: Vec<ChunkId>) {
         chunks.append(&mut self.leaving);
         if let Some(appender) = &mut self.appender {

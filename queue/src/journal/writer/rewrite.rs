@@ -1,4 +1,4 @@
-//! Rewriting the journal with the live data, which is its checkpoint.
+//! Rewriting the journal so that it contains only the live data. The rewritten journal is a checkpoint.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,7 +13,7 @@ use crate::journal::length::Extent;
 /// The approximate size of the frames of a rewritten journal, in bytes.
 const FRAME_BYTES: usize = 1 << 20;
 
-/// Receives records one after the other, until one cannot be written.
+/// Receives records one after the other, until a record cannot be written.
 pub(crate) struct Sink<'a> {
     body: Body,
     /// The number of records that were written.
@@ -38,8 +38,8 @@ impl Sink<'_> {
     }
 }
 
-/// Pushes all live data as records, to which the journal is rewritten for the given number of times. It runs
-/// on the writer's thread, so the data does not change meanwhile.
+/// Pushes all live data as the records of a rewritten journal. The number tells how often the journal was
+/// rewritten. The function runs on the writer's thread, so the data does not change in between.
 pub(crate) type LiveRecords = Box<dyn Fn(&mut Sink<'_>, u64) -> Result<(), QueueError> + Send>;
 
 impl Writer {
@@ -55,13 +55,13 @@ impl Writer {
             }
         };
         tracing::debug!(from_bytes = self.length, to_bytes = bytes, "the journal was rewritten");
-        // From here on the name belongs to the new file, so nothing may be appended to the old one. The old one
-        // is closed, so that the reserve can have its blocks.
+        // The name now belongs to the new file, so nothing may be appended to the old file. The old file is
+        // closed, so that the reserve can use its blocks.
         (self.file, self.length, self.records) = (file, bytes, records);
         self.compacted_bytes = bytes;
         self.rewrite_at = self.journal_bytes.max(4 * bytes);
         self.reserve.was_replaced();
-        // If the reserve is not whole, the next change that adds to the queue gets the error.
+        // If the reserve is not whole, the next change that adds data to the queue gets the error.
         let _ = self.hold_reserve();
         if let Err(error) = self.sync_dir() {
             // After a power cut the name may belong to the old file.

@@ -1,16 +1,17 @@
 //! The writer on a disk that is full or nearly full.
 //!
 //! Before a batch is written, the writer makes sure that the journal's [reserve](super::super::reserve) is
-//! whole. If it is not, changes that add to the queue are refused, and the others go on in the reserve.
+//! whole. If the reserve is not whole, changes that add data to the queue are refused, and other changes use
+//! the reserve.
 
 use super::{Appended, Entry, Writer};
 use crate::error::QueueError;
 use crate::journal::frame::Body;
 
-/// A frame is expected to have at least this many bytes. The usual batch of acks has less.
+/// A frame is expected to have at least this many bytes. A typical batch of acks is smaller.
 const FRAME_BYTES_MIN: u64 = 256 << 10;
-/// The journal is rewritten to make room when it has grown by at least this many bytes since the last time,
-/// and by a quarter.
+/// The journal is rewritten to make room when it has grown by at least this many bytes since the last
+/// rewrite, and by at least a quarter.
 const GROWN_BYTES_MIN: u64 = 256 << 10;
 
 fn is_full(error: &QueueError) -> bool {
@@ -18,7 +19,7 @@ fn is_full(error: &QueueError) -> bool {
 }
 
 impl Appended {
-    /// An entry of which nothing is written.
+    /// An entry that is refused: nothing of it is written.
     pub(super) fn refused(entry: Entry, why: QueueError) -> Self {
         let Entry { adds, done, .. } = entry;
         let (records, chunks, notes) = Default::default();
@@ -27,7 +28,8 @@ impl Appended {
 }
 
 impl Writer {
-    /// Makes room for a batch. Returns an error if the disk has none for changes that add to the queue.
+    /// Makes room for a batch. Returns an error if the disk has no room for changes that add data to the
+    /// queue.
     pub(super) fn prepare(&mut self, adds: bool) -> Result<(), QueueError> {
         let expected = self.frame_bytes.max(FRAME_BYTES_MIN);
         if self.failed.is_none()
@@ -52,8 +54,8 @@ impl Writer {
         self.reserve.hold(&self.file, self.length + self.frame_bytes)
     }
 
-    /// Takes what adds to the queue out of `body` if the disk has no room for a frame of that length. What
-    /// remains is in its order.
+    /// Removes the records that add data from `body` if the disk has no room for a frame of its length. The
+    /// remaining records keep their order.
     pub(super) fn fit(&mut self, body: Body, appended: &mut [Appended]) -> Body {
         self.frame_bytes = body.len() as u64;
         let is_added = |one: &Appended| one.adds && one.outcome.is_ok();
@@ -74,7 +76,7 @@ impl Writer {
         rest
     }
 
-    /// Frees what holds no live rows: in the newest segment, and in the journal if it has grown since it was
+    /// Frees space without live rows: in the newest segment, and in the journal if it has grown since it was
     /// last rewritten. Returns whether anything was done.
     fn make_room(&mut self) -> bool {
         let is_closed = self.appender.as_mut().is_some_and(|appender| appender.make_room());
@@ -83,7 +85,7 @@ impl Writer {
         is_closed | (is_worth_it && self.failed.is_none() && self.rewrite().is_ok())
     }
 
-    /// Learns from what was added whether the disk is full, and logs when that changes.
+    /// Determines from the outcome of the added entries whether the disk is full, and logs each change.
     fn note_state(&mut self, appended: &[Appended]) {
         let mut added = appended.iter().filter(|one| one.adds).peekable();
         if added.peek().is_none() {
@@ -92,7 +94,9 @@ impl Writer {
         let full = added.find_map(|one| one.outcome.as_ref().err().filter(|error| is_full(error)));
         let was_full = std::mem::replace(&mut self.is_full, full.is_some());
         match full {
-            Some(error) if !was_full => tracing::warn!(%error, "the queue takes no puts until there is room"),
+            Some(error) if !was_full => {
+                tracing::warn!(%error, "the queue accepts no puts until the disk has room")
+            }
             None if was_full => tracing::info!(dir = %self.dir.display(), "the disk has room again"),
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! The journal on a disk that is full. An injected limit stands for the disk: no file gets more blocks.
+//! The journal on a disk that is full. An injected limit simulates the disk: no file gets more blocks.
 
 use std::io;
 use std::path::Path;
@@ -71,7 +71,7 @@ fn on_a_full_disk_additions_are_refused_and_everything_else_goes_on_in_the_reser
     let accepted = live.load(Ordering::Relaxed);
     assert!(accepted > 10, "accepted={accepted}");
 
-    // All records together are longer than the disk, so the journal is rewritten into its reserve on the way.
+    // All records together are longer than the disk, so the journal is rewritten into its reserve in between.
     let length = || journal_path(dir.path()).metadata().unwrap().len();
     for record in 0..600 {
         free(&journal).unwrap_or_else(|error| panic!("record={record}: {error}"));
@@ -93,7 +93,7 @@ fn a_refused_addition_takes_nothing_else_of_its_batch_with_it() {
     let dir = tempfile::tempdir().unwrap();
     let (disk_bytes, live) = (Arc::new(AtomicU64::new(DISK_BYTES)), Arc::default());
     let journal = journal(dir.path(), &disk_bytes, &live);
-    // The first entry holds the writer until the others wait, so that they are one batch.
+    // The first entry blocks the writer until the other entries wait, so that these are one batch.
     let (go, wait) = channel();
     let facts: Facts = Box::new(move |_, _| wait.recv().map_err(|_| QueueError::Stopping));
     let first = Entry {

@@ -1,5 +1,5 @@
-//! Random changes while a cut is read, compared with a cut that is read at once. In unit tests a slice has
-//! two rows.
+//! Random changes while a cut is read, compared with a cut that is read without changes. In unit tests a
+//! slice has two rows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ struct World {
     partition: Partition,
     rows: Vec<RowHandle>,
     ids: HashMap<RowHandle, i64>,
-    /// The last value that was written, also of rows that are gone.
+    /// The last value that was written, including values of freed rows.
     values: Values,
     random: StdRng,
     groups: u64,
@@ -91,14 +91,14 @@ impl World {
         }
     }
 
-    /// The present values of the rows that are there.
+    /// The current values of the existing rows.
     fn present(&self) -> Values {
         let table = self.partition.shared.table.lock();
         let is_there = |((row, _), _): &(&(RowHandle, String), &i64)| table.row(*row).is_ok();
         self.values.iter().filter(is_there).map(|(cell, value)| (cell.clone(), *value)).collect()
     }
 
-    /// Writes one of two columns, or both, and replaces what is there.
+    /// Writes one of two columns, or both, and replaces existing values.
     async fn overwrite(&mut self, rows: &[RowHandle]) -> Result<(), QueueError> {
         let columns = [&["id"][..], &["more"], &["more", "id"]][self.random.random_range(0..3)];
         let values: Vec<i64> = rows.iter().map(|_| self.random.random_range(1_000_000..2_000_000)).collect();

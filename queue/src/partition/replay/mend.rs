@@ -1,8 +1,8 @@
 //! Replaying the records of a damaged journal.
 //!
-//! Records may be missing anywhere, so a record may contradict the ones before it. A later record is believed:
-//! a put into a slot proves that the earlier row of the slot is gone. Where the declaration of a partition is
-//! missing, the partition is declared anew.
+//! Records may be missing anywhere, so a record may contradict earlier records. In that case the later record
+//! counts: a put into a slot proves that the earlier row of the slot was freed. A partition whose declaration
+//! is missing is declared anew.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::row::RowHandle;
 
 /// The capacity of a partition whose declaration is missing, in rows. It grows with the rows that are found.
 const CAPACITY_ROWS: usize = 65_536;
-/// The task of a partition whose declaration is missing, if no record names another.
+/// The task of a partition whose declaration is missing, if no record names another task.
 const TASK: &str = "train";
 
 /// The tasks that records name, by partition.
@@ -36,7 +36,7 @@ impl NamedTasks {
     }
 }
 
-/// Records of a partition that contradict the ones before them.
+/// Records of a partition that contradict earlier records.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Unusable {
     pub(crate) records: u64,
@@ -46,7 +46,7 @@ pub(crate) struct Unusable {
     pub(crate) reason: QueueError,
 }
 
-/// A replay of records of which some are missing.
+/// A replay of a journal in which records are missing.
 pub(crate) struct Mend {
     replay: Replay,
     tasks: NamedTasks,
@@ -71,7 +71,7 @@ impl Mend {
         unusable.rows += rows;
     }
 
-    /// Makes the tables such that the record can be applied to them.
+    /// Prepares the tables so that the record can be applied to them.
     fn prepare(&mut self, record: &Record) -> Result<(), QueueError> {
         match record {
             Record::Types { partition, .. } => {
@@ -105,7 +105,7 @@ impl Mend {
         self.declared.insert(partition.to_owned());
     }
 
-    /// Removes rows whose own removal is missing.
+    /// Removes rows whose removal record is missing.
     fn remove(&mut self, partition: &str, rows: &[RowHandle]) -> Result<(), QueueError> {
         if !rows.is_empty() {
             let released = self.replay.table(partition)?.remove(rows, Freed::Cleared);
@@ -125,7 +125,8 @@ impl Mend {
 }
 
 impl Table {
-    /// The rows that must be gone if `put` was made: those in its slots, and those with its keys.
+    /// The rows that must have been freed before `put` was made: the rows in its slots, and the rows with its
+    /// keys.
     fn gone_before(&self, put: &PutRecord) -> Vec<RowHandle> {
         let in_slot =
             |row: &RowHandle| self.row_in(row.slot).filter(|there| there.generation < row.generation);
@@ -135,7 +136,7 @@ impl Table {
         gone.into_iter().collect()
     }
 
-    /// Makes room for more rows and their slots. Rows whose acks are missing take room too.
+    /// Makes room for more rows and their slots. Rows whose acks are missing use room too.
     fn raise_capacity(&mut self, rows: &[RowHandle]) {
         let slots = rows.iter().map(|row| row.slot as usize + 1).max().unwrap_or(0);
         let needed = (self.rows_live + rows.len()).max(slots.saturating_sub(SLOTS_AT_REST));

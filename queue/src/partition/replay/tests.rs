@@ -144,10 +144,10 @@ async fn a_journal_that_is_rewritten_slice_by_slice_says_what_the_table_is() {
         let put = Put { group_size: 3, ..Put::group(group.to_string(), numbers(group % 3 + 1)) };
         rows.extend(partition.put(put, None).await.unwrap());
     }
-    // Add columns to rows of many groups at once, and then to some rows again.
+    // Add columns to rows of many groups in one call, and then to some rows again.
     partition.write_columns(&rows, column("more", rows.len())).await.unwrap();
     partition.write_columns(&rows[2..9], column("most", 7)).await.unwrap();
-    // Replace values of some rows, also all of those that came with the put.
+    // Replace values of some rows, including all values of their put.
     partition.overwrite_columns(&rows[1..8], column("more", 7)).await.unwrap();
     partition.overwrite_columns(&rows[3..6], column("id", 3)).await.unwrap();
     partition.take(&Take::rows("a", 5)).await.unwrap().unwrap().ack().await.unwrap();

@@ -1,15 +1,17 @@
-//! Columns that come to rows: with their put, in a later write, or in place of earlier values.
+//! Columns that are added to rows: by their put, by a later write, or as replacements of earlier values.
 //!
-//! A row is a list of parts, one for each write to it, oldest first. The value of a column is in the last part
-//! that has the column. So a write that replaces values only appends a part, and readers see the old values or
-//! the new ones, never a mixture.
+//! A row is a list of parts, one for each write to it, oldest first. The value of a column is in the last
+//! part that has the column. A write that replaces values therefore only appends a part. Readers see either
+//! the old or the new values, never a mixture.
 //!
 //! # Invariants
-//! - The parts of a row that a reader gets differ from one moment to the next only by later parts: the values
-//!   of a cell never go back.
-//! - A part that gives no column any more is dropped at once, or, if a lease began before the values were
-//!   replaced, when this lease has ended. All consumers of one lease thus read the same values.
-//! - The journal, snapshots and checks do not see such a part: a row has as many as it has columns at most.
+//! - A reader never gets older parts of a row than an earlier reader: a value never returns to an earlier
+//!   value.
+//! - A part is dropped immediately when later parts have replaced all of its columns. If a lease began before
+//!   the replacement, the part is dropped when the lease has ended. All consumers of one lease therefore read
+//!   the same values.
+//! - The journal, snapshots and checks do not see replaced parts. They see at most as many parts of a row as
+//!   the row has columns.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashSet};
@@ -27,20 +29,20 @@ use crate::store::ChunkId;
 pub(crate) struct Added<'a> {
     pub(crate) rows: &'a [RowHandle],
     pub(crate) payload: &'a PayloadRecord,
-    /// The space of all rows, in KiB.
+    /// The KiB of the partition's capacity in bytes that all rows use.
     pub(crate) kib: u32,
-    /// Whether the values replace those of rows that have the columns already.
+    /// Whether the values replace existing values.
     pub(crate) overwrite: bool,
-    /// The new number of tokens of each row. If empty, the numbers stay.
+    /// The new number of tokens of each row. If empty, the numbers do not change.
     pub(crate) lengths: &'a [u32],
 }
 
 /// The effect of added columns.
 #[derive(Debug, Default)]
 pub(crate) struct Addition {
-    /// The space that was counted, in KiB. Rows that are gone count nothing.
+    /// The space that was counted, in KiB. Freed rows are not counted.
     pub(crate) kib: u32,
-    /// What the replaced values have released.
+    /// The resources that the replaced values released.
     pub(crate) released: Released,
 }
 
@@ -51,7 +53,7 @@ pub(super) struct Rewrites {
     count: u64,
     /// The rows with parts that only leases read.
     kept: HashSet<RowHandle>,
-    /// Those of the `kept` rows of which a lease has ended.
+    /// The `kept` rows of leases that have ended.
     ended: Vec<RowHandle>,
 }
 
@@ -60,7 +62,7 @@ impl Rewrites {
         self.count
     }
 
-    /// Forgets a row that is gone.
+    /// Forgets a freed row.
     pub(super) fn forget(&mut self, row: RowHandle) {
         self.kept.remove(&row);
     }
@@ -73,7 +75,7 @@ impl Rewrites {
     }
 }
 
-/// Divides `whole` into `parts` integers that differ by at most 1, and returns the one at index `at`.
+/// Divides `whole` into `parts` integers that differ by at most 1, and returns the integer at index `at`.
 fn even_part(whole: u32, parts: usize, at: usize) -> u32 {
     let parts = parts as u32;
     whole / parts + u32::from((at as u32) < whole % parts)
@@ -88,17 +90,17 @@ fn gives_any(parts: &[Part], at: usize, as_of: u64) -> bool {
 }
 
 impl Row {
-    /// The space that the row takes of a capacity in bytes, in KiB.
+    /// The KiB of the partition's capacity in bytes that the row uses.
     pub(crate) fn kib(&self) -> u32 {
         self.parts.iter().map(|part| part.kib).sum()
     }
 
-    /// The parts that give a column, oldest first.
+    /// The parts that provide a column, oldest first.
     pub(super) fn current(&self) -> impl Iterator<Item = &Part> {
         self.parts.iter().filter(|part| !part.is_superseded)
     }
 
-    /// The parts that a reader gets: those of the state after `as_of` rewrites, or the current ones.
+    /// The parts that a reader gets: the parts after `as_of` rewrites, or the current parts.
     pub(crate) fn view(&self, as_of: Option<u64>) -> Cow<'_, [Part]> {
         let is_seen = |part: &&Part| match as_of {
             Some(as_of) => part.written <= as_of,
@@ -117,7 +119,7 @@ impl Table {
         self.leases.get(lease).map(|lease| lease.as_of)
     }
 
-    /// Adds columns to existing rows. Rows that are gone are skipped.
+    /// Adds columns to existing rows. Freed rows are skipped.
     pub(crate) fn add_columns(&mut self, added: Added<'_>) -> Addition {
         let Added { rows, payload, kib, overwrite, lengths } = added;
         let columns = self.columns.shared(&payload.columns);
@@ -171,7 +173,7 @@ impl Table {
         }
     }
 
-    /// Drops the parts of a row that give no column any more, except those that a lease reads.
+    /// Drops the parts of a row whose columns were all replaced, except the parts that a lease reads.
     fn drop_replaced(&mut self, handle: RowHandle, left: &mut BTreeSet<ChunkId>, released: &mut Released) {
         let Ok(row) = self.row(handle) else { return };
         let as_of = |progress: &Progress| match progress {
@@ -224,7 +226,8 @@ impl Table {
         }
     }
 
-    /// Whether only leases read rows of a chunk. These rows may lie in another chunk with the same columns, too.
+    /// Whether a chunk has replaced values that are kept for leases. The new values may be in a chunk with
+    /// the same columns.
     pub(crate) fn has_superseded(&self, chunk: ChunkId) -> bool {
         let is_superseded =
             |row: &Row| row.parts.iter().any(|part| part.chunk == chunk && part.is_superseded);
@@ -232,7 +235,7 @@ impl Table {
             && self.chunk_rows(chunk).iter().any(|(row, _)| self.row(*row).is_ok_and(is_superseded))
     }
 
-    /// Drops the parts that only leases read which have ended by now. Returns `None` if there are none.
+    /// Drops the replaced parts that no lease reads any more. Returns `None` if there are no such parts.
     pub(crate) fn drop_read_parts(&mut self) -> Option<Released> {
         if self.rewrites.ended.is_empty() {
             return None;

@@ -38,7 +38,7 @@ impl Table {
         checks.into_iter().filter_map(Result::err).chain(self.violations_beside_rows()).collect()
     }
 
-    /// Returns the violated invariants of everything but rows and groups.
+    /// Returns the violated invariants of everything except rows and groups.
     pub(crate) fn violations_beside_rows(&self) -> Vec<Violation> {
         let rows = self.rows_live + self.puts.rows();
         let checks = [
@@ -88,7 +88,7 @@ impl Table {
             return Err(Violation(format!("key={key} does not lead to its row slot={slot}")));
         }
         if let Some(part) = row.parts.iter().find(|part| !self.needs(part.chunk)) {
-            return Err(Violation(format!("slot={slot} lies in chunk={}, which is not known", part.chunk.0)));
+            return Err(Violation(format!("slot={slot} is in chunk={}, which is unknown", part.chunk.0)));
         }
         for (task, progress) in row.progress.iter().enumerate() {
             if let Progress::Leased(id) = progress
@@ -173,7 +173,7 @@ impl Table {
         Ok(())
     }
 
-    /// Checks that each chunk counts exactly the rows that lie in it.
+    /// Checks that each chunk counts exactly the rows that are in it.
     fn check_chunks(&self) -> Result<(), Violation> {
         let mut counted: HashMap<ChunkId, usize> = HashMap::new();
         for part in self.slots.rows().flat_map(|(_, row)| &row.parts) {

@@ -20,8 +20,8 @@ impl Chosen {
 }
 
 impl Table {
-    /// Chooses among the ready rows for `take`. Returns `None` if they are too few. `is_over` means that no
-    /// more rows can become ready; any number above 0 is then enough.
+    /// Chooses among the ready rows for `take`. Returns `None` if too few rows are ready. `is_over` means
+    /// that no more rows can become ready, so that any number above 0 is enough.
     pub(crate) fn choose(&mut self, task: usize, take: &Take, is_over: bool) -> Option<Chosen> {
         let at_least = if is_over { 1 } else { take.enough() };
         if let Amount::Rows(count) = take.amount {
@@ -57,7 +57,8 @@ impl Table {
         (chosen.len() >= at_least).then_some(Chosen { groups: chosen })
     }
 
-    /// Chooses exactly these rows, if all of them are ready. Returns an error if one can never become ready.
+    /// Chooses exactly these rows, if all of them are ready. Returns an error if one of them can never become
+    /// ready.
     pub(crate) fn choose_only(&self, task: usize, rows: &[RowHandle]) -> Result<Option<Chosen>, QueueError> {
         let mut groups: Vec<(u64, Vec<RowHandle>)> = Vec::new();
         let mut seen = HashSet::with_capacity(rows.len());

@@ -2,8 +2,8 @@
 //!
 //! Chunks in memory are counted in bytes. A chunk is compacted when less than half of its bytes are needed.
 //! It is also compacted when less than two thirds are needed and the partition keeps much more than one and a
-//! half times its live bytes. Rows therefore count by their length, and each byte is copied at most about
-//! twice before it is freed. Other chunks are counted in rows.
+//! half times its live bytes. Long rows therefore count more than short rows, and each byte is copied at most
+//! about twice before it is freed. Other chunks are counted in rows.
 //!
 //! Many small chunks in memory are joined into one, since the overhead of a chunk exceeds the size of a few
 //! short rows.
@@ -75,7 +75,7 @@ impl Chunks {
         chunk.of = chunk.of.max(place as usize + 1);
     }
 
-    /// Removes a row from the chunk. Returns whether it was the last one.
+    /// Removes a row from the chunk. Returns whether it was the last row.
     pub(super) fn leave(&mut self, id: ChunkId, bytes: u32) -> bool {
         let Some(chunk) = self.by_id.get_mut(&id) else { return false };
         chunk.live -= 1;
@@ -101,8 +101,8 @@ impl Chunks {
         Some(gone)
     }
 
-    /// Returns the chunks that must be compacted after rows have left the chunks `left`. If the partition
-    /// keeps too much, this includes all wasteful chunks.
+    /// Returns the chunks that must be compacted after rows were removed from the chunks `left`. If the
+    /// partition keeps too much, this includes all wasteful chunks.
     pub(super) fn sparse(&mut self, left: impl IntoIterator<Item = ChunkId>) -> Vec<ChunkId> {
         let mut sparse = Vec::new();
         for id in left {
@@ -161,8 +161,8 @@ impl Table {
         self.chunks.by_id.get(&id).is_some_and(|chunk| chunk.held_bytes > 0 && chunk.is_below(1, 2))
     }
 
-    /// Sets whether the payload of a chunk can be read. While it cannot, the rows of the chunk are not handed
-    /// out.
+    /// Sets whether the payload of a chunk can be read. While the payload cannot be read, the rows of the
+    /// chunk are not delivered.
     pub(crate) fn set_away(&mut self, chunk: ChunkId, is_away: bool) {
         let is_change = match is_away {
             true => self.needs(chunk) && self.chunks.away.insert(chunk),
@@ -176,7 +176,7 @@ impl Table {
         }
     }
 
-    /// Counts that one more part of a row cannot be read, or one less.
+    /// Raises or lowers by one the number of parts of a row that cannot be read.
     pub(super) fn count_away(&mut self, handle: RowHandle, is_away: bool) {
         let Ok(row) = self.row_mut(handle) else { return };
         row.away = if is_away { row.away + 1 } else { row.away.saturating_sub(1) };
@@ -228,7 +228,7 @@ impl Table {
     }
 
     /// Moves rows from their chunks to the chunk `to`. The rows of `moves` are copied to `to` in order,
-    /// starting at row 0. Rows that are gone are skipped.
+    /// starting at row 0. Freed rows are skipped.
     pub(crate) fn move_chunks(&mut self, moves: &[Move], to: ChunkId, held_bytes: u64) {
         let mut moved = ChunkRows { held_bytes, ..ChunkRows::default() };
         let mut was_away = false;
@@ -273,7 +273,7 @@ impl Table {
         self.chunks.by_id.get(&chunk).map_or(0, |chunk| chunk.live)
     }
 
-    /// Finds the chunks to compact after rows have left the chunks `left`.
+    /// Finds the chunks to compact after rows were removed from the chunks `left`.
     pub(super) fn leave_chunks(&mut self, left: BTreeSet<ChunkId>, released: &mut Released) {
         released.sparse = self.chunks.sparse(left);
     }

@@ -73,8 +73,8 @@ impl Table {
         Ok(())
     }
 
-    /// Creates the samples of a new group. If the name belongs to a closed group, the group is a late part of
-    /// it, read from the journal.
+    /// Creates the samples of a new group. If the name belongs to a closed group, the new group holds late
+    /// rows of the closed group, which were read from the journal.
     pub(super) fn new_samples(&mut self, id: u64, key: &str) -> Box<GroupSamples> {
         self.samples.begin(id, key)
     }
@@ -87,7 +87,7 @@ impl Table {
     }
 
     /// Closes a group whose samples are all complete. A group with puts in progress is closed only after
-    /// them.
+    /// these puts.
     pub(super) fn close_if_whole(&mut self, key: &str) {
         let Some(id) = self.open_groups.get(key).copied() else { return };
         let Some(group) = self.groups.get(&id) else { return };
@@ -113,7 +113,7 @@ impl Table {
         }
     }
 
-    /// Removes a group that has no rows and accepts no more.
+    /// Removes a group that has no rows and accepts no more rows.
     pub(super) fn forget_group(&mut self, id: u64) {
         self.keep_group(id);
         self.unindex_group(id);
@@ -223,8 +223,8 @@ impl Table {
         released
     }
 
-    /// Removes groups without rows, and forgets the names of groups that count rows. A later put with such a
-    /// name begins a new group.
+    /// Removes groups without rows, and forgets the names of groups that count rows. A later put with the
+    /// name of such a group begins a new group.
     pub(super) fn forget_empty_groups(&mut self) {
         let empty = self.groups.iter().filter(|(_, group)| group.rows.is_empty()).map(|(id, _)| *id);
         empty.collect::<Vec<_>>().into_iter().for_each(|id| self.forget_group(id));

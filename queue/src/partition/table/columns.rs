@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! A column keeps the type of its first put. While a put with a new column is in progress, no other put may
-//! use another type for the column. If that put fails, the type is open again.
+//! use another type for the column. If that put fails, the type is undetermined again.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use crate::store::ChunkId;
 /// The maximum number of columns of a partition.
 const COLUMNS_MAX: usize = 4096;
 
-/// Makes the record of the types of columns. Types that are nested too deeply to be read back are left out: they
-/// are learned from the payload. Returns `None` if no type is left.
+/// Makes the record of the types of columns. Types that are nested too deeply to be read back are omitted:
+/// they are learned from the payload. Returns `None` if no type is left.
 pub(in crate::partition) fn types_record(partition: &str, columns: Vec<ColumnSpec>) -> Option<Record> {
     let is_shallow = |column: &ColumnSpec| {
         serde_json::to_value(column).is_ok_and(|json| check_depth("types", &json).is_ok())
@@ -37,7 +37,7 @@ pub(super) struct Columns {
     to_come: BTreeMap<String, (ColumnSpec, usize)>,
     /// Columns that are being added to rows and are not durable yet.
     under_way: HashSet<(RowHandle, String)>,
-    /// Rows whose tokens a write in progress counts anew.
+    /// Rows whose tokens a write in progress recounts.
     counting: HashSet<RowHandle>,
     /// Lists of column names that were put together.
     sets: Recent<[String]>,
@@ -76,8 +76,9 @@ impl Columns {
         }
         let known = self.known.len() + self.to_come.len();
         if unknown > 0 && known + unknown > COLUMNS_MAX {
-            let reason =
-                format!("expected at most columns_max={COLUMNS_MAX}, found {unknown} beside {known}");
+            let reason = format!(
+                "expected at most columns_max={COLUMNS_MAX}, found {unknown} new beside {known} known"
+            );
             return Err(QueueError::BadRequest { reason });
         }
         Ok(())
@@ -133,7 +134,7 @@ impl Columns {
         }
     }
 
-    /// Counts rows with these columns that are gone.
+    /// Subtracts freed rows with these columns from the counts.
     pub(super) fn leave(&mut self, columns: &[String], rows: usize) {
         for column in columns {
             if let Some(count) = self.rows.get_mut(column) {
@@ -182,7 +183,7 @@ impl Table {
         self.columns.learn(columns);
     }
 
-    /// Ends the reservation of new columns. With `is_good` they become known.
+    /// Ends the reservation of new columns. If `is_good`, the columns become known.
     pub(crate) fn settle_columns(&mut self, columns: &[ColumnSpec], is_good: bool) {
         self.columns.settle(columns, is_good);
     }
@@ -203,9 +204,9 @@ impl Table {
         chunks
     }
 
-    /// Reserves columns of rows for a write, and returns the new columns. Returns `None` if the write must wait,
-    /// because another write of the same values or tokens is in progress. Then, and after an error, nothing is
-    /// reserved.
+    /// Reserves columns of rows for a write, and returns the new columns. Returns `None` if the write must
+    /// wait, because another write of the same values or tokens is in progress. In that case, and after an
+    /// error, nothing is reserved.
     pub(crate) fn begin_columns(
         &mut self,
         rows: &[RowHandle],
@@ -245,7 +246,7 @@ impl Table {
         Ok(Some(self.columns.expect(columns)))
     }
 
-    /// The indices of those of the rows that have a column.
+    /// The indices of the rows that have a column.
     pub(crate) fn places_with(&self, rows: &[RowHandle], column: &str) -> Vec<usize> {
         let has = |at: &usize| self.row(rows[*at]).is_ok_and(|row| has_column(&row.parts, column));
         (0..rows.len()).filter(has).collect()

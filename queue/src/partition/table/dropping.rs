@@ -31,7 +31,7 @@ impl Table {
         self.index_droppable(group);
     }
 
-    /// Counts that rows, which all tasks had acked, have left the group.
+    /// Updates the count when rows that all tasks have acked leave the group.
     pub(super) fn uncount_settled(&mut self, group: u64, rows: usize) {
         if self.droppable.is_none() {
             return;

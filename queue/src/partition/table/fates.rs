@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::stats::GroupFate;
 
-/// The number of fates that are remembered. A client that asks too rarely learns that some are missing.
+/// The number of fates that are remembered. A client that asks too rarely learns that some fates are missing.
 const FATES_MAX: usize = 1024;
 
 /// The latest fates of groups.
@@ -31,7 +31,7 @@ impl Fates {
         (self.latest.range(start..).cloned().collect(), self.forgotten > revision)
     }
 
-    /// Forgets all fates. After a restart no client has watched the earlier ones.
+    /// Forgets all fates. After a restart, no client has watched the earlier fates.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }

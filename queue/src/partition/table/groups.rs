@@ -10,7 +10,7 @@ use crate::take::ReadyGroup;
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) key: String,
-    /// When the group got its first row, or when the queue was opened with it.
+    /// The time when the group got its first row, or when the queue was opened if that was later.
     pub(crate) since: Instant,
     pub(crate) size: usize,
     /// The live rows, in the order of their puts.
@@ -21,7 +21,7 @@ pub(crate) struct Group {
     pub(crate) priority: i64,
     /// The tokens of the live rows.
     pub(crate) tokens: u64,
-    /// Whether the rows come in several puts.
+    /// Whether the rows arrive in several puts.
     pub(crate) in_parts: bool,
     /// The number of ready rows for each task.
     pub(super) ready: Vec<usize>,

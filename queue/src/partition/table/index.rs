@@ -18,7 +18,7 @@ pub(super) struct Keys {
     pub(super) priority: i64,
 }
 
-/// A set that gives its n-th member in O(1).
+/// A set that returns its n-th member in O(1).
 #[derive(Debug, Default)]
 struct Draw {
     ids: Vec<u64>,
@@ -118,13 +118,14 @@ impl GroupIndex {
         }
     }
 
-    /// The groups below `min_version`, oldest version first. The index must be prepared.
+    /// The groups whose version is below `min_version`, oldest version first. The index must be prepared.
     pub(super) fn below(&self, min_version: u64) -> impl Iterator<Item = u64> + '_ {
         let below = self.by_version.iter().flat_map(move |by_version| by_version.range(..min_version));
         below.flat_map(|(_, ids)| ids.iter().copied())
     }
 
-    /// The groups of at least `min_version` in the sampler's order. The index must be prepared.
+    /// The groups whose version is at least `min_version`, in the sampler's order. The index must be
+    /// prepared.
     pub(super) fn order<'a>(
         &'a self,
         sampler: Sampler,

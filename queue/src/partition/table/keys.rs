@@ -1,7 +1,7 @@
 //! Keys: names that an owner gives to rows.
 //!
 //! # Invariants
-//! A key belongs to one existing row, or is reserved for a row whose put is not durable yet. It is never
+//! A key belongs to one existing row, or is reserved for a row whose put is not durable yet. A key is never
 //! both.
 
 use std::collections::{HashMap, HashSet};

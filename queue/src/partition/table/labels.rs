@@ -25,13 +25,13 @@ impl Table {
         }
     }
 
-    /// The name of a row's group, or an empty string if the row is gone.
+    /// The name of a row's group, or an empty string if the row was freed.
     pub(crate) fn group_of(&self, handle: RowHandle) -> String {
         let group = self.row(handle).ok().and_then(|row| self.groups.get(&row.group));
         group.map(|group| group.key.clone()).unwrap_or_default()
     }
 
-    /// Returns the row of a key, if there is one.
+    /// Returns the row of a key, if a row has the key.
     pub(crate) fn find(&self, key: &str) -> Option<KeyedRow> {
         self.keyed(key, self.keys.get(key)?)
     }
@@ -46,7 +46,8 @@ impl Table {
         })
     }
 
-    /// Returns all rows that have keys, sorted by key. The cost depends on the number of keys, not of rows.
+    /// Returns all rows that have keys, sorted by key. The cost depends on the number of keys, not on the
+    /// number of rows.
     pub(crate) fn keyed_rows(&self) -> Vec<KeyedRow> {
         let mut rows: Vec<KeyedRow> =
             self.keys.iter().filter_map(|(key, handle)| self.keyed(key, handle)).collect();
@@ -54,7 +55,7 @@ impl Table {
         rows
     }
 
-    /// Replaces the tags of rows. Rows that are gone are skipped.
+    /// Replaces the tags of rows. Freed rows are skipped.
     pub(crate) fn set_tags(&mut self, tags: Vec<(RowHandle, Value)>) {
         for (handle, tags) in tags {
             self.keep_row(handle);

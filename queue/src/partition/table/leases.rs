@@ -23,11 +23,11 @@ pub(super) struct HeldLease {
     pub(super) task: usize,
     pub(super) rows: Vec<RowHandle>,
     pub(super) expires: Instant,
-    /// The number of the table's rewrites when the lease began. Its holders see no later ones.
+    /// The number of the table's rewrites when the lease began. Its holders see no later rewrites.
     pub(super) as_of: u64,
     /// Whether the lease is in the lease file, and therefore outlives the process.
     pub(super) is_recorded: bool,
-    /// The names of the clients that took the lease. Empty if none has a name.
+    /// The names of the clients that took the lease. Empty if no client has a name.
     pub(super) holders: Vec<String>,
     /// The number of consumers that get the same rows. The rows are consumed when all of them have acked.
     pub(super) members: u32,
@@ -56,9 +56,9 @@ impl HeldLease {
 pub(crate) enum BeginAck {
     /// This was the last missing ack: the lease has ended.
     Begun { task: usize, rows: Vec<RowHandle> },
-    /// The ack repeats one that is not durable yet.
+    /// The ack repeats an ack that is not durable yet.
     UnderWay,
-    /// The ack repeats a completed one.
+    /// The ack repeats a completed ack.
     Done,
     /// Other members still have to ack.
     Counted,
@@ -70,11 +70,11 @@ pub(super) struct Leases {
     held: HashMap<u64, HeldLease>,
     expiries: BTreeSet<(Instant, u64)>,
     /// The number of the next lease. It starts at a random value each time the queue is opened, so that a
-    /// number from an earlier process refers to its original lease or to none.
+    /// number from an earlier process refers to its original lease or to no lease.
     next: u64,
     /// The number of leases granted since the queue was opened.
     given: u64,
-    /// Recorded leases whose end is still to be written to the lease file.
+    /// Recorded leases whose end has not been written to the lease file yet.
     ends_to_record: Vec<u64>,
     /// The acks by lease, and whether each is completed.
     acks: HashMap<u64, bool>,
@@ -147,8 +147,8 @@ impl Leases {
         self.held.insert(id, lease);
     }
 
-    /// Marks a lease as recorded. Returns `None` if the lease cannot be recorded and a restart ends it: it
-    /// has several members, whose acks are only in memory, or more rows than fit into a record.
+    /// Marks a lease as recorded. Returns `None` if the lease cannot be recorded, so that a restart ends it.
+    /// Such a lease has several members, whose acks are only in memory, or more rows than fit into a record.
     pub(super) fn record(&mut self, id: u64) -> Option<&HeldLease> {
         let may_be = |lease: &&mut HeldLease| lease.members == 1 && lease.rows.len() <= RECORD_ROWS_MAX;
         let lease = self.held.get_mut(&id).filter(may_be)?;

@@ -93,7 +93,7 @@ impl Table {
     }
 
     /// Restores a lease from the lease file. If an earlier lease holds some of the rows, that lease has
-    /// ended: otherwise the rows would not have been handed out again.
+    /// ended: otherwise the rows would not have been leased again.
     pub(crate) fn restore_lease(
         &mut self,
         id: u64,
@@ -107,7 +107,7 @@ impl Table {
         }
         for row in &rows {
             if let Ok(Progress::Leased(earlier)) = self.row(*row).map(|row| row.progress[task]) {
-                // The earlier lease may already have ended with another row.
+                // The earlier lease may already have been ended for another of the rows.
                 let _ = self.nack(earlier);
             }
         }
@@ -147,7 +147,8 @@ impl Table {
     }
 
     fn give_back(&mut self, lease: &HeldLease) {
-        // Takes must wake even if all rows are gone: a take that waits for the end also waits for leases.
+        // Takes must be woken even if all rows were freed: a take that waits for the end of the puts also
+        // waits for leases.
         self.ready[lease.task].must_wake = true;
         lease.rows.iter().for_each(|row| self.set(*row, lease.task, Progress::Ready));
         self.rewrites.end_lease(&lease.rows);
@@ -160,14 +161,14 @@ impl Table {
             && expires <= now
             && let Ok(lease) = self.leases.end(id)
         {
-            tracing::warn!(partition = %self.spec.name, lease = lease_name(id), rows = lease.rows.len(), "a lease expired; its rows are given again");
+            tracing::warn!(partition = %self.spec.name, lease = lease_name(id), rows = lease.rows.len(), "a lease expired; its rows can be taken again");
             self.give_back(&lease);
             ended += 1;
         }
         ended
     }
 
-    /// The latest time at which a call that waits for a change must look again, because a lease may have
+    /// The latest time at which a call that waits for a change must check again, because a lease may have
     /// expired by then.
     pub(crate) fn next_expiry_from(&self, now: Instant) -> Instant {
         // No lease that is granted after this moment expires before the end of `term`.

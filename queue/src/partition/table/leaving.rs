@@ -72,7 +72,7 @@ impl Table {
                 Freed::Lost => self.dispositions.lost += 1,
                 Freed::Stale => self.dispositions.stale += 1,
             }
-            // `set` has counted the row as acked for every task, so it is subtracted from these counts.
+            // `set` has counted the row as acked for every task, so the row is subtracted from these counts.
             self.ready.iter_mut().for_each(|ready| ready.acked -= 1);
             for (at, part) in row.parts.iter().enumerate() {
                 let is_new = |name: &&String| !has_column(&row.parts[..at], name);
@@ -81,7 +81,8 @@ impl Table {
                         self.columns.leave(&of, rows);
                     }
                 } else {
-                    // Its other columns have replaced those of an earlier part, and are counted once.
+                    // The other columns of the part replaced columns of an earlier part, and are counted
+                    // once.
                     let new = part.columns.iter().filter(is_new);
                     new.for_each(|name| self.columns.leave(from_ref(name), 1));
                 }
@@ -144,7 +145,7 @@ impl Table {
             Freed::Acked => {}
             // `forget_empty_groups` removes the group.
             Freed::ClearedAll => {}
-            // Later rows would be handed out as if they were the whole group.
+            // Later rows would be delivered as if they were the whole group.
             Freed::Lost => self.give_up_group(id),
             _ if !by_samples => self.give_up_group(id),
             _ => {}

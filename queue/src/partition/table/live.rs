@@ -24,7 +24,8 @@ const WORDS_BYTES: usize = 1 << 20;
 /// Rows of one chunk.
 type InChunk = (ChunkId, Vec<(RowHandle, Part)>);
 
-/// The parts of rows at index `part` among those that give a column. Rows with fewer parts are left out.
+/// The parts of rows at index `part`, counted among the parts that provide a column. Rows with fewer such
+/// parts are skipped.
 fn parts_at<'a>(
     table: &Table,
     rows: impl Iterator<Item = &'a RowHandle>,
@@ -71,14 +72,14 @@ fn by_chunk<'a>(table: &Table, rows: impl Iterator<Item = &'a RowHandle>, part: 
     chunks
 }
 
-/// The tokens of each row. Empty if no row has any.
+/// The tokens of each row. Empty if no row has tokens.
 fn lengths(table: &Table, rows: &[(RowHandle, Part)]) -> Vec<u32> {
     let lengths: Vec<u32> =
         rows.iter().map(|(handle, _)| table.row(*handle).map_or(0, |row| row.length)).collect();
     if lengths.iter().all(|length| *length == 0) { Vec::new() } else { lengths }
 }
 
-/// The key and tags of each row. Empty if no row has any.
+/// The key and tags of each row. Empty if no row has a key or tags.
 fn labels(table: &Table, rows: &[(RowHandle, Part)]) -> Vec<Label> {
     let label = |(handle, _): &(RowHandle, Part)| {
         let row = table.row(*handle).ok()?;
@@ -91,7 +92,7 @@ fn labels(table: &Table, rows: &[(RowHandle, Part)]) -> Vec<Label> {
     labels.into_iter().map(Option::unwrap_or_default).collect()
 }
 
-/// The space of the parts, in KiB.
+/// The KiB of the partition's capacity in bytes that the parts use.
 fn kib(rows: &[(RowHandle, Part)]) -> u32 {
     rows.iter().map(|(_, part)| part.kib).sum()
 }
@@ -109,7 +110,7 @@ fn payload_record(
     }
 }
 
-/// The records of some groups. They can be replayed after the slices before them.
+/// The records of some groups. They can be replayed after the records of earlier slices.
 #[derive(Debug, Default)]
 pub(in crate::partition) struct Slice {
     puts: Vec<Record>,
@@ -118,8 +119,8 @@ pub(in crate::partition) struct Slice {
 }
 
 impl Slice {
-    /// Makes the records of some groups. Columns that were added to several groups at once have one record
-    /// for all of them.
+    /// Makes the records of some groups. Columns that one write added to several groups have one record for
+    /// all of these groups.
     pub(in crate::partition) fn of(
         table: &Table,
         groups: &[&Group],
@@ -155,9 +156,9 @@ pub(in crate::partition) fn weight(group: &Group) -> usize {
 }
 
 impl Table {
-    /// Returns the next groups of a range, with about [`SLICE_ROWS`] rows in all, and shortens the range to the
-    /// rest. Code that needs many groups locks the table for each of these slices, so that takes and puts get
-    /// their turns.
+    /// Returns the next groups of a range, with about [`SLICE_ROWS`] rows in all, and shortens the range to
+    /// the rest. Code that needs many groups locks the table for each of these slices, so that takes and puts
+    /// can run in between.
     pub(in crate::partition) fn next_groups(&self, range: &mut Range<u64>) -> Vec<(u64, &Group)> {
         let (mut groups, mut rows) = (Vec::new(), 0);
         for (id, group) in self.groups.range(range.clone()) {
@@ -189,8 +190,8 @@ fn puts(table: &Table, group: &Group, locate: &impl Fn(ChunkId) -> Option<Note>)
         records.push(Record::Samples { partition: partition.clone(), samples });
     }
     let mut group_gone = group.put - group.rows.len();
-    // The rows of one put lie in one chunk, unless all of its columns were replaced. They are recorded as one
-    // put, with their indices in the chunk.
+    // The rows of one put are in one chunk, unless all columns of the put were replaced. They are recorded as
+    // one put, with their indices in the chunk.
     let mut chunks = by_first_chunk(table, group.rows.iter());
     let in_parts = (group.in_parts || chunks.len() > 1).then_some(group.in_parts);
     if chunks.is_empty() {
@@ -219,8 +220,8 @@ fn puts(table: &Table, group: &Group, locate: &impl Fn(ChunkId) -> Option<Note>)
     records
 }
 
-/// Makes the records of added columns. Columns that were added to several groups at once have one record for
-/// all of them.
+/// Makes the records of added columns. Columns that one write added to several groups have one record for all
+/// of these groups.
 fn columns(
     table: &Table,
     groups: &[&Group],

@@ -21,7 +21,7 @@ impl Table {
     /// Checks whether a group that counts rows accepts this many more rows.
     pub(crate) fn check_group(&self, key: &str, size: usize, rows: usize) -> Result<(), QueueError> {
         let there = self.open_groups.get(key).and_then(|id| self.groups.get(id));
-        // A whole group with an existing name is a new group; a part of a group is late.
+        // A put of a whole group with an existing name begins a new group. A part of a group is late.
         let there = there.filter(|group| rows < size || !group.is_whole());
         let under_way = self.puts.group(key);
         let declared = there.map(|group| group.size).or(under_way.map(|way| way.size));
@@ -154,7 +154,7 @@ impl Table {
     }
 
     /// Makes reserved rows visible. If their group was given up in the meantime, the rows are dropped, and
-    /// `Err` has the resources that they released.
+    /// `Err` contains the resources that they released.
     pub(crate) fn publish(&mut self, put: PutRecord) -> Result<(), Released> {
         let PutRecord {
             group: key,

@@ -210,8 +210,8 @@ impl Table {
         }
     }
 
-    /// Wakes the takes that a change can serve. Once the puts have ended it wakes all takes, since any change
-    /// may be the last one.
+    /// Wakes the takes that a change can serve. After the end of the puts, it wakes all takes, because any
+    /// change may be the last change.
     pub(crate) fn wake_after_change(&mut self) {
         if self.closed {
             self.ready.iter_mut().for_each(|ready| ready.must_wake = true);

@@ -1,8 +1,8 @@
-//! Owner records: opaque texts that came with puts. They are stored oldest first, until their owner forgets
+//! Owner records: opaque texts that puts contain. They are stored oldest first, until their owner forgets
 //! them.
 //!
 //! # Invariants
-//! Their bytes are counted, and a put with a record is refused if it would exceed the limit.
+//! The bytes of the records are counted, and a put is refused if its record would exceed the limit.
 
 use std::collections::VecDeque;
 

@@ -1,13 +1,13 @@
 //! Samples: groups that count samples instead of rows. A sample may have several rows, so the number of rows
-//! of a group is known only when the last one has arrived.
+//! of a group is known only when the last row has arrived.
 //!
 //! Such a group is **open** until as many samples as its declared size are complete, or until a client closes
 //! it. Until then, no task can take it as a whole group. The name of a closed group is remembered, so that
-//! late rows are refused and do not begin the group again. Only the latest names are remembered.
+//! late rows are refused and do not begin a new group of the same name. Only the latest names are remembered.
 //!
-//! Two more kinds of names are remembered: groups that count rows and came in several puts, and groups that
-//! were **given up** because some of their rows left before all had arrived. If a group is given up while a
-//! put to it is in progress, the rows of the put are dropped.
+//! Two more kinds of names are remembered: groups that count rows and arrived in several puts, and groups
+//! that were **given up** because some of their rows were freed before all rows had arrived. If a group is
+//! given up while a put to it is in progress, the rows of the put are dropped.
 //!
 //! # Invariants
 //! Every group that is not closed is indexed by the time of its opening, and every sample by its name.
@@ -131,8 +131,8 @@ pub(super) struct SampleIndex {
 }
 
 impl SampleIndex {
-    /// Begins a group. If its name belongs to a closed group, it is a late part of that group, read from the
-    /// journal.
+    /// Begins a group. If its name belongs to a closed group, the new group holds late rows of the closed
+    /// group, which were read from the journal.
     pub(super) fn begin(&mut self, id: u64, name: &str) -> Box<GroupSamples> {
         let opened = Instant::now();
         let is_late = self.closed.contains(name);
@@ -156,7 +156,7 @@ impl SampleIndex {
         self.closed.insert(name);
     }
 
-    /// Removes a group that is gone.
+    /// Removes a group that no longer exists.
     pub(super) fn forget(&mut self, id: u64, samples: &GroupSamples) {
         self.open.remove(&(samples.opened, id));
         for uid in samples.uids() {
@@ -234,7 +234,9 @@ impl SampleIndex {
         for (id, samples) in groups {
             open += usize::from(!samples.is_closed());
             if !samples.is_closed() && !self.open.contains(&(samples.opened, id)) {
-                return Err(Violation(format!("group={id} takes samples and is not among the open ones")));
+                return Err(Violation(format!(
+                    "group={id} accepts samples and is not among the open groups"
+                )));
             }
             if let Some(uid) = samples.uids().find(|uid| !self.groups.contains_key(*uid)) {
                 return Err(Violation(format!("sample={uid} of group={id} is not found by its name")));

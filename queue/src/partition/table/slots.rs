@@ -1,8 +1,8 @@
 //! Slots: the storage of rows, and the handles that name rows.
 //!
 //! Slots are reused in the order in which they became free, and only while many slots are free. A slot's
-//! generation therefore grows slowly, even if rows come and go fast. A slot is retired before its generation
-//! can overflow.
+//! generation therefore grows slowly, even if rows are put and freed fast. A slot is retired before its
+//! generation can overflow.
 //!
 //! # Invariants
 //! - Each slot is in one state: free, reserved for a row whose put is not durable yet, or filled with a row.
@@ -40,7 +40,7 @@ pub(super) struct Slots {
     freed_since_look: usize,
     /// The generation of new slots.
     generation_floor: u32,
-    /// A number above every generation that this process has used.
+    /// A number greater than every generation that this process has used.
     generation_above: u32,
 }
 
@@ -93,7 +93,7 @@ impl Slots {
         state.row = Some(row);
     }
 
-    /// Removes a row and frees its slot. Returns `None` if the row is gone.
+    /// Removes a row and frees its slot. Returns `None` if the row was already freed.
     pub(super) fn take(&mut self, handle: RowHandle) -> Option<Box<Row>> {
         let state = self.slots.get_mut(handle.slot as usize)?;
         let row = if state.generation == handle.generation { state.row.take() } else { None }?;
@@ -101,7 +101,7 @@ impl Slots {
         Some(row)
     }
 
-    /// Frees a slot and raises its generation, so that no other row gets the present handle.
+    /// Frees a slot and raises its generation, so that no other row gets the current handle.
     fn free(&mut self, slot: u32) {
         let state = &mut self.slots[slot as usize];
         state.is_reserved = false;
@@ -112,10 +112,10 @@ impl Slots {
         }
     }
 
-    /// Removes the free slots after the last used one, if at least three quarters of all slots are free and a
-    /// quarter of all come after the last used one. New slots then begin with generations that the removed
-    /// slots never used. `taken` is the number of slots that are reserved or have rows. The slots are counted
-    /// each time an eighth of them has become free.
+    /// Removes the free slots after the last used slot. This happens only if at least three quarters of all
+    /// slots are free, and a quarter of all slots come after the last used slot. New slots then begin with
+    /// generations that the removed slots never used. `taken` is the number of slots that are reserved or
+    /// have rows. The condition is checked each time an eighth of the slots has become free.
     pub(super) fn shrink(&mut self, taken: usize) {
         let all = self.slots.len();
         let is_time = self.freed_since_look * 8 >= all || taken == 0;
@@ -167,8 +167,8 @@ impl Slots {
         }
     }
 
-    /// Checks that `live` slots have rows, that `reserved` slots are reserved, and that the others are free
-    /// or retired. O(slots).
+    /// Checks that `live` slots have rows, that `reserved` slots are reserved, and that the other slots are
+    /// free or retired. O(slots).
     pub(super) fn check(&self, live: usize, reserved: usize) -> Result<(), Violation> {
         let (mut rows, mut waiting, mut used_up) = (0, 0, 0);
         for (number, slot) in self.slots.iter().enumerate() {
@@ -221,7 +221,7 @@ impl Table {
         self.slots.finish_replay(generation_floor);
     }
 
-    /// A number above every generation that is in use or was used.
+    /// A number greater than every generation that is in use or was used.
     pub(crate) fn generation_floor(&self) -> u32 {
         self.slots.generation_above.max(self.slots.generation_floor)
     }

@@ -234,7 +234,7 @@ fn slots_behind_the_last_row_are_given_back_and_no_handle_names_another_row() {
 #[test]
 fn what_tokens_remember_is_bounded_in_bytes() {
     let mut table = table();
-    // Every second slot: each row is a run of its own.
+    // The rows use every second slot, so each row is a separate run.
     let ragged: Vec<RowHandle> = (0..1000).map(|at| RowHandle { slot: at * 2, generation: 0 }).collect();
     for number in 0..3000 {
         table.end_token(Some(format!("token {number}")), Some(crate::row::Runs::of(&ragged)));

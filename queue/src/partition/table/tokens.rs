@@ -1,7 +1,7 @@
 //! Tokens: the changes that were made, by their clients' tokens, so that repeated changes are recognised.
 //!
-//! Only a repeated put needs its result. Its rows are stored as runs, which take a few bytes per put. The
-//! number and the size of remembered tokens are limited; the oldest are forgotten first.
+//! Only a repeated put needs its result. Its rows are stored as runs, which need a few bytes per put. The
+//! number and the size of remembered tokens are limited. The oldest tokens are forgotten first.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::row::Runs;
 const TOKENS_MAX: usize = 65_536;
 /// The maximum size of the remembered tokens, in bytes.
 pub(super) const TOKEN_BYTES_MAX: usize = 16 << 20;
-/// The approximate bytes of a token besides its text and runs.
+/// The approximate size of a token without its text and runs, in bytes.
 const ENTRY_BYTES: usize = 96;
 
 /// The tokens of a table.

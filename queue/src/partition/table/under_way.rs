@@ -1,7 +1,7 @@
 //! Puts in progress: the reservations of puts that are not durable yet.
 //!
 //! # Invariants
-//! The total number of rows is the sum over all groups. A group is present only while rows of it are in
+//! The total number of rows is the sum over all groups. A group is present only while puts of its rows are in
 //! progress.
 
 use std::collections::{BTreeMap, HashMap};

@@ -118,7 +118,7 @@ async fn the_shares_of_a_batch_wake_the_ranks_that_wait_for_them() {
         let share = Some(Share::of(rank, 2));
         soon(Take { share, at_least, amount: Amount::Groups(4), ..Take::groups("t", 4) })
     };
-    // This take needs more groups than the other one.
+    // This take needs more groups than the other take.
     let patient = share(1, 4);
     let mut waiting = Box::pin(partition.take(&patient));
     assert!(futures::poll!(&mut waiting).is_pending());

@@ -13,14 +13,14 @@ impl Segment {
 }
 
 impl Index {
-    /// Remembers a segment that has become worth emptying.
+    /// Adds a segment to the sparse segments if it is worth emptying.
     pub(super) fn look_at(&mut self, segment: u64) {
         if self.segments.get(&segment).is_some_and(Segment::is_sparse) {
             self.sparse.insert(segment);
         }
     }
 
-    /// Has the segments emptied that a full disk kept from it.
+    /// Resumes the emptying of segments that a full disk has prevented.
     pub(super) fn resume_emptying(&mut self) {
         for segment in std::mem::take(&mut self.put_off) {
             if let Some(kept) = self.segments.get_mut(&segment) {
@@ -41,7 +41,8 @@ impl DiskStore {
         Some(segment.chunks.iter().copied().collect())
     }
 
-    /// Marks the segments of chunks that could not be moved. They are emptied when another segment was deleted.
+    /// Marks the segments of chunks that could not be moved. They are emptied after another segment was
+    /// deleted.
     pub(super) fn put_off(&self, chunks: &[ChunkId]) {
         let mut index = self.index.lock();
         let segments = chunks.iter().filter_map(|chunk| index.chunks.get(chunk));

@@ -13,7 +13,7 @@ use crate::error::QueueError;
 use crate::mapped;
 use crate::store::{Chunk, ChunkLocation, Pinned, decode};
 
-/// Chunks of at least this many bytes are mapped. Reading shorter ones costs less than mapping them.
+/// Chunks of at least this many bytes are mapped. Reading shorter chunks costs less than mapping them.
 const MAPPED_BYTES_MIN: u64 = 64 << 10;
 
 pub(super) fn segment_path(dir: &Path, segment: u64) -> PathBuf {

@@ -11,7 +11,7 @@ use super::segment_file::segment_path;
 use crate::error::QueueError;
 use crate::store::{ALIGNMENT, Appender, ChunkId, ChunkLocation, Encoded, Note, SEGMENTS};
 
-/// Appends chunks. The journal's writer owns it.
+/// Appends chunks, on the thread of the journal's writer.
 #[derive(Debug)]
 pub(super) struct SegmentWriter {
     segment: u64,
@@ -21,7 +21,7 @@ pub(super) struct SegmentWriter {
     fresh: bool,
     /// The reason why payload may have been lost.
     failed: Option<QueueError>,
-    /// The open directory, so that a sync needs no descriptor. A sync that cannot begin is no failed sync.
+    /// The directory. It stays open, so that a sync cannot fail because no file descriptor is left.
     dir: File,
     store: Arc<DiskStore>,
 }
@@ -33,7 +33,7 @@ impl SegmentWriter {
     }
 
     /// Writes a chunk and returns its location. After a failed write the segment is closed, so that no chunk
-    /// follows a partial one.
+    /// follows a partial chunk.
     fn write(&mut self, rows: &Encoded) -> Result<ChunkLocation, QueueError> {
         if self.length > 0 && self.length + rows.len() > self.store.segment_bytes {
             self.roll();
@@ -55,7 +55,7 @@ impl SegmentWriter {
         let written = (&file).write_all(&[0; ALIGNMENT as usize][..padding as usize]);
         let written = written.and_then(|()| rows.write_to(&file));
         if let Err(error) = written {
-            // A partial chunk may lie at the end. On a full disk its space is needed.
+            // A partial chunk may be at the end of the file. On a full disk, its space is needed.
             let is_removed =
                 file.set_len(self.length).and_then(|()| (&file).seek(SeekFrom::Start(self.length)));
             self.file = Some(file);
@@ -120,7 +120,7 @@ impl Appender for SegmentWriter {
         synced
     }
 
-    /// Returns the chunks of a sparse segment, or none if no segment is sparse.
+    /// Returns the chunks of a sparse segment, or no chunks if no segment is sparse.
     fn take_sparse(&mut self) -> Vec<ChunkId> {
         self.store.take_sparse().unwrap_or_default()
     }

@@ -1,7 +1,7 @@
-//! Puts rows straight on storage units and gets them from there: the controller only learns where rows lie,
-//! and their bytes do not pass through it.
+//! Puts rows directly on storage units, and gets them directly from units. The controller only gets the
+//! places of the rows, and their bytes do not pass through it.
 //!
-//! If a unit cannot be used, the call goes through the controller instead.
+//! If a unit cannot be used, the rows are sent through the controller instead.
 
 mod columns;
 
@@ -26,13 +26,13 @@ use crate::store::payload_bytes;
 use crate::units::{BLOBS, ORPHAN_AGE, Place, UnitStatus, weight};
 use crate::{ErrorClass, PartitionSpec, Put, Queue, QueueError, RowHandle, UnitCard};
 
-/// How long a list of units is used before the controller is asked again.
+/// The time for which a list of units is used before the controller is asked again.
 const UNITS_AGE_MAX: Duration = Duration::from_secs(2);
-/// If the controller has not been told of the rows on a unit within this time, they are put again, because a
-/// unit removes rows that no table knows.
+/// If the controller has not been told of the rows on a unit within this time, the rows are put again,
+/// because a unit removes rows to which no table refers.
 const UPLOAD_AGE_MAX: Duration = Duration::from_secs(ORPHAN_AGE.as_secs() / 2);
 
-/// Rows that lie on a unit and that the controller has not accepted yet.
+/// Rows that are stored on a unit but that the controller has not accepted yet.
 pub(super) struct Upload {
     begun: Instant,
     client: RemoteQueue,
@@ -41,17 +41,17 @@ pub(super) struct Upload {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The live units, and when the controller named them.
+    /// The live units, and the time at which the controller named them.
     units: Option<(Instant, Vec<UnitCard>)>,
     clients: HashMap<String, RemoteQueue>,
     specs: HashMap<String, PartitionSpec>,
 }
 
-/// What a client knows of its controller's units.
+/// The controller's units, as far as the client knows them.
 #[derive(Debug, Default)]
 pub(super) struct Direct {
     known: Mutex<Known>,
-    /// Whether it is certain that the server has no units, so that it is not asked for any.
+    /// Whether the server is known to have no units, so that it need not be asked for units.
     has_none: bool,
 }
 
@@ -78,8 +78,8 @@ async fn read(mut answer: Response<'_>, blocks: &Arc<ipc::Blocks>) -> Result<Vec
 }
 
 impl RemoteQueue {
-    /// The live units. The list is empty if the controller does not answer in time: the caller then goes
-    /// through the controller, and gets its error.
+    /// The live units. The list is empty if the controller does not answer in time. The caller then calls the
+    /// controller, and gets its error.
     pub(super) async fn live_units(&self, deadline: Option<Instant>) -> Vec<UnitCard> {
         if self.direct.has_none {
             return Vec::new();
@@ -120,13 +120,12 @@ impl RemoteQueue {
         self.direct.known.lock().units = None;
         let call = Call::post(format!("/v1/units/{unit}/suspect"), Content::Nothing).repeatable();
         if let Err(error) = self.link.done(call).await {
-            tracing::debug!(%unit, %error, "the controller will notice of its own accord");
+            tracing::debug!(%unit, %error, "the controller was not told of a silent unit; it probes the unit later");
         }
     }
 
-    /// Puts rows on a unit, unless `upload` says that they lie there already, and tells the controller.
-    /// Returns
-    /// `None` if they have to go through the controller.
+    /// Puts rows on a unit and tells the controller. With an `upload`, the rows are already on the unit.
+    /// Returns `None` if the rows must be sent through the controller.
     pub(super) async fn put_direct(
         &self,
         partition: &str,
@@ -155,13 +154,13 @@ impl RemoteQueue {
         }
     }
 
-    /// The time until which the client tries to tell the controller of rows that lie on a unit.
+    /// The time until which the client tries to tell the controller of rows on a unit.
     fn tell_until(&self, begun: Instant) -> Instant {
         (Instant::now() + self.link.config.patience).min(begun + UPLOAD_AGE_MAX)
     }
 
-    /// Whether rows on a unit are of no use any more after this error, so that they must be sent again. The
-    /// unit removes them by itself.
+    /// Whether rows on a unit are useless after this error, so that they must be sent again. The unit removes
+    /// the useless rows by itself.
     fn is_void(&self, begun: Instant, error: &QueueError) -> bool {
         match error {
             // The unit has died or is being drained since the controller named it.
@@ -174,7 +173,7 @@ impl RemoteQueue {
         }
     }
 
-    /// Puts rows on the unit that their group hashes to; returns `None` if that is not possible.
+    /// Puts rows on the unit to which their group hashes. Returns `None` if that is not possible.
     async fn upload(
         &self,
         partition: &str,
@@ -205,7 +204,7 @@ impl RemoteQueue {
         Ok(Some(Upload { begun, client, body }))
     }
 
-    /// Puts rows on a unit as a blob of their own; returns `None` if the unit takes none.
+    /// Puts rows on a unit as a separate blob. Returns `None` if the unit accepts no rows.
     async fn upload_to(
         &self,
         card: &UnitCard,
@@ -220,7 +219,7 @@ impl RemoteQueue {
                 Ok(Some((client, place)))
             }
             Err(error) => {
-                tracing::warn!(%unit, %error, "a storage unit takes no rows; they go through the controller");
+                tracing::warn!(%unit, %error, "a storage unit accepts no rows; they are sent through the controller");
                 self.suspect(unit).await;
                 Ok(None)
             }
@@ -234,19 +233,19 @@ impl RemoteQueue {
         }
     }
 
-    /// Removes rows from their unit after the controller has refused them. After an error that leaves it open
-    /// whether they were refused they stay, and the unit asks the controller about them later.
+    /// Removes rows from their unit after the controller has refused them. If the error does not tell whether
+    /// they were refused, the rows stay, and the unit asks the controller about them later.
     async fn remove_refused(&self, place: &Place, refusal: &QueueError) {
         if !matches!(refusal.class(), ErrorClass::Backpressure | ErrorClass::Client) {
             return;
         }
         if let Err(error) = self.clear(BLOBS, &place.rows).await {
-            tracing::debug!(unit = %place.unit, %error, "rows stay on a unit until it removes what no table knows");
+            tracing::debug!(unit = %place.unit, %error, "refused rows stay on a unit until the unit removes them");
         }
     }
 
-    /// Gets columns of rows from the units that the rows lie on. If a row lies on none, or a unit cannot be
-    /// reached, all of them come through the controller.
+    /// Gets columns of rows from the units of the rows. If a row is on no unit, or a unit cannot be reached,
+    /// all rows are read through the controller.
     pub(super) async fn rows_of(
         &self,
         partition: &str,
@@ -265,14 +264,14 @@ impl RemoteQueue {
                 .map_err(|error| self.link.unreachable(format!("an answer that is not its own: {error}")))?;
             match self.fetch(places.stretches, columns).await {
                 Ok(batches) => return Ok(batches),
-                // The controller is asked for the rows, and its error says what is wrong.
-                Err(error) => tracing::debug!(%error, "rows come through the controller"),
+                // The rows are requested from the controller, whose error tells what is wrong.
+                Err(error) => tracing::debug!(%error, "rows are read through the controller"),
             }
             placed = false;
         }
     }
 
-    /// Fetches the rows of a lease from where they lie.
+    /// Fetches the rows of a lease from their units.
     pub(super) async fn fetch(
         &self,
         stretches: Vec<PlacedStretch>,
@@ -294,7 +293,7 @@ impl RemoteQueue {
             parts.push(fetched?);
         }
         match parts.as_slice() {
-            // A single part stays as it came, in as many pieces.
+            // A single part keeps its pieces as they arrived.
             [_] if columns.is_none() => Ok(parts.remove(0)),
             _ => {
                 let whole = parts.iter().map(|part| ipc::one(part)).collect::<Result<Vec<_>, _>>()?;
@@ -310,7 +309,7 @@ impl RemoteQueue {
                 self.suspect(&part.unit).await;
                 Err(QueueError::UnitAway { unit: part.unit.clone() })
             }
-            // They have moved since the controller said where they lie.
+            // The rows have moved since the controller sent their places.
             Err(QueueError::StaleHandle { .. }) => Err(QueueError::UnitAway { unit: part.unit.clone() }),
             fetched => fetched,
         }

@@ -1,4 +1,4 @@
-//! What operators ask of a server: snapshots, restoring, verifying, exports, and the end of partitions.
+//! The calls for operators: snapshots, restoring, verifying, exports, and the removal of partitions.
 
 use std::io::{Read, Write};
 use std::time::Duration;
@@ -14,26 +14,26 @@ use crate::edges::wire::{ExportQuery, SNAPSHOT_STREAM, SnapshotQuery};
 use crate::tasks;
 use crate::{ExportFormat, QueueError, SnapshotCounts, VerifyReport};
 
-/// How long a whole queue may take to be sent, restored or looked through.
+/// The maximum time to send, restore or verify a whole queue.
 const WHOLE_MAX: Duration = Duration::from_secs(24 * 3600);
-/// The most bytes of one piece of a file that is sent.
+/// The maximum size of one piece of a file that is sent, in bytes.
 const PIECE_BYTES: usize = 256 << 10;
-/// The most pieces that wait to be sent.
+/// The maximum number of pieces that wait to be sent.
 const PIECES_MAX: usize = 8;
 
-/// Writes an answer to `into` as it arrives; returns its length.
+/// Writes an answer to `into` as it arrives. Returns its length in bytes.
 async fn receive(mut answer: Response<'_>, into: &mut (impl Write + Send)) -> Result<u64, QueueError> {
     let mut length = 0;
     while let Some(piece) = answer.chunk().await? {
-        into.write_all(&piece).map_err(QueueError::io("write", "what a server sends"))?;
+        into.write_all(&piece).map_err(QueueError::io("write", "the answer of a server"))?;
         length += piece.len() as u64;
     }
     answer.done().await;
-    into.flush().map_err(QueueError::io("write", "what a server sends"))?;
+    into.flush().map_err(QueueError::io("write", "the answer of a server"))?;
     Ok(length)
 }
 
-/// Reads a source on a thread of its own, a few pieces ahead.
+/// Reads a source on a separate thread, a few pieces ahead.
 fn read_pieces(mut source: impl Read, pieces: &mpsc::Sender<std::io::Result<Bytes>>) {
     loop {
         let mut piece = vec![0; PIECE_BYTES];
@@ -47,7 +47,7 @@ fn read_pieces(mut source: impl Read, pieces: &mpsc::Sender<std::io::Result<Byte
             Err(error) => Err(error),
         };
         let is_end = read.is_err();
-        // The request is over when its receiver is gone.
+        // If the receiver was dropped, the request has ended.
         if pieces.blocking_send(read).is_err() || is_end {
             return;
         }
@@ -55,7 +55,7 @@ fn read_pieces(mut source: impl Read, pieces: &mpsc::Sender<std::io::Result<Byte
 }
 
 impl RemoteQueue {
-    /// Writes `partition`, or the whole queue, as it is now; see
+    /// Writes the current state of `partition`, or of the whole queue; see
     /// [`TransferQueue::snapshot`](crate::TransferQueue::snapshot). Returns the snapshot's length in bytes.
     ///
     /// Not cancel-safe: a dropped call leaves half a snapshot, which cannot be restored.
@@ -69,34 +69,34 @@ impl RemoteQueue {
         receive(self.link.send(call).await?, &mut into).await
     }
 
-    /// Makes the partitions of a snapshot, all or none; see
+    /// Creates the partitions of a snapshot, all or none; see
     /// [`TransferQueue::restore`](crate::TransferQueue::restore).
     ///
-    /// Cancel-safe: unless the server gets the whole snapshot, it makes no partition. The snapshot is sent
-    /// only once: if the answer is lost, the partitions that exist show whether it was restored.
+    /// Cancel-safe: unless the server gets the whole snapshot, it creates no partition. The snapshot is sent
+    /// only once. If the answer is lost, the existing partitions show whether the snapshot was restored.
     pub async fn restore(&self, source: impl Read + Send + 'static) -> Result<SnapshotCounts, QueueError> {
         let (sender, pieces) = mpsc::channel(PIECES_MAX);
         let reading = tasks::blocking("snapshot upload", move || read_pieces(source, &sender));
         let call = Call { wait: WHOLE_MAX, ..Call::post("/v1/restore", Content::Nothing) };
         let restored = self.link.upload(&call, SNAPSHOT_STREAM, RequestBody::Stream(pieces)).await?;
-        // The upload is over, so the thread that reads the source has ended or ends now.
+        // The upload has ended, so the thread that reads the source has ended or ends now.
         reading.await.map_err(|error| self.link.unreachable(error))?;
         Ok(restored)
     }
 
-    /// Has the server check the whole queue. Cancel-safe: it changes nothing.
+    /// Checks the whole queue on the server. Cancel-safe: the call changes nothing.
     pub async fn verify(&self) -> Result<VerifyReport, QueueError> {
         self.link.json(Call { wait: WHOLE_MAX, ..Call::get("/v1/verify") }).await
     }
 
-    /// Removes a partition with everything in it. Cancel-safe: a dropped call takes effect completely or not
+    /// Removes a partition with all of its rows. Cancel-safe: a dropped call takes effect completely or not
     /// at all.
     pub async fn remove(&self, partition: &str) -> Result<(), QueueError> {
         let call = Call { method: Method::DELETE, ..Call::post(path(partition, ""), Content::Nothing) };
         self.link.done(call).await
     }
 
-    /// Writes all existing rows to `into`; returns the length in bytes. Nothing is consumed.
+    /// Writes all existing rows to `into`. Returns the length in bytes. Nothing is consumed.
     ///
     /// Not cancel-safe: a dropped call leaves half a file.
     pub async fn export(
@@ -108,8 +108,8 @@ impl RemoteQueue {
         self.export_as(partition, &ExportQuery { format, skip_damaged: false }, into).await
     }
 
-    /// Like [`export`](Self::export), but leaves out rows whose payload is damaged. The server's log has a
-    /// warning for each damage.
+    /// Like [`export`](Self::export), but skips rows whose payload is damaged. The server's log has a warning
+    /// for each damage.
     ///
     /// Not cancel-safe: a dropped call leaves half a file.
     pub async fn export_sound(

@@ -48,8 +48,8 @@ impl RemoteQueue {
     ) -> Result<Taken, QueueError> {
         let placed = !self.live_units(patience.deadline).await.is_empty();
         match self.take_from(partition, take, wait, patience, placed).await {
-            // The controller reads the rows itself and loses those that are damaged. Otherwise every later take
-            // would get them again.
+            // The controller reads the rows itself and frees the damaged rows as lost. Otherwise every later
+            // take would get the damaged rows again.
             Err(QueueError::Corrupt { .. }) if placed => {
                 self.take_from(partition, take, wait, patience, false).await
             }
@@ -57,7 +57,7 @@ impl RemoteQueue {
         }
     }
 
-    /// Asks the server for rows, or with `placed` for the places of rows on storage units.
+    /// Asks the server for rows, or if `placed`, for the places of rows on storage units.
     async fn take_from(
         &self,
         partition: &str,
@@ -66,7 +66,7 @@ impl RemoteQueue {
         patience: Patience,
         placed: bool,
     ) -> Result<Taken, QueueError> {
-        // The call may be repeated: the server gives the rows of a lost answer back.
+        // The call may be repeated: if an answer is lost, the server makes its rows ready again.
         let body = TakeBody { placed, ..TakeBody::new(take, wait) };
         let call = Call::json(path(partition, "/take"), &body)?.repeatable();
         let Patience { give_up, deadline } = patience;
@@ -94,7 +94,8 @@ impl RemoteQueue {
             lease.fresh_from = fresh_from;
             return Ok(Taken::Lease(lease));
         }
-        // The lease is made before the rows are fetched: if that fails, it gives them back.
+        // The lease is created before the rows are fetched, so that it gives the rows back if the fetch
+        // fails.
         let mut lease = Lease::new(Box::new(hold), id, Vec::new(), Labels::default(), Vec::new());
         lease.fresh_from = fresh_from;
         let bytes = answer.bytes().await?;
@@ -114,19 +115,19 @@ impl RemoteQueue {
     }
 }
 
-/// What a take gave.
+/// The result of a take.
 pub(super) enum Taken {
     Lease(Lease),
     Nothing,
     Ended,
 }
 
-/// How long a take is tried.
+/// The time for which a take is tried.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Patience {
-    /// When a server that is away is no longer tried.
+    /// The time until which a server that does not answer is tried.
     pub(super) give_up: Instant,
-    /// The caller's deadline, which holds whatever the server does.
+    /// The caller's deadline, which applies whatever the server does.
     pub(super) deadline: Option<Instant>,
 }
 
@@ -166,7 +167,7 @@ impl Hold for Held {
         let tasks = link.tasks.clone();
         let runtime = link.runtime.clone();
         let giving_back = async move {
-            // If this fails, the rows come back when the lease expires.
+            // If this fails, the rows become ready again when the lease expires.
             let _ = link.done(call).await;
         };
         crate::tasks::spawn_on(&tasks, "lease nack", giving_back, &runtime);

@@ -1,4 +1,4 @@
-//! Storage units of a controller.
+//! Calls for the storage units of a controller, and the client of a unit.
 
 use arrow_array::RecordBatch;
 use futures::FutureExt;
@@ -16,12 +16,12 @@ impl RemoteQueue {
         Ok(self.link.json::<UnitsAnswer>(Call::get("/v1/units")).await?.units)
     }
 
-    /// Drains a unit: it takes no more rows, and may leave when none of its rows is left there. Cancel-safe.
+    /// Drains a unit: the unit accepts no more rows, and may leave when it has no rows left. Cancel-safe.
     pub async fn drain_unit(&self, unit: &str) -> Result<(), QueueError> {
         self.link.done(Call::post(format!("/v1/units/{unit}/drain"), Content::Nothing).repeatable()).await
     }
 
-    /// Gives up a unit that will not come back: its rows are lost, with their whole groups. Cancel-safe.
+    /// Removes a unit that will not return. Its rows are lost with their whole groups. Cancel-safe.
     pub async fn forget_unit(&self, unit: &str) -> Result<(), QueueError> {
         self.link.done(Call::post(format!("/v1/units/{unit}/forget"), Content::Nothing)).await
     }
@@ -30,7 +30,7 @@ impl RemoteQueue {
         self.link.done(Call::json("/v1/units", card)?.repeatable()).await
     }
 
-    /// Frees those of the rows that are still there, so that repeating it changes nothing. Cancel-safe.
+    /// Frees the rows that still exist, so that a repeated call changes nothing. Cancel-safe.
     pub(crate) async fn clear_those_there(
         &self,
         partition: &str,
@@ -64,7 +64,7 @@ impl UnitClient for RemoteQueue {
     }
 
     fn clear<'a>(&'a self, rows: &'a [RowHandle]) -> BoxFuture<'a, Result<(), QueueError>> {
-        // Repeating it changes nothing, so it needs no token.
+        // A repeated call changes nothing, so the call needs no token.
         self.clear_those_there(BLOBS, rows).boxed()
     }
 

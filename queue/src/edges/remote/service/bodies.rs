@@ -1,4 +1,4 @@
-//! Bodies of requests, read as they arrive and no further than their limit.
+//! Bodies of requests, which are read as they arrive, up to their limit.
 
 use arrow_array::RecordBatch;
 use axum::body::Body;
@@ -60,8 +60,8 @@ pub(super) async fn rows_of(
     let mut decoder = ipc::Decoder::new().rows_max(rows_max);
     let mut batches = Vec::new();
     while let Some(bytes) = body.next().await? {
-        // A body that came at once is a slice of the connection's buffer: without a copy the rows would keep
-        // the whole buffer in memory.
+        // A body that arrived in one piece is a slice of the connection's buffer. Without a copy, the rows
+        // would keep the whole buffer in memory.
         let bytes = if body.body.is_end_stream() { Bytes::copy_from_slice(&bytes) } else { bytes };
         decoder.feed(bytes, |batch| {
             batches.push(batch);

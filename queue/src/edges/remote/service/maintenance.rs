@@ -1,7 +1,8 @@
-//! What operators ask of a served queue: snapshots, restoring, verifying, exports, and the end of partitions.
+//! The calls for operators: snapshots, restoring, verifying, exports, and the removal of partitions.
 //!
-//! Long bodies are sent and received in pieces. Reading and checking them blocks, so that is done in threads
-//! of its own. At most a few pieces wait between such a thread and the connection; the faster side waits.
+//! Long bodies are sent and received in pieces. Reading and checking the bodies blocks, so it runs on
+//! separate threads. At most a few pieces wait between such a thread and the connection. The faster side
+//! waits for the slower side.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -23,15 +24,15 @@ use crate::edges::wire::{ExportQuery, SNAPSHOT_STREAM, SnapshotQuery};
 use crate::tasks;
 use crate::{ExportFormat, QueueError, Snapshot};
 
-/// The most pieces of a body that wait to be read.
+/// The maximum number of pieces of a body that wait to be read.
 const PIECES_MAX: usize = 8;
-/// After an error at most this many bytes of the rest of a body are read and dropped, so that the client gets
-/// to read the answer.
+/// After an error, at most this many bytes of the rest of a body are read and dropped, so that the client can
+/// read the answer.
 const PASSED_OVER_MAX: usize = 64 << 20;
 /// Small pieces of a snapshot are sent together until they have this many bytes.
 const SENT_BYTES: usize = 256 << 10;
 
-/// Method, path and handler; `openapi.json` has the same list.
+/// The method, path and handler of each call. `openapi.json` has the same list.
 pub(super) fn routes() -> Router<Arc<Service>> {
     Router::new()
         .route("/v1/snapshot", get(snapshot))
@@ -77,7 +78,7 @@ async fn snapshot(State(service): Shared, Query(query): Query<SnapshotQuery>) ->
     Ok(streamed(Body::from_stream(pieces), SNAPSHOT_STREAM))
 }
 
-/// A body for a thread that may block while it reads.
+/// The body of a request, for a thread that may block while it reads.
 struct Arriving {
     pieces: mpsc::Receiver<io::Result<Bytes>>,
     rest: Bytes,
@@ -139,7 +140,8 @@ async fn export(
     let on_damage = if query.skip_damaged { OnDamage::Skip } else { OnDamage::Fail };
     let begun = service.queue.partition(&partition)?.begin_export(query.format, on_damage)?;
     let pieces = stream::try_unfold(begun, async |mut export: Export| {
-        // Encoding takes long: Parquet makes a piece of all rows. It must not delay other clients.
+        // Encoding takes long, because a Parquet file may be one piece with all rows. Encoding must not delay
+        // other clients.
         let runtime = Handle::current();
         let writing = tasks::blocking("export", move || {
             runtime.block_on(export.next_piece()).map(|bytes| (bytes, export))

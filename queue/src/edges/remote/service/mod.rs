@@ -1,4 +1,4 @@
-//! The server's side.
+//! The HTTP server of a queue.
 
 mod bodies;
 mod control;
@@ -37,16 +37,16 @@ use units::stretches;
 
 const OPENAPI: &str = include_str!("../../../../openapi.json");
 
-/// How a queue is served.
+/// The configuration of a server.
 #[derive(Debug, Clone)]
 pub struct ServiceConfig {
-    /// The token that clients have to send as `Authorization: Bearer ...`; if absent, none is asked for.
+    /// The token that clients must send as `Authorization: Bearer ...`. If absent, clients need no token.
     pub token: Option<String>,
-    /// The largest body of a request, in bytes.
+    /// The maximum size of the body of a request, in bytes.
     pub body_bytes_max: usize,
-    /// The connections of clients. All servers with clones of this have one limit together.
+    /// The connections of clients. Servers with clones of this value share one limit.
     pub connections: Connections,
-    /// Renders the answer of `/metrics`; if absent, there is no such path.
+    /// Renders the answer of `/metrics`. If absent, the server has no such path.
     pub metrics: Option<RenderMetrics>,
 }
 
@@ -60,17 +60,17 @@ impl Default for ServiceConfig {
 struct Service {
     queue: TransferQueue,
     config: ServiceConfig,
-    /// Ends the server, and calls that wait.
+    /// Ends the server and its waiting calls.
     end: CancellationToken,
 }
 
 type Shared = State<Arc<Service>>;
 type Answer = Result<Response, Failure>;
 
-/// Serves `queue` until `end`; then calls that wait are told that the server is stopping, and answers that
-/// have begun are finished.
+/// Serves `queue` until `end`. Then waiting calls are told that the server is stopping, and answers that have
+/// begun are finished.
 ///
-/// Cancel-safe: dropping it stops accepting.
+/// Cancel-safe: a dropped call accepts no more connections.
 pub async fn serve(
     queue: TransferQueue,
     listener: TcpListener,
@@ -82,9 +82,9 @@ pub async fn serve(
     served
 }
 
-/// Answers requests on a second listener of a queue that [`serve`] serves; [`serve`] alone does the upkeep.
+/// Answers requests on a second listener of a queue that [`serve`] serves. Only [`serve`] runs the upkeep.
 ///
-/// Cancel-safe: dropping it stops accepting.
+/// Cancel-safe: a dropped call accepts no more connections.
 pub async fn answer(
     queue: TransferQueue,
     listener: TcpListener,
@@ -103,7 +103,7 @@ pub async fn answer(
     Ok(())
 }
 
-/// Method, path and handler in one place; `openapi.json` has the same list.
+/// The method, path and handler of each call. `openapi.json` has the same list.
 fn router(service: Arc<Service>) -> Router {
     let open = Router::new()
         .route("/health", get(async || json(&serde_json::json!({ "status": "ok" }))))
@@ -124,7 +124,7 @@ fn router(service: Arc<Service>) -> Router {
         .merge(maintenance::routes())
         .merge(units::routes())
         .layer(middleware::from_fn_with_state(Arc::clone(&service), check_token));
-    // Bodies are limited where they are read, so that the error is one of the queue's.
+    // Bodies are limited where they are read, so that the error is an error of the queue.
     let all = open.merge(guarded).layer(DefaultBodyLimit::disable());
     all.fallback(naming::unknown_path).method_not_allowed_fallback(naming::wrong_method).with_state(service)
 }
@@ -169,7 +169,7 @@ async fn check_token(State(service): Shared, client: Client, request: Request, n
     next.run(request).await
 }
 
-/// Compares two texts in a time that does not tell how much of them agrees.
+/// Compares two texts in a time that does not depend on how many of their bytes agree.
 fn same(left: &[u8], right: &[u8]) -> bool {
     let different = left.iter().zip(right).fold(0, |different, (left, right)| different | (left ^ right));
     left.len() == right.len() && different == 0
@@ -276,7 +276,7 @@ async fn take(State(service): Shared, client: Client, Path(partition): Path<Stri
     Ok(response)
 }
 
-/// Takes rows. The flag says, if there is no lease, whether no more rows will come.
+/// Takes rows. If there is no lease, the flag tells whether no more rows can become ready.
 async fn take_rows(
     partition: &Partition,
     take: &Take,
@@ -290,10 +290,10 @@ async fn take_rows(
     let waits = take.deadline.is_some();
     tokio::select! {
         biased;
-        // A take that waits ends without rows only when no more rows will come.
+        // A waiting take ends without rows only if no more rows can become ready.
         taken = taking(take) => taken.map(|lease| (lease, waits)),
-        // The client may be gone: then rows that come later must not be leased to it. If it still reads, it
-        // gets what is there.
+        // The client may have died, so rows that become ready later must not be leased to it. If it still
+        // reads, it gets the rows that are ready now.
         () = client.closed_its_side(), if waits => {
             let at_once = Take { deadline: None, ..take.clone() };
             taking(&at_once).await.map(|lease| (lease, false))
@@ -305,7 +305,7 @@ fn streamed(body: Body) -> Response {
     ([(header::CONTENT_TYPE, ARROW_STREAM)], body).into_response()
 }
 
-/// Waits, but fails with `QueueError::Stopping` when the server ends first.
+/// Waits, but fails with `QueueError::Stopping` if the server ends first.
 async fn until_end<T>(
     service: &Service,
     waiting: impl Future<Output = Result<T, QueueError>>,

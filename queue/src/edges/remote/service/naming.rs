@@ -1,4 +1,5 @@
-//! The values in paths and queries. If they cannot be read, the answer is an error of the queue with a code.
+//! The values in paths and queries. If they cannot be parsed, the answer is an error of the queue with a
+//! code.
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;

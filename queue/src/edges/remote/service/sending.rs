@@ -1,7 +1,7 @@
-//! Taken rows on their way to the client.
+//! The transfer of taken rows to the client.
 //!
-//! Once the last byte is handed to the connection, the lease is the client's. A body that is dropped earlier
-//! gives the rows back.
+//! When the last byte is handed to the connection, the lease passes to the client. A body that is dropped
+//! earlier gives the rows back.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use crate::{Lease, QueueError};
 /// An answer of at most about this many bytes is sent as a whole, in one write.
 const WHOLE_BYTES_MAX: usize = 64 << 10;
 
-/// The rows of a lease as an Arrow stream; large rows are encoded a piece at a time.
+/// The rows of a lease as an Arrow stream. Large rows are encoded piece by piece.
 pub(super) fn rows_body(lease: Lease) -> Result<Body, QueueError> {
     let is_small = lease.batches().iter().map(ipc::encoded_bytes).sum::<usize>() <= WHOLE_BYTES_MAX;
     let mut sending = Sending::new(lease)?;
@@ -70,10 +70,10 @@ impl http_body::Body for Whole {
     }
 }
 
-/// A lease whose rows are being encoded, and how far that has come.
+/// A lease whose rows are being encoded, and the progress of the encoding.
 struct Sending {
     lease: Lease,
-    /// `None` once the stream has ended.
+    /// `None` after the stream has ended.
     encoder: Option<Encoder>,
     schema: SchemaRef,
     next_batch: usize,
@@ -106,7 +106,7 @@ impl Sending {
         }
         let labelled = ipc::labelled(&piece, &self.schema, &self.lease, rows)?;
         // The frame is copied into one piece: shorter pieces would cost the reader more than the copy costs
-        // here.
+        // the server.
         Ok(Some(encoder.batch(&labelled)?.into()))
     }
 }

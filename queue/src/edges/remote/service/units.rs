@@ -1,4 +1,4 @@
-//! Calls about storage units: units register, and clients ask for units and put rows that lie on them.
+//! Calls about storage units: units register, and clients ask for units and put rows that are stored on them.
 
 use std::sync::Arc;
 
@@ -93,7 +93,7 @@ async fn units_of_columns(State(service): Shared, Path(partition): Path<String>,
         let unit = service.queue.units().choose(&group)?.unit;
         Some(UnitRows { unit, rows })
     });
-    // The list is empty if no unit takes rows.
+    // The list is empty if no unit accepts rows.
     let units: Option<Vec<UnitRows>> = chosen.collect();
     Ok(json(&UnitsOfAnswer { units: units.unwrap_or_default() }))
 }
@@ -121,8 +121,8 @@ async fn write_placed_columns(
     done()
 }
 
-/// Where rows lie, for a client that fetches them itself; `None` unless all of them are on units within
-/// reach.
+/// The places of rows, for a client that fetches the rows itself. `None` unless all rows are on units that
+/// answer.
 pub(super) fn stretches(
     units: &Units,
     places: Option<Vec<Vec<PlacedPart>>>,

@@ -1,8 +1,9 @@
-//! Checks what a message says before Arrow reads it, in O(columns) and without touching the payload.
+//! Checks the metadata of a message before Arrow reads it, in O(columns) and without touching the payload.
 //!
-//! Arrow's reader checks the contents of arrays (offsets, UTF-8, indexes), but it panics on types that cannot
-//! be, on buffers outside of a body and on lengths whose products overflow. These are refused here. Refused too
-//! is what the queue does not take: compressed buffers, parts of dictionaries, and values in big-endian order.
+//! Arrow's reader checks the contents of arrays (offsets, UTF-8, indexes), but it panics on impossible types,
+//! on buffers outside of a body and on lengths whose products overflow. This module refuses them. It also
+//! refuses data that the queue does not support: compressed buffers, parts of dictionaries, and values in
+//! big-endian order.
 
 use arrow_array::types::{
     Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, DecimalType,
@@ -18,16 +19,17 @@ use super::{bad, broken};
 use crate::QueueError;
 use crate::config::inner_types;
 
-/// The maximum number of tables in a head. A field takes two or three, and each of its metadata one. A head may
-/// name one table many times, so its length does not limit what is made of it.
+/// The maximum number of tables in a head. A field takes two or three tables, and each of its metadata
+/// entries takes one. A head may refer to one table many times, so the length of the head does not limit the
+/// size of the result.
 const TABLES_MAX: usize = 1 << 17;
-/// The maximum number of values of an array, counted for each level of a nested one. With it, no product with a
-/// width overflows.
+/// The maximum number of values of an array, counted for each level of a nested array. With this limit, no
+/// product with a width overflows.
 const VALUES_MAX: i64 = 1 << 32;
-/// An array may have this many values even if no bytes stand behind them, as in a column of nulls. Beyond it an
-/// array has no more values than its body has bits, because Arrow may allocate a bit for each.
+/// An array may have this many values even without bytes for them, as in a column of nulls. A larger array
+/// may have no more values than its body has bits, because Arrow may allocate a bit for each value.
 const VALUES_WITHOUT_BYTES_MAX: i64 = 1 << 26;
-/// The bytes of a view.
+/// The size of a view in bytes.
 const VIEW_BYTES: usize = 16;
 /// The maximum number of alternatives of a union whose type has no ids.
 const ALTERNATIVES_MAX: usize = 128;
@@ -59,7 +61,7 @@ pub(super) fn schema(encoded: arrow_ipc::Schema<'_>) -> Result<Schema, QueueErro
     Ok(schema)
 }
 
-/// Refuses unions with more alternatives than have ids.
+/// Refuses unions with more alternatives than there are ids.
 fn check_unions(field: arrow_ipc::Field<'_>) -> Result<(), QueueError> {
     let count = field.children().map_or(0, |children| children.len());
     if field.type_type() == Type::Union && count > ALTERNATIVES_MAX {
@@ -74,7 +76,7 @@ fn check_decimal<T: DecimalType>(precision: u8, scale: i8) -> Result<(), QueueEr
     validate_decimal_precision_and_scale::<T>(precision, scale).map_err(broken)
 }
 
-/// Refuses types of which Arrow can make no array.
+/// Refuses types for which Arrow cannot build an array.
 fn check_type(dtype: &DataType) -> Result<(), QueueError> {
     let wrong = |expected: &str| refused(format!("expected {expected}, found type {dtype}"));
     match dtype {
@@ -142,7 +144,7 @@ pub(super) fn batch<'a>(
     let mut left = body.len();
     for buffer in buffers {
         let (_, length) = place(buffer, body)?;
-        // Buffers that overlap would become more bytes than have come.
+        // Buffers that overlap would become more bytes than were received.
         left = left.checked_sub(length).ok_or_else(|| refused("expected buffers that do not overlap"))?;
     }
     let mut arrays = Arrays {
@@ -171,7 +173,8 @@ fn place(buffer: &arrow_ipc::Buffer, body: &Buffer) -> Result<(usize, usize), Qu
     }
 }
 
-/// Walks the arrays of a batch in the order in which Arrow reads them, and checks those that Arrow does not.
+/// Walks the arrays of a batch in the order in which Arrow reads them, and checks the buffers that Arrow does
+/// not check.
 struct Arrays<'a, V> {
     nodes: flatbuffers::VectorIter<'a, arrow_ipc::FieldNode>,
     buffers: flatbuffers::VectorIter<'a, arrow_ipc::Buffer>,
@@ -263,7 +266,7 @@ impl<V: Iterator<Item = i64>> Arrays<'_, V> {
         self.numbers(width)
     }
 
-    /// Checks the buffers of a union. Arrow slices them without a look at their lengths.
+    /// Checks the buffers of a union. Arrow slices them without checking their lengths.
     fn check_union(&mut self, length: usize, mode: UnionMode) -> Result<(), QueueError> {
         let (_, ids) = self.next()?;
         if ids < length {

@@ -1,8 +1,8 @@
-//! Reading rows from a stream that may come from anywhere.
+//! Reading rows from an untrusted stream.
 //!
 //! # Invariants
-//! - Arrow gets only whole messages that have passed [`check`], so it does not panic. A panic that happens
-//!   nevertheless is caught and becomes an error.
+//! - Arrow gets only whole messages that have passed [`check`], so it does not panic. If it still panics, the
+//!   panic is caught and becomes an error.
 //! - Memory is bounded by the bytes that have arrived.
 
 use std::collections::HashMap;
@@ -35,7 +35,7 @@ impl Decoder {
         Self::reading(Messages::new(None))
     }
 
-    /// A decoder whose batches lie in blocks of memory that are reused when the batches are dropped.
+    /// Creates a decoder whose batches are in blocks of memory that are reused after the batches are dropped.
     pub(crate) fn into_blocks(blocks: &Arc<Blocks>) -> Self {
         Self::reading(Messages::new(Some(Arc::clone(blocks))))
     }
@@ -50,7 +50,8 @@ impl Decoder {
         Self { rows_max, ..self }
     }
 
-    /// Passes to `take` each batch that these bytes complete. After an error the stream cannot be read on.
+    /// Passes each batch that these bytes complete to `take`. After an error, the rest of the stream cannot
+    /// be read.
     pub(crate) fn feed(
         &mut self,
         bytes: impl Into<Buffer>,
@@ -65,7 +66,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Ends the stream; an error if it is not whole.
+    /// Ends the stream. Returns an error if the stream is incomplete.
     pub(crate) fn finish(self) -> Result<(), QueueError> {
         match self.messages.is_even() {
             true => Ok(()),
@@ -73,7 +74,7 @@ impl Decoder {
         }
     }
 
-    /// The bytes that are kept for a message that is not whole.
+    /// The number of bytes that are kept for an incomplete message.
     #[cfg(test)]
     pub(super) fn held_bytes(&self) -> usize {
         self.messages.held_bytes()
@@ -153,13 +154,13 @@ impl Decoder {
     }
 }
 
-/// Calls Arrow's reader. What is passed to it has been checked; a panic is the last line of defence.
+/// Calls Arrow's reader with data that has been checked. Catching a panic is the last line of defence.
 fn guarded<T>(read: impl FnOnce() -> Result<T, ArrowError>) -> Result<T, QueueError> {
     let read = catch_unwind(AssertUnwindSafe(read));
     read.map_err(|_| bad("arrow stream: it cannot be read"))?.map_err(broken)
 }
 
-/// The batches of one stream. Their buffers are slices of the body.
+/// Decodes the batches of one stream. Their buffers are slices of the body.
 pub(crate) fn decode_batches(body: Buffer, rows_max: usize) -> Result<Vec<RecordBatch>, QueueError> {
     let mut decoder = Decoder::new().rows_max(rows_max);
     let mut batches = Vec::new();

@@ -1,5 +1,5 @@
-//! The labels of rows: handles, groups, versions, keys and tags. On the wire they are columns beside the rows'
-//! own.
+//! The labels of rows: handles, groups, versions, keys and tags. On the wire, they are columns in addition to
+//! the columns of the rows.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use crate::batches::conformed;
 use crate::lease::Labels;
 use crate::{Lease, Put, QueueError, RowHandle};
 
-/// The column with a row's handle: generation above slot, 32 bits each.
+/// The column with a row's handle: the generation in the upper 32 bits, and the slot in the lower 32 bits.
 pub(crate) const HANDLE: &str = "_handle";
 /// The column with a row's group.
 pub(crate) const GROUP: &str = "_group";
 /// The column with the oldest policy version of a row's group.
 pub(crate) const POLICY_VERSION: &str = "_policy_version";
-/// The column with a row's key, which is null if the row has none. If no row of a take has a key, the take does
-/// not have this column.
+/// The column with a row's key, which is null if the row has no key. If no row of a take has a key, the take
+/// does not have this column.
 pub(crate) const KEY: &str = "_key";
-/// The column with a row's tags as JSON text, which is null if the row has none. If no row of a take has tags,
-/// the take does not have this column.
+/// The column with a row's tags as JSON text, which is null if the row has no tags. If no row of a take has
+/// tags, the take does not have this column.
 pub(crate) const TAGS: &str = "_tags";
 
 /// The key of the owner's record in the metadata of a put's schema.
@@ -38,7 +38,7 @@ fn handle(number: u64) -> RowHandle {
     RowHandle { slot: number as u32, generation: (number >> 32) as u32 }
 }
 
-/// The batch with the columns of `schema`, after the columns with the labels of its rows.
+/// Returns the batch with the columns of `schema`, which follow the columns with the labels of its rows.
 pub(crate) fn labelled(
     batch: &RecordBatch,
     schema: &SchemaRef,
@@ -51,7 +51,7 @@ pub(crate) fn labelled(
     Ok(RecordBatch::try_new(labelled_schema(schema, lease), columns)?)
 }
 
-/// A batch that has only the labels of all rows of a lease.
+/// Returns a batch with only the labels of all rows of a lease.
 pub(crate) fn labels(lease: &Lease) -> Result<RecordBatch, QueueError> {
     let columns = label_columns(lease, 0..lease.rows().len());
     Ok(RecordBatch::try_new(labelled_schema(&Schema::empty(), lease), columns)?)
@@ -83,7 +83,7 @@ pub(crate) fn labelled_schema(schema: &Schema, lease: &Lease) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// Takes a column of text out of a batch, if it is there.
+/// Removes a column of text from a batch and returns it, if the batch has the column.
 fn split_text(batch: &mut RecordBatch, name: &str) -> Result<Option<Vec<Option<String>>>, QueueError> {
     let Ok(place) = batch.schema_ref().index_of(name) else { return Ok(None) };
     let column = batch.remove_column(place);
@@ -129,7 +129,7 @@ pub(crate) fn with_labels(
     Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
 }
 
-/// A put's rows with their keys and tags.
+/// Returns a put's rows with their keys and tags.
 pub(crate) fn put_with_labels(put: &Put) -> Result<Vec<RecordBatch>, QueueError> {
     let rows = put.rows();
     for (what, count) in [("keys", put.keys.len()), ("tags", put.tags.len())] {
@@ -147,8 +147,8 @@ pub(crate) fn put_with_labels(put: &Put) -> Result<Vec<RecordBatch>, QueueError>
     labelled.collect()
 }
 
-/// A put's rows with their keys and tags, and with the put's record in the metadata of the schema, where it may
-/// have any length.
+/// Returns a put's rows with their keys and tags. The put's record is in the metadata of the schema, where it
+/// may have any length.
 pub(crate) fn put_with_record(put: &Put) -> Result<Vec<RecordBatch>, QueueError> {
     let labelled = put_with_labels(put)?;
     let Some(record) = &put.record else { return Ok(labelled) };
@@ -160,7 +160,7 @@ pub(crate) fn put_with_record(put: &Put) -> Result<Vec<RecordBatch>, QueueError>
     labelled.into_iter().map(with).collect()
 }
 
-/// Takes a put's record out of its rows.
+/// Removes a put's record from its rows and returns it.
 pub(crate) fn split_record(batches: &mut [RecordBatch]) -> Result<Option<String>, QueueError> {
     let mut record = None;
     for batch in batches.iter_mut().filter(|batch| batch.schema_ref().metadata().contains_key(RECORD)) {
@@ -171,7 +171,7 @@ pub(crate) fn split_record(batches: &mut [RecordBatch]) -> Result<Option<String>
     Ok(record)
 }
 
-/// Takes a put's keys out of its rows.
+/// Separates a put's keys from its rows.
 pub(crate) fn split_keys(mut batch: RecordBatch) -> Result<(Vec<String>, RecordBatch), QueueError> {
     let keys = split_text(&mut batch, KEY)?.unwrap_or_default();
     let missing = || bad(format!("column {KEY}: expected a key for every row"));
@@ -179,13 +179,13 @@ pub(crate) fn split_keys(mut batch: RecordBatch) -> Result<(Vec<String>, RecordB
     Ok((keys, batch))
 }
 
-/// Takes a put's tags out of its rows.
+/// Separates a put's tags from its rows.
 pub(crate) fn split_tags(mut batch: RecordBatch) -> Result<(Vec<Value>, RecordBatch), QueueError> {
     let tags = parse_tags(split_text(&mut batch, TAGS)?.unwrap_or_default())?;
     Ok((tags, batch))
 }
 
-/// Applies `split` to every batch. Returns all that it took out, and the rest of the batches.
+/// Applies `split` to every batch. Returns all separated values, and the rest of the batches.
 pub(crate) fn split_all<T>(
     batches: Vec<RecordBatch>,
     split: impl Fn(RecordBatch) -> Result<(Vec<T>, RecordBatch), QueueError>,
@@ -200,7 +200,7 @@ pub(crate) fn split_all<T>(
     Ok((gathered, rest))
 }
 
-/// Takes the handles out of a batch.
+/// Separates the handles from a batch.
 pub(crate) fn split_handles(mut batch: RecordBatch) -> Result<(Vec<RowHandle>, RecordBatch), QueueError> {
     let missing = || bad(format!("expected a column {HANDLE} of type UInt64 without nulls"));
     let place = batch.schema_ref().index_of(HANDLE).map_err(|_| missing())?;
@@ -217,7 +217,7 @@ pub(crate) struct Labelled {
     pub(crate) batch: RecordBatch,
 }
 
-/// Takes the labels out of a taken batch.
+/// Separates the labels from a taken batch.
 pub(crate) fn split_labels(batch: RecordBatch) -> Result<Labelled, QueueError> {
     let (rows, mut batch) = split_handles(batch)?;
     let unversioned = || bad(format!("expected a column {POLICY_VERSION} of type UInt64"));
@@ -232,7 +232,7 @@ pub(crate) fn split_labels(batch: RecordBatch) -> Result<Labelled, QueueError> {
     Ok(Labelled { rows, labels: Labels { groups, policy_versions, keys, tags }, batch })
 }
 
-/// The batch with a column of handles in front.
+/// Returns the batch with a column of handles as its first column.
 pub(crate) fn with_handles(rows: &[RowHandle], batch: &RecordBatch) -> Result<RecordBatch, QueueError> {
     let mut fields = vec![Arc::new(Field::new(HANDLE, DataType::UInt64, false))];
     fields.extend(batch.schema_ref().fields().iter().cloned());

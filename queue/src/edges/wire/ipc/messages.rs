@@ -1,7 +1,7 @@
-//! The messages of a stream, put together from its bytes as they arrive.
+//! The messages of a stream, which are assembled from its bytes as they arrive.
 //!
-//! A message is a head, which says what is in it, and a body with its buffers. A body that arrives whole stays
-//! where it is; otherwise it is copied once, into an allocation of its own.
+//! A message has a head, which describes it, and a body with its buffers. A body that arrives whole stays
+//! where it is. Another body is copied once, into a separate allocation.
 
 use std::sync::Arc;
 
@@ -11,24 +11,25 @@ use super::recycled::Blocks;
 use super::{bad, check};
 use crate::QueueError;
 
-/// The bytes before a length. Streams of before Arrow 0.15 lack them.
+/// The bytes before a length. Streams of versions before Arrow 0.15 lack them.
 const MARKER: [u8; 4] = [0xff; 4];
-/// The most that is allocated for a length before its bytes have arrived; bytes.
+/// The maximum number of bytes that are allocated for a stated length before its bytes have arrived.
 const BELIEVED_BYTES_MAX: usize = 4 << 20;
-/// How many times the bytes that have arrived are allocated for a part at most. Every step copies what has
-/// arrived, because allocators do not grow a large block in its place; pages that no byte has reached cost nothing.
+/// The maximum ratio of the bytes that are allocated for a part to the bytes that have arrived. Every step
+/// copies the bytes that have arrived, because allocators do not grow a large block in place. Pages that no
+/// byte has reached cost nothing.
 const GROWTH: usize = 8;
-/// The largest head of a message, which contains the record of a put; bytes.
+/// The maximum size of the head of a message, in bytes. The head contains the record of a put.
 const HEAD_BYTES_MAX: usize = 512 << 20;
 
 /// A whole message.
 pub(super) struct Message {
-    /// The flatbuffer that says what is in the body.
+    /// The flatbuffer that describes the body.
     pub(super) head: Buffer,
     pub(super) body: Buffer,
 }
 
-/// What the next bytes of a stream are.
+/// The kind of the next bytes of a stream.
 #[derive(Debug)]
 enum Expected {
     /// A marker or the length of a head.
@@ -44,7 +45,7 @@ enum Expected {
     Nothing,
 }
 
-/// Puts the messages of a stream together.
+/// Assembles the messages of a stream.
 pub(super) struct Messages {
     expected: Expected,
     /// The bytes of the expected part that have arrived, unless it arrives whole.
@@ -53,7 +54,7 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// With `blocks`, bodies that do not arrive whole lie in blocks of memory that are used again.
+    /// With `blocks`, bodies that do not arrive whole are put into blocks of memory that are reused.
     pub(super) fn new(blocks: Option<Arc<Blocks>>) -> Self {
         Self { expected: Expected::Start, begun: Vec::new(), blocks }
     }
@@ -68,7 +69,7 @@ impl Messages {
         self.begun.capacity()
     }
 
-    /// The next message, if `bytes` has the rest of one. Takes the bytes that it needs.
+    /// Returns the next message, if `bytes` has the rest of it. Consumes the bytes of the message.
     pub(super) fn next(&mut self, bytes: &mut Buffer) -> Result<Option<Message>, QueueError> {
         loop {
             match &self.expected {
@@ -105,7 +106,7 @@ impl Messages {
         word.as_slice().first_chunk().copied()
     }
 
-    /// The next `length` bytes, as they lie there or put together.
+    /// Returns the next `length` bytes: a slice of `bytes`, or a copy that was assembled from several calls.
     fn part(&mut self, bytes: &mut Buffer, length: usize, blocks: Option<Arc<Blocks>>) -> Option<Buffer> {
         if self.begun.is_empty() && bytes.len() >= length {
             let whole = bytes.slice_with_length(0, length);
@@ -137,8 +138,8 @@ impl Messages {
     }
 }
 
-/// Makes room for `more` bytes of `length` in all. The capacity grows in steps until it is the length, so that a
-/// length whose bytes do not come costs little, and the whole takes no more than it needs.
+/// Makes room for `more` bytes of `length` in all. The capacity grows in steps until it is the length, so
+/// that a length whose bytes never arrive costs little, and the result has no unused capacity.
 fn reserve(begun: &mut Vec<u8>, more: usize, length: usize) {
     let needed = begun.len() + more;
     if begun.capacity() < needed {

@@ -1,8 +1,8 @@
-//! Memory that messages of a stream are read into and that is used again.
+//! Reused memory into which the messages of a stream are read.
 //!
-//! A batch that is taken lies in the buffers that it was read into. Fresh pages of the kernel cost more than
-//! reading into them, and allocators hand large blocks back as soon as they are freed. So a client that takes
-//! batch after batch keeps the blocks of batches that are gone, up to [`KEPT_BYTES_MAX`].
+//! A taken batch stays in the buffers into which it was read. Fresh pages of the kernel cost more than
+//! reading into them, and allocators return large blocks to the kernel as soon as they are freed. A client
+//! that takes batch after batch therefore keeps the blocks of dropped batches, up to [`KEPT_BYTES_MAX`].
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use arrow_buffer::Buffer;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-/// What a client keeps to read into; bytes.
+/// The maximum size of the free blocks that a client keeps, in bytes.
 const KEPT_BYTES_MAX: usize = 64 << 20;
-/// Blocks that are shorter are the allocator's; bytes.
+/// The minimum size of a block that is kept, in bytes. Shorter blocks are returned to the allocator.
 const BLOCK_BYTES_MIN: usize = 64 << 10;
 
-/// Blocks that are free.
+/// The free blocks of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks {
     free: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Blocks {
-    /// A free block for `length` bytes, or else a new one with this capacity.
+    /// Returns a free block for `length` bytes, or else a new block with this capacity.
     pub(super) fn take(&self, length: usize, capacity: usize) -> Vec<u8> {
         let mut free = self.free.lock();
         let fits = |block: &Vec<u8>| block.capacity() >= length && block.capacity() / 2 <= length;
@@ -31,7 +31,8 @@ impl Blocks {
         found.unwrap_or_else(|| Vec::with_capacity(capacity))
     }
 
-    /// The bytes of a block, which is free again when the last part of them is dropped.
+    /// Returns the bytes of a block as a buffer. The block becomes free when the last slice of the buffer is
+    /// dropped.
     pub(super) fn lend(self: Arc<Self>, block: Vec<u8>) -> Buffer {
         Buffer::from(Bytes::from_owner(Lent { block, blocks: self }))
     }

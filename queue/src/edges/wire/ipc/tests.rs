@@ -13,7 +13,7 @@ fn decode(body: Bytes) -> Result<usize, QueueError> {
     let mut decoder = Decoder::new();
     let mut rows = 0;
     decoder.feed(body, |batch| {
-        // Whatever comes out, reading it is safe.
+        // Whatever the result is, reading it is safe.
         let words = format!("{batch:?}");
         assert!(words.len() > 10);
         rows += batch.num_rows();
@@ -40,7 +40,7 @@ fn stream() -> Vec<u8> {
 fn a_stream_cut_anywhere_is_an_error() {
     let whole = stream();
     assert_eq!(decode(whole.clone().into()).unwrap(), 3);
-    // The last eight bytes are the end's mark, which may be left out.
+    // The last eight bytes mark the end of the stream, and may be missing.
     for length in 0..whole.len() - 8 {
         let cut = decode(Bytes::copy_from_slice(&whole[..length]));
         assert!(cut.is_err(), "{length} of {} bytes", whole.len());
@@ -59,7 +59,7 @@ proptest! {
             let place = place.index(bytes.len());
             bytes[place] = value;
         }
-        // An error or rows: both will do.
+        // Both an error and rows are acceptable.
         let _ = decode(bytes.into());
     }
 
@@ -141,7 +141,7 @@ fn a_stream_in_any_pieces_is_the_same_and_its_memory_is_used_again() {
         drop((first, second));
         let third = read_into(&blocks, &bytes, step).unwrap();
         assert_eq!(third, batches);
-        // A message that arrives whole stays in the buffer in which it arrives.
+        // A message that arrives whole stays in the buffer in which it arrived.
         let is_used_again = places(&third).iter().all(|place| lain.contains(place));
         assert!(is_used_again || step == bytes.len());
         let cut = read_into(&blocks, &bytes[..bytes.len() / 2], step);

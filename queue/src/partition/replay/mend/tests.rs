@@ -16,8 +16,8 @@ fn column(name: &str, rows: usize) -> RecordBatch {
     RecordBatch::try_from_iter([(name, numbers)]).unwrap()
 }
 
-/// The records of a queue whose slots, keys and names of groups are used many times. In unit tests a free slot
-/// rests only shortly.
+/// The records of a queue whose slots, keys and names of groups are used many times. In unit tests a free
+/// slot rests only shortly.
 async fn records_of_a_busy_queue(dir: &Path) -> Vec<Record> {
     let config =
         QueueConfig { dir: Some(dir.to_owned()), durability: Durability::Os, ..QueueConfig::default() };

@@ -1,4 +1,4 @@
-//! Puts columns straight on the units that the groups of their rows belong to.
+//! Puts columns directly on the units to which the groups of their rows belong.
 
 use arrow_array::RecordBatch;
 use futures::stream::{self, StreamExt, TryStreamExt};
@@ -11,12 +11,12 @@ use crate::put::columns_of;
 use crate::store::{own_buffers, payload_bytes};
 use crate::{QueueError, RowHandle, UnitCard};
 
-/// Rows of several groups go to a unit together until they have about this many bytes.
+/// Rows of several groups are sent to a unit together, up to about this many bytes.
 const PIECE_BYTES_MAX: usize = 1 << 20;
-/// The most pieces that are on their way at a time.
+/// The maximum number of pieces that are in transit at the same time.
 const AT_A_TIME: usize = 8;
 
-/// Rows that follow each other and go to a unit together.
+/// Consecutive rows that are sent to a unit together.
 struct Piece {
     card: UnitCard,
     batch: RecordBatch,
@@ -24,7 +24,7 @@ struct Piece {
 
 impl RemoteQueue {
     /// Puts columns on units and tells the controller to which rows they belong. Returns `None` if the
-    /// columns have to go through the controller.
+    /// columns must be sent through the controller.
     pub(in crate::edges::remote::client) async fn write_columns_direct(
         &self,
         partition: &str,
@@ -62,7 +62,7 @@ impl RemoteQueue {
         }
     }
 
-    /// Puts a piece on its unit; returns `None` if the unit takes no rows.
+    /// Puts a piece on its unit. Returns `None` if the unit accepts no rows.
     async fn upload_piece(&self, piece: Piece) -> Result<Option<(Self, PlacedColumns)>, QueueError> {
         let bytes = payload_bytes(&piece.batch)? as u64;
         let placed = self.upload_to(&piece.card, vec![piece.batch]).await?;
