@@ -64,19 +64,19 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
 
 /// Columns, in the order of [`group_rows`].
 ///
-/// `prompt_ids`, `response_ids`, `response_mask` and `rollout_logprobs` are ragged lists over tokens;
-/// `response_mask` is 1 for tokens that the policy generated and that are to be trained on. `version_source`
-/// says which side knows the versions: `engine`, or `client` where the engine does not report them;
-/// `segments` is the number of requests that a response came in; `is_stale` marks groups older than the
-/// recipe's bound. `dispatched_s` and `ended_s` are seconds since the start of the run, of the group;
-/// `permit_s`, `engine_s` and `reward_s` say where the sample's time went. `data_fields` is the data set's
-/// own row as JSON. A score that is made of others has them in further columns, `score_` and their names,
-/// behind these.
+/// `prompt_ids`, `response_ids`, `response_mask` and `rollout_logprobs` are ragged lists over tokens.
+/// `response_mask` is 1 for tokens that the policy generated and that the trainer trains on. `version_source`
+/// is `engine` if the engine reported the token versions, and `client` if it did not. `segments` is the
+/// number of requests that generated the response. `is_stale` marks groups older than the recipe's bound.
+/// `dispatched_s` and `ended_s` are times of the group, in seconds since the start of the run. `permit_s`,
+/// `engine_s` and `reward_s` are the seconds that the sample spent in each phase. `data_fields` is the data
+/// set's row as JSON. If a score is computed from partial scores, they follow in further columns, named
+/// `score_` and the name of the partial score.
 pub fn schema() -> SchemaRef {
     Arc::clone(&SCHEMA)
 }
 
-/// The scores that scores are made of, a column each; null where a sample has none of the name.
+/// One column for each partial score. The value is null where a sample has no partial score of that name.
 fn part_columns(samples: &[Sample]) -> (Vec<Field>, Vec<ArrayRef>) {
     let names: BTreeSet<&Arc<str>> = samples.iter().flat_map(|sample| sample.parts.keys()).collect();
     let column = |name: &Arc<str>| -> (Field, ArrayRef) {
@@ -137,7 +137,7 @@ fn logprob_lists(samples: &[Sample], tokens: usize) -> ArrayRef {
     Arc::new(builder.finish())
 }
 
-/// Tokens of versions before `mask_before` are masked; a sample that is masked is masked whole.
+/// Tokens of versions before `mask_before` are masked. All tokens of a masked sample are masked.
 fn masks(samples: &[Sample], tokens: usize, mask_before: u64) -> ArrayRef {
     let mut builder = ListBuilder::new(UInt8Builder::with_capacity(tokens));
     for sample in samples {
@@ -171,7 +171,7 @@ fn span_lists(samples: &[Sample]) -> Result<ArrayRef, ArrowError> {
     Ok(Arc::new(builder.finish()))
 }
 
-/// The rows of a group, one a sample, in order of their index.
+/// The rows of a group: one row per sample, in the order of the sample index.
 pub fn group_rows(group: &Group) -> Result<RecordBatch, ArrowError> {
     let samples = group.samples.as_slice();
     let tokens = group.tokens() as usize;

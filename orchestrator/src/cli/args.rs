@@ -109,8 +109,8 @@ pub struct RunArgs {
     /// A server's base URL; replaces the recipe's fleet (repeatable)
     #[arg(long = "endpoint", value_name = "URL")]
     pub endpoints: Vec<String>,
-    /// How long to wait for servers that do not answer yet, until fleet.servers_min of them do; the others join
-    /// the run later [default: timeouts.connect without a connection, else timeouts.stall]
+    /// How long to wait for servers that do not answer yet, until fleet.servers_min of them do; the others
+    /// join the run later [default: timeouts.connect without a connection, else timeouts.stall]
     #[arg(long, value_name = "SECONDS")]
     pub wait_for_servers: Option<f64>,
     /// Overrides one key, for example rollout.train_batch_size=64 (repeatable)

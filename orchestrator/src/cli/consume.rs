@@ -68,8 +68,8 @@ async fn consume(queue: &dyn Queue, args: &ConsumeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The rows of a partition that are lost while it is consumed. A take of damaged rows fails, and the queue then
-/// loses these rows, so that the next take gets others.
+/// The rows of a partition that are lost while it is consumed. A take of damaged rows fails, and the queue
+/// then loses these rows, so that the next take gets others.
 struct Lost<'a> {
     queue: &'a dyn Queue,
     partition: &'a str,

@@ -69,8 +69,8 @@ impl Admin {
         }
     }
 
-    /// The error of a call without a sound answer. It has the root cause alone, because the library's messages
-    /// repeat the URL.
+    /// The error of a call without a sound answer. It has the root cause alone, because the library's
+    /// messages repeat the URL.
     fn unanswered(&self, error: reqwest::Error) -> anyhow::Error {
         let is_foreign = error.is_decode();
         let error = anyhow::Error::from(error);

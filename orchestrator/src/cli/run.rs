@@ -116,8 +116,8 @@ fn check_changes(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that the run in `out` has its secrets again, since its directory does not keep them. Without its tokens,
-/// a listener of the run would admit every client.
+/// Checks that the run in `out` has its secrets again, since its directory does not keep them. Without its
+/// tokens, a listener of the run would admit every client.
 fn check_secrets(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
     let missing = missing_secrets(out, recipe)?;
     if missing.is_empty() {
@@ -133,8 +133,8 @@ fn check_secrets(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
     Err(UsageError(words).into())
 }
 
-/// The directory of the run. A named directory must have a run with a ledger, or be free. If none is named, it
-/// is the first free one of the default directory and its numbered variants.
+/// The directory of the run. A named directory must have a run with a ledger, or be free. If none is named,
+/// it is the first free one of the default directory and its numbered variants.
 fn choose_out(asked: Option<PathBuf>, recipe: &Path) -> anyhow::Result<PathBuf> {
     let Some(out) = asked else {
         let first = default_out(recipe);

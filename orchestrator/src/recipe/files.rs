@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The places of files that were not found, by the path in the recipe. They depend on the machine and not on the
-/// recipe, so two recipes are equal whatever these are.
+/// The places of files that were not found, by the path in the recipe. They depend on the machine and not on
+/// the recipe, so two recipes are equal whatever these are.
 #[derive(Debug, Clone, Default)]
 pub struct LookedFor(BTreeMap<PathBuf, Vec<PathBuf>>);
 
@@ -20,8 +20,8 @@ impl LookedFor {
         self.0.get(path).map(Vec::as_slice)
     }
 
-    /// The first of `folders` in which `path` exists, joined with it. If there is none, `path` as it is, which is
-    /// relative to the current directory.
+    /// The first of `folders` in which `path` exists, joined with it. If there is none, `path` as it is,
+    /// which is relative to the current directory.
     pub(super) fn find(&mut self, path: &Path, folders: [&Path; 2]) -> PathBuf {
         if path.as_os_str().is_empty() {
             return path.to_owned();

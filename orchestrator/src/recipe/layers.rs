@@ -1,8 +1,8 @@
 //! The layers of a recipe, with the place of each value.
 //!
 //! Each layer keeps its text, its values and the spans of its keys. The values of all layers are merged and
-//! read by serde. A mistake in a key is then shown in the strongest layer that sets the key. serde stops at the
-//! first mistake, so the value is left out and the rest is read again, until all mistakes are known.
+//! read by serde. A mistake in a key is then shown in the strongest layer that sets the key. serde stops at
+//! the first mistake, so the value is left out and the rest is read again, until all mistakes are known.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

@@ -116,8 +116,8 @@ impl Recipe {
         self.all_secrets().into_iter().filter(|secret| secret.is_given).map(|secret| secret.key).collect()
     }
 
-    /// The keys of the secrets that the recipe lacks, although it has what they are for: servers, or a listener
-    /// that then admits clients without a token.
+    /// The keys of the secrets that the recipe lacks, although it has what they are for: servers, or a
+    /// listener that then admits clients without a token.
     pub fn absent_secrets(&self) -> Vec<&'static str> {
         let secrets = self.all_secrets().into_iter();
         secrets

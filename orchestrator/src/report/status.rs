@@ -31,7 +31,8 @@ pub struct ServerStatus {
     pub in_use: u32,
     /// All of its permits.
     pub capacity: u32,
-    /// Tokens a second of one sample: by the server's own count, else by its answers; `None` if neither is known.
+    /// Tokens a second of one sample: by the server's own count, else by its answers; `None` if neither is
+    /// known.
     pub tokens_per_second: Option<f64>,
 }
 

@@ -1,7 +1,7 @@
 //! TensorBoard event files, made from the figures of steps and validations.
 //!
-//! An event file is a sequence of records. Each has its length, its bytes, and a checksum of both. The bytes are a
-//! protocol buffer, `tensorboard.Event`, of which a few fields are enough for scalars.
+//! An event file is a sequence of records. Each has its length, its bytes, and a checksum of both. The bytes
+//! are a protocol buffer, `tensorboard.Event`, of which a few fields are enough for scalars.
 //!
 //! # Deliberately absent
 //! A library. The one that writes these files from Rust has not changed since 2022.
@@ -34,8 +34,8 @@ pub struct EventFile {
 }
 
 impl EventFile {
-    /// Makes the event file of the process `life` that began at `started_s`, in place of earlier ones, with all
-    /// figures that the run's directory has. Blocks.
+    /// Makes the event file of the process `life` that began at `started_s`, in place of earlier ones, with
+    /// all figures that the run's directory has. Blocks.
     ///
     /// # Errors
     /// Those of the file system.

@@ -4,8 +4,8 @@ use rolldock_dispatch::TokenTotals;
 
 use super::numbers::{grouped, share};
 
-/// The buckets of a step or of a run. Accepted, filtered and wasted tokens are always named, others if there are
-/// any. Wasted tokens are followed by their share, and by their reasons.
+/// The buckets of a step or of a run. Accepted, filtered and wasted tokens are always named, others if there
+/// are any. Wasted tokens are followed by their share, and by their reasons.
 pub fn token_words(tokens: &TokenTotals) -> String {
     let mut parts = Vec::new();
     let mut reasons = Vec::new();

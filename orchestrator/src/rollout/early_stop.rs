@@ -1,9 +1,9 @@
-//! The meaning of each early-stop mode, in one place. A mode is defined by its arm in [`EarlyStop::rule`],
-//! and every decision that depends on a mode asks for a part of that rule.
+//! The meaning of each early-stop mode, in one place. A mode is defined by its arm in [`EarlyStop::rule`].
+//! Every decision that depends on the mode reads a field of that rule.
 
 use crate::rollout::EarlyStop;
 
-/// In which order valid groups are decided.
+/// The order in which valid groups are decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DecisionOrder {
     /// A group is decided when it ends.
@@ -12,21 +12,21 @@ pub(crate) enum DecisionOrder {
     Dispatch,
 }
 
-/// The end of a step that has reached its target.
+/// How a step ends that has reached its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AtTarget {
-    /// The step ends at once, and what still runs is cut off.
+    /// The step ends immediately, and groups that still run are cut off.
     Stop,
     /// The step ends when every dispatched group has ended.
     AwaitAll,
 }
 
-/// What an early-stop mode decides.
+/// The rule of an early-stop mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StopRule {
     pub(crate) order: DecisionOrder,
-    /// What happens when a step outside a flow reaches its target. In a flow every group is decided in some
-    /// step, so nothing has to be awaited.
+    /// The end of a step outside a flow that reaches its target. A step of a flow never awaits its groups,
+    /// because the next steps decide them.
     pub(crate) at_target: AtTarget,
 }
 
@@ -45,7 +45,7 @@ impl EarlyStop {
         self.rule().order == DecisionOrder::Dispatch
     }
 
-    /// Whether a step ends only when everything that it sent out has ended.
+    /// Whether a step ends only when every group that it sent out has ended.
     pub fn awaits_all(self) -> bool {
         self.rule().at_target == AtTarget::AwaitAll
     }

@@ -1,38 +1,39 @@
-//! What the run does when early stopping is seen to prefer short answers.
+//! The guard that acts when early stopping prefers short answers.
 //!
-//! The [meter](rolldock_dispatch::bias) compares the mean length of accepted responses with that of all dispatched
-//! responses. When the first is below the second by more than a set share, and this is no accident (the
-//! interval of two standard errors lies below the share too), the run changes to a rule that does not depend
-//! on length, and reports the change. It does nothing while the bias is not known.
+//! The [meter](rolldock_dispatch::bias) compares the mean length of accepted responses with the mean length
+//! of all dispatched responses. The guard acts when accepted responses are shorter by more than a set share,
+//! and the difference is significant: the whole interval of two standard errors must be beyond the share. The
+//! run then changes to a rule that does not depend on length, and reports the change. The guard does nothing
+//! while the bias is not known.
 
 use rolldock_dispatch::bias::Bias;
 use serde::{Deserialize, Serialize};
 
 use crate::rollout::EarlyStop;
 
-/// When the guard acts, and how.
+/// The settings of the guard: when it acts, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct BiasGuard {
     /// The share by which accepted responses may be shorter than dispatched ones.
     pub share: f64,
-    /// What happens if they are shorter by more.
+    /// The action if they are shorter by more than that.
     #[serde(default)]
     pub action: GuardAction,
 }
 
-/// What the guard does.
+/// The action of the guard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GuardAction {
-    /// It accepts groups in dispatch order from now on.
+    /// Accept groups in dispatch order from now on.
     #[default]
     Fifo,
-    /// It awaits every group of a step until the bias has gone.
+    /// Await every group of a step until the bias is no longer seen.
     LongRound,
 }
 
-/// What the guard has done so far.
+/// The changes that the guard has made so far.
 #[derive(Debug, Default)]
 pub(crate) struct GuardState {
     in_long_round: bool,
@@ -40,7 +41,7 @@ pub(crate) struct GuardState {
 }
 
 impl GuardState {
-    /// The state after the guard has set this rule in an earlier process.
+    /// The state of a guard that set `rule` in an earlier process.
     pub(crate) fn after_rule(guard: &BiasGuard, configured: EarlyStop, rule: EarlyStop) -> Self {
         let has_changed = rule != configured;
         Self {
@@ -56,8 +57,8 @@ impl GuardState {
 }
 
 impl BiasGuard {
-    /// Called after a step; returns the rule of the next step if it has to change. `configured` is the rule
-    /// of the recipe.
+    /// Returns the rule of the next step if it has to change. This is called after each step. `configured` is
+    /// the rule of the recipe.
     pub(crate) fn after_step(
         &self,
         state: &mut GuardState,

@@ -1,5 +1,5 @@
-//! The modes of a rollout: when a step ends, what becomes of running groups then, and how prompts are sent
-//! out.
+//! The modes of a rollout: when a step ends, what happens to running groups at that time, and how prompts are
+//! sent out.
 //!
 //! Recipes and displays name each mode in snake case.
 
@@ -9,14 +9,14 @@ use serde::de::IntoDeserializer;
 use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::{Deserialize, Serialize};
 
-/// When a step ends; [`crate::rollout`] says how.
+/// When a step ends. The documentation of `board.rs` describes each mode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EarlyStop {
-    /// The step ends when as many groups as the target have ended and are valid. This is the published
-    /// recipe; it prefers short answers.
+    /// The step ends when the target number of valid groups have ended. This is the published recipe. It
+    /// prefers short answers.
     First,
-    /// The step ends when a prefix of the dispatch order has ended and holds the target.
+    /// The step ends when a prefix of the dispatch order has ended and has the target number of valid groups.
     #[default]
     Fifo,
     /// The step ends when every group that was sent out has ended.
@@ -24,7 +24,7 @@ pub enum EarlyStop {
 }
 
 impl EarlyStop {
-    /// The mode with this name; `None` if there is none.
+    /// The mode with this name; `None` if no mode has the name.
     pub fn named(name: &str) -> Option<Self> {
         let name: StrDeserializer<'_, ValueError> = name.into_deserializer();
         Self::deserialize(name).ok()
@@ -37,16 +37,16 @@ impl fmt::Display for EarlyStop {
     }
 }
 
-/// What becomes of running groups at an early stop.
+/// What happens to running groups at an early stop.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnStop {
-    /// They are thrown away.
+    /// The groups are discarded.
     Discard,
-    /// Their prompts go first in the next step.
+    /// Their prompts are sent out first in the next step.
     #[default]
     Requeue,
-    /// Their tokens are kept and resumed.
+    /// Their tokens are kept, and the next step continues from them.
     Carry,
 }
 
@@ -60,10 +60,10 @@ impl fmt::Display for OnStop {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Launch {
-    /// Generation batches of a fixed size.
+    /// Prompts are sent out in generation batches of a fixed size.
     #[default]
     Batch,
-    /// As many prompts as the target still needs, by the measured accept rate.
+    /// As many prompts are sent out as the target still needs at the measured accept rate.
     OnDemand,
 }
 
@@ -73,7 +73,7 @@ impl fmt::Display for Launch {
     }
 }
 
-/// What one request asks for.
+/// The samples that one request asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestShape {

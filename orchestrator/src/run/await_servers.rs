@@ -1,9 +1,9 @@
 //! Waits for the servers with which a run starts.
 //!
-//! Each server is asked until it answers. The run starts as soon as enough servers have answered and each other
-//! one has been asked once, or has had a grace. The others join the run when they answer. One answer that is
-//! busy, cut off or lost therefore prevents nothing. A server that answers and cannot serve the recipe ends the
-//! start, since either the recipe or the server is not what its author believes.
+//! Each server is asked until it answers. The run starts as soon as enough servers have answered and each
+//! other one has been asked once, or has had a grace. The others join the run when they answer. One answer
+//! that is busy, cut off or lost therefore prevents nothing. A server that answers and cannot serve the
+//! recipe ends the start, since either the recipe or the server is not what its author believes.
 
 use std::time::Duration;
 
@@ -57,13 +57,14 @@ enum Seen<T> {
     Ready(T),
 }
 
-/// Asks `endpoints` by `ask` until the run can start. The time for which this process was late does not count.
+/// Asks `endpoints` by `ask` until the run can start. The time for which this process was late does not
+/// count.
 ///
 /// Cancel-safe if `ask` is.
 ///
 /// # Errors
-/// If a server cannot serve the recipe, with the server's error. If too few servers answer in time, with the last
-/// errors of the others.
+/// If a server cannot serve the recipe, with the server's error. If too few servers answer in time, with the
+/// last errors of the others.
 pub(super) async fn await_servers<T, Ask, Asking>(
     endpoints: Vec<Endpoint>,
     terms: &Terms,

@@ -1,7 +1,7 @@
 //! Reads the wall clock, for times that only people read and for templates that print the date.
 //!
-//! Builds with debug assertions add the seconds in the file that [`OFFSET_FILE`] names, so that a test can set
-//! the clock of one process forward or back.
+//! Builds with debug assertions add the seconds in the file that [`OFFSET_FILE`] names, so that a test can
+//! set the clock of one process forward or back.
 
 /// The environment variable that names a file with a number of seconds.
 const OFFSET_FILE: &str = "ROLLDOCK_CLOCK_OFFSET_FILE";

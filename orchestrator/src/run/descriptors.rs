@@ -13,8 +13,8 @@ use crate::recipe::{MaxLoads, Recipe, Simulated, Transport};
 
 /// What every process has open: its streams, its runtime, its logs, the ledger, the data and its listeners.
 const PROCESS: u64 = 64;
-/// Files that are opened to be written, besides those that are always open: a segment, a file of tokens, and the
-/// files to which logs are rewritten.
+/// Files that are opened to be written, besides those that are always open: a segment, a file of tokens, and
+/// the files to which logs are rewritten.
 const WRITTEN_FILES: usize = 8;
 /// Segments that a consumer in this process, or a thread that serves rows, reads at a time.
 const READ_FILES: usize = 8;
@@ -108,8 +108,8 @@ impl std::fmt::Display for Demand {
 /// Checks what a recipe may open against the limit of this process, and holds descriptors for its files.
 ///
 /// # Errors
-/// Returns an error if the limit is too low for anything but requests. If it is only too low for all requests,
-/// logs a warning.
+/// Returns an error if the limit is too low for anything but requests. If it is only too low for all
+/// requests, logs a warning.
 pub(super) fn prepare(recipe: &Recipe) -> anyhow::Result<()> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     if let Some(words) = checked(&Demand::of(recipe), limit)? {
@@ -135,8 +135,8 @@ fn checked(demand: &Demand, limit: u64) -> anyhow::Result<Option<String>> {
     Ok(Some(format!("{words}; until then requests wait for descriptors")))
 }
 
-/// Holds descriptors for the files of a queue that so many consumers or threads read, before connections can use
-/// them up.
+/// Holds descriptors for the files of a queue that so many consumers or threads read, before connections can
+/// use them up.
 pub fn hold_for_files(readers: usize) {
     let count = held_files(readers);
     if let Err(error) = descriptors::hold(count) {

@@ -1,5 +1,5 @@
-//! The directory of a run: how a run starts in it, and how files in it are replaced. A start that fails leaves no
-//! new directory behind.
+//! The directory of a run: how a run starts in it, and how files in it are replaced. A start that fails
+//! leaves no new directory behind.
 
 use std::fs;
 use std::io;

@@ -59,7 +59,8 @@ pub(super) async fn execute(mut run: Run, progress: &Progress) -> anyhow::Result
     let started = match start(&run, &records, resumption, &steps_scope, &services).await {
         Ok(started) => started,
         Err(error) => {
-            // The files are closed before the directory is removed. The error of the start is the one to show.
+            // The files are closed before the directory is removed. The error of the start is the one to
+            // show.
             let _ = records.close(&run, &services).await;
             return Err(if is_new { error } else { unfinished(error) });
         }
@@ -134,8 +135,8 @@ struct Started {
     serving: Serving,
 }
 
-/// Opens everything that has to work before the first dispatch. If that succeeds, the recipe becomes that of the
-/// run; a run that cannot go on with a changed recipe keeps the one it had.
+/// Opens everything that has to work before the first dispatch. If that succeeds, the recipe becomes that of
+/// the run; a run that cannot go on with a changed recipe keeps the one it had.
 async fn start(
     run: &Run,
     records: &Records,
@@ -222,7 +223,8 @@ async fn open_rollout(
     Ok((manager, prompts))
 }
 
-/// The rows that earlier lives of the run have drawn. A prompt that they drew and never sent out is drawn again.
+/// The rows that earlier lives of the run have drawn. A prompt that they drew and never sent out is drawn
+/// again.
 fn drawn_before(resumption: &Resumption) -> DrawCounts {
     let meters = resumption.meters.as_ref();
     DrawCounts {

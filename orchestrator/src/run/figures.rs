@@ -1,7 +1,7 @@
 //! Writes the figures of a run into its directory, when a step or a validation has ended.
 //!
-//! A line of a step is written after the ledger has its end and the queue has its groups. A run that is resumed
-//! keeps the lines of steps that have ended, and adds those that an earlier process could not write.
+//! A line of a step is written after the ledger has its end and the queue has its groups. A run that is
+//! resumed keeps the lines of steps that have ended, and adds those that an earlier process could not write.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -75,9 +75,9 @@ impl RunFigures {
         self.accepted.lock().add(group);
     }
 
-    /// Writes the figures of a step whose groups are in the queue. `before` is the wait for the trainer before
-    /// it, `put` the time from its end until the last group was in the queue. A step that was interrupted gets
-    /// its figures when it has ended.
+    /// Writes the figures of a step whose groups are in the queue. `before` is the wait for the trainer
+    /// before it, `put` the time from its end until the last group was in the queue. A step that was
+    /// interrupted gets its figures when it has ended.
     pub(super) async fn step_ended(&self, metrics: &StepMetrics, before: Duration, put: Duration) {
         let accepted = std::mem::take(&mut *self.accepted.lock());
         if metrics.end == StepEnd::Interrupted {
@@ -131,8 +131,8 @@ struct Files {
 }
 
 impl Files {
-    /// Opens the files of a run in which these steps have ended. Event files are made if they have a start, in
-    /// seconds since 1970. Blocks.
+    /// Opens the files of a run in which these steps have ended. Event files are made if they have a start,
+    /// in seconds since 1970. Blocks.
     fn open(
         out: &Path,
         fsync: bool,

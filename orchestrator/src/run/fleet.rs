@@ -41,8 +41,8 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    /// Opens the fleet with the servers that answer. Those that do not are asked for `servers_wait`, or else for
-    /// the recipe's time-outs.
+    /// Opens the fleet with the servers that answer. Those that do not are asked for `servers_wait`, or else
+    /// for the recipe's time-outs.
     pub(super) async fn open(
         recipe: &Recipe,
         servers_wait: Option<Duration>,

@@ -36,7 +36,8 @@ impl RunJournal {
     /// Opens the ledger of the run in `out`, before anything else of the run is written. The ledger marks the
     /// directory as that of a run, and while it is open, no other process can work on the run.
     ///
-    /// A queue without a ledger is refused: the ledger was lost, since it is written before the queue is made.
+    /// A queue without a ledger is refused: the ledger was lost, since it is written before the queue is
+    /// made.
     pub(super) async fn open(out: &Path, recipe: &Recipe) -> anyhow::Result<Opened> {
         let (ledger, queue) = (ledger_file(out), out.join(QUEUE_FOLDER));
         let is_empty = std::fs::metadata(&ledger).map_or(true, |file| file.len() == 0);

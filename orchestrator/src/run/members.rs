@@ -1,5 +1,5 @@
-//! Servers that join and leave while the fleet is used: through the admin address, through the fleet's file, or
-//! because they did not answer when the run started.
+//! Servers that join and leave while the fleet is used: through the admin address, through the fleet's file,
+//! or because they did not answer when the run started.
 
 use std::net::SocketAddr;
 
@@ -35,8 +35,8 @@ pub async fn serve_fleet(
     Ok((bound, handle))
 }
 
-/// Opens the admin address and follows the fleet's file, if the recipe asks for them, and lets the servers join
-/// that were `absent` at the start. All of this ends with the scope or the handles.
+/// Opens the admin address and follows the fleet's file, if the recipe asks for them, and lets the servers
+/// join that were `absent` at the start. All of this ends with the scope or the handles.
 pub(super) async fn open(
     members: &Membership,
     absent: &[NewMember],

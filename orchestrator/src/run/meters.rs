@@ -1,7 +1,8 @@
 //! The figures of a run's steps as metrics.
 //!
-//! What a step ends with is summed up here, at its end and once for each accepted group. What the present step
-//! does is read from the board and the waits when the metrics are asked for. So no sample costs anything for them.
+//! What a step ends with is summed up here, at its end and once for each accepted group. What the present
+//! step does is read from the board and the waits when the metrics are asked for. So no sample costs anything
+//! for them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

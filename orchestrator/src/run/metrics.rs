@@ -39,16 +39,16 @@ pub fn of_queue(process: Option<RenderMetrics>, queue: TransferQueue) -> RenderM
     }))
 }
 
-/// The metrics that `set` sets, as text, and no others. They are in no recorder after that, so nothing is left of
-/// what is gone at the next request.
+/// The metrics that `set` sets, as text, and no others. They are in no recorder after that, so nothing is
+/// left of what is gone at the next request.
 pub(super) fn page(set: impl FnOnce()) -> String {
     let recorder = PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&recorder, set);
     recorder.handle().render()
 }
 
-/// Keeps this process's metrics from now on, and returns them. Metrics whose handles were made before the first call
-/// stay empty. Until the scope ends, a task sorts measured times into their buckets.
+/// Keeps this process's metrics from now on, and returns them. Metrics whose handles were made before the
+/// first call stay empty. Until the scope ends, a task sorts measured times into their buckets.
 ///
 /// # Errors
 /// If another part of this process has installed a recorder.

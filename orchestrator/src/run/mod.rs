@@ -91,8 +91,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Opens data, tokenizer and fleet, and checks that the addresses of the recipe are free. Nothing is written.
-    /// Servers that do not answer are asked for `servers_wait`, or else for the recipe's time-outs.
+    /// Opens data, tokenizer and fleet, and checks that the addresses of the recipe are free. Nothing is
+    /// written. Servers that do not answer are asked for `servers_wait`, or else for the recipe's time-outs.
     ///
     /// # Errors
     /// [`EndedEarly`] if a signal asks the process to end meanwhile, and the errors of what is opened.

@@ -19,8 +19,8 @@ use crate::rollout::{InWait, Phase, RolloutControl, Staleness, Subject};
 use crate::scope::Scope;
 use rolldock_ledger::{LedgerWriter, Record, Resumption};
 
-/// The pause before an update that has reached no server is tried again between two steps. It doubles up to the
-/// maximum.
+/// The pause before an update that has reached no server is tried again between two steps. It doubles up to
+/// the maximum.
 const UPDATE_PAUSE_MIN: Duration = Duration::from_secs(1);
 const UPDATE_PAUSE_MAX: Duration = Duration::from_secs(60);
 
@@ -64,9 +64,9 @@ impl EarlierVersions {
 }
 
 impl RunPolicy {
-    /// Resumes servers that an earlier life of the run left paused, and listens for announcements. The servers
-    /// are brought to the version of the earlier life's last announcement. Returns `None` if versions cannot be
-    /// announced.
+    /// Resumes servers that an earlier life of the run left paused, and listens for announcements. The
+    /// servers are brought to the version of the earlier life's last announcement. Returns `None` if versions
+    /// cannot be announced.
     pub(super) async fn open(
         run: &Run,
         control: RolloutControl,
@@ -85,8 +85,8 @@ impl RunPolicy {
         let served = control.policy_version();
         let state = match earlier.last.filter(|last| last.version >= served) {
             Some(last) => {
-                // If the ledger has the announcement but not yet the run's new version, the earlier life ended
-                // between the two records. The servers had the version before both.
+                // If the ledger has the announcement but not yet the run's new version, the earlier life
+                // ended between the two records. The servers had the version before both.
                 if last.version > served {
                     follower.publish(&last).await;
                 }
@@ -148,9 +148,9 @@ impl RunPolicy {
         }
     }
 
-    /// The version above that of the steps before `step`, if these are all that the trainer trains on with it;
-    /// otherwise 0. A trainer may leave out numbers, so the number of a version alone does not say how many steps
-    /// it has trained on.
+    /// The version above that of the steps before `step`, if these are all that the trainer trains on with
+    /// it; otherwise 0. A trainer may leave out numbers, so the number of a version alone does not say how
+    /// many steps it has trained on.
     fn after_last_version(&self, step: u64) -> u64 {
         let is_complete = |begun: &Begun| step >= begun.first_step + self.rule.steps_per_version.max(1);
         self.begun.lock().filter(is_complete).map_or(0, |begun| begun.version + 1)

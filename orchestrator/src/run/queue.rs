@@ -61,8 +61,8 @@ pub(super) struct RunQueue {
 }
 
 impl RunQueue {
-    /// Opens the queue of a run. `begun` is the id of the run if its ledger has one: then its queue exists, and
-    /// an empty one in its place would lose the accepted groups.
+    /// Opens the queue of a run. `begun` is the id of the run if its ledger has one: then its queue exists,
+    /// and an empty one in its place would lose the accepted groups.
     pub(super) async fn open(out: &Path, recipe: &Recipe, begun: Option<&str>) -> anyhow::Result<Self> {
         let durability = recipe.queue.durability;
         let folder = out.join(QUEUE_FOLDER);
@@ -221,7 +221,8 @@ impl RunQueue {
                 ..Take::groups(&consumer.task, open).held_by("the run's own consumer")
             };
             let Some(lease) = or_later(self.partition.take(&take).await)? else {
-                // Groups that the queue has dropped as stale or has lost never come, although they are allowed.
+                // Groups that the queue has dropped as stale or has lost never come, although they are
+                // allowed.
                 tokio::time::sleep(CONSUMER_PAUSE).await;
                 if self.partition.stats().ended && self.partition.ready_groups(&consumer.task)? == 0 {
                     break;
@@ -283,8 +284,8 @@ fn is_lack(error: &QueueError) -> bool {
     matches!(error, QueueError::DiskFull { .. } | QueueError::OutOfFiles { .. })
 }
 
-/// The outcome of a take; `None` after an error that passes. The queue loses rows whose payload is damaged, and
-/// the others can still be taken. What this machine lacks may be there later.
+/// The outcome of a take; `None` after an error that passes. The queue loses rows whose payload is damaged,
+/// and the others can still be taken. What this machine lacks may be there later.
 fn or_later(taken: Result<Option<Lease>, QueueError>) -> Result<Option<Lease>, QueueError> {
     match taken {
         Err(error @ QueueError::Corrupt { .. }) => {

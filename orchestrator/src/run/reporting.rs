@@ -1,7 +1,7 @@
 //! The read-only address of a run: its metrics, and its status for `rolldock why`.
 //!
-//! The address is kept in the run's directory while the run goes on. A run whose address cannot be bound goes on
-//! without one.
+//! The address is kept in the run's directory while the run goes on. A run whose address cannot be bound goes
+//! on without one.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -35,7 +35,8 @@ use crate::scope::Scope;
 const ADDRESS_FILE: &str = "address.json";
 /// The path of the status.
 pub const STATUS_PATH: &str = "/v1/status";
-/// The most connections. A scraper and a few people need no more, and the descriptors of the run are for requests.
+/// The most connections. A scraper and a few people need no more, and the descriptors of the run are for
+/// requests.
 const CONNECTIONS_MAX: usize = 16;
 
 /// Where a run that is under way is asked.
@@ -78,7 +79,8 @@ pub(super) struct Reporter {
     pub(super) samples_per_prompt: u32,
     pub(super) request: RequestShape,
     pub(super) limits: WaitLimits,
-    /// The metrics of the process, without those of servers that have left; `None` if another recorder has them.
+    /// The metrics of the process, without those of servers that have left; `None` if another recorder has
+    /// them.
     pub(super) process: Option<RenderMetrics>,
 }
 
@@ -122,8 +124,8 @@ impl Reporter {
         }
     }
 
-    /// Answers at the recipe's address until the scope ends, and writes the address into `out`. `None` if the recipe
-    /// has no address, or if it cannot be bound, which is a warning.
+    /// Answers at the recipe's address until the scope ends, and writes the address into `out`. `None` if the
+    /// recipe has no address, or if it cannot be bound, which is a warning.
     pub(super) async fn open(self, recipe: &Recipe, out: &Path, scope: &Scope) -> Option<Reporting> {
         let address = recipe.report.address()?;
         match self.serve(address, &recipe.limits.connections, out, scope).await {

@@ -44,8 +44,8 @@ impl Reward {
         Ok(Self { grading, gates, outside: Some(runner), samples_per_prompt })
     }
 
-    /// Checks that the reward and the gates can be used and answer, so that a failure is known before the first
-    /// step. They are asked about `prompt`, a row of the data. Cancel-safe.
+    /// Checks that the reward and the gates can be used and answer, so that a failure is known before the
+    /// first step. They are asked about `prompt`, a row of the data. Cancel-safe.
     pub(super) async fn check(&self, prompt: &Prompt) -> anyhow::Result<()> {
         if let Some(outside) = &self.outside {
             outside.check().await.context("the reward cannot be used")?;

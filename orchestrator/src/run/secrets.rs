@@ -25,8 +25,8 @@ struct Given {
     keys: BTreeSet<String>,
 }
 
-/// The keys of the secrets that the run in `out` was given and that `recipe` lacks, although what they are for is
-/// configured. A directory of an older version has no record of secrets, and lacks none.
+/// The keys of the secrets that the run in `out` was given and that `recipe` lacks, although what they are
+/// for is configured. A directory of an older version has no record of secrets, and lacks none.
 ///
 /// # Errors
 /// If the record cannot be read.

@@ -112,8 +112,8 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Collects a step's groups and puts each into the queue as soon as it is accepted. `before` is the time for
-    /// which the step has waited for the trainer.
+    /// Collects a step's groups and puts each into the queue as soon as it is accepted. `before` is the time
+    /// for which the step has waited for the trainer.
     async fn step(&mut self, step: u64, before: Duration) -> anyhow::Result<StepMetrics> {
         let target = self.run.recipe.rollout.train_batch_size;
         self.meters.begin_step();
@@ -220,7 +220,8 @@ impl<'a> Steps<'a> {
         validated
     }
 
-    /// Measures the policy before its training, if the recipe asks for that and the run has dispatched nothing yet.
+    /// Measures the policy before its training, if the recipe asks for that and the run has dispatched
+    /// nothing yet.
     async fn validate_before(&self) -> anyhow::Result<()> {
         let asks = self.run.recipe.validation.as_ref().is_some_and(|validation| validation.before_training);
         if !asks || self.manager.run_totals().dispatched > 0 || self.scope.token().is_cancelled() {

@@ -1,5 +1,5 @@
-//! The rows of validations, in a partition of their own. A trainer never gets them, and a run never waits for a
-//! consumer of them: the rows of the last validations are kept, and older ones make room.
+//! The rows of validations, in a partition of their own. A trainer never gets them, and a run never waits for
+//! a consumer of them: the rows of the last validations are kept, and older ones make room.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,8 +32,8 @@ impl ValidationRows {
         Ok(Self { partition, kept: Arc::default() })
     }
 
-    /// Puts the groups of the validation after `step`, and frees the rows of the oldest validation if there are
-    /// too many.
+    /// Puts the groups of the validation after `step`, and frees the rows of the oldest validation if there
+    /// are too many.
     pub(super) async fn put(&self, step: u64, groups: &[Group]) -> anyhow::Result<()> {
         let mut rows = Vec::new();
         for group in groups {

@@ -11,7 +11,8 @@ pub struct ConnectionArgs {
     /// Most open connections [default: a third of the limit of open files, at most 65536]
     #[arg(long, value_name = "N", value_parser = above_zero)]
     pub connections_max: Option<usize>,
-    /// Most open connections that have sent no token or, without tokens, no request [default: a quarter of all]
+    /// Most open connections that have sent no token or, without tokens, no request [default: a quarter of
+    /// all]
     #[arg(long, value_name = "N", value_parser = above_zero)]
     pub unauthenticated_max: Option<usize>,
     /// Longest time in which the head of a request arrives

@@ -77,7 +77,8 @@ fn check_announcements(recipe: &Recipe, checks: &mut Checks<'_>) {
 }
 
 /// Checks that the embedded consumer of a synchronous run announces after whole steps. The run waits for the
-/// version before it collects more groups, and groups of a step that are taken after an announcement are too old.
+/// version before it collects more groups, and groups of a step that are taken after an announcement are too
+/// old.
 fn check_whole_steps(recipe: &Recipe, checks: &mut Checks<'_>) {
     let Some(consumer) = recipe.queue.consumer.as_ref().filter(|consumer| consumer.announces) else { return };
     let steps = usize::try_from(recipe.policy.steps_per_version).unwrap_or(usize::MAX);

@@ -124,8 +124,8 @@ pub struct OutsideGate {
 pub struct Queue {
     /// The name of the partition of training rows.
     pub partition: String,
-    /// The tasks that must ack a row before it is freed: a list of names, or a table with the columns that each
-    /// of them waits for.
+    /// The tasks that must ack a row before it is freed: a list of names, or a table with the columns that
+    /// each of them waits for.
     pub tasks: Tasks,
     /// The types of columns that other processes add to rows. The type of a column that is not named here is
     /// that of its first values.

@@ -15,8 +15,8 @@ use crate::rollout::{Launch, OnStale};
 pub struct Policy {
     /// `off`, `sync`, `one_step_off` or `fully_async`.
     pub mode: PolicyMode,
-    /// Maximum number of versions that a group may be behind when it is counted. By default 0 in `sync`, and 1 in
-    /// the other modes.
+    /// Maximum number of versions that a group may be behind when it is counted. By default 0 in `sync`, and
+    /// 1 in the other modes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_staleness: Option<u64>,
     /// Whether dispatches are limited to the number that the trainer can take before they become too old.
@@ -83,8 +83,9 @@ impl Recipe {
         self.policy.listen.is_some() || self.policy.watch.is_some() || consumer_announces
     }
 
-    /// When prompts are sent out: `rollout.launch`, or else the default of the mode. In `sync` the groups that a
-    /// step has too many are of the old version when the next step begins, so they are launched on demand.
+    /// When prompts are sent out: `rollout.launch`, or else the default of the mode. In `sync` the groups
+    /// that a step has too many are of the old version when the next step begins, so they are launched on
+    /// demand.
     pub fn launch(&self) -> Launch {
         let of_mode = match self.policy.mode {
             PolicyMode::Sync => Launch::OnDemand,

@@ -163,8 +163,8 @@ pub struct RewardGuard {
     /// run.
     pub on_failure: OnFailure,
     /// Number of failures in a row, for reasons that may lie outside of the sample, after which the reward is
-    /// probed. If the probe fails too, nothing is sent out until the reward answers again. With 0, outages are not
-    /// waited out, and the reward is not probed at the start.
+    /// probed. If the probe fails too, nothing is sent out until the reward answers again. With 0, outages
+    /// are not waited out, and the reward is not probed at the start.
     pub consecutive_failures_max: u32,
     /// Seconds from the first probe of an outage to the next one; the pause doubles from probe to probe.
     pub backoff_initial_s: f64,

@@ -26,8 +26,8 @@ pub struct Rollout {
     pub max_gen_batches: usize,
     /// Maximum number of tokens of a response. The buffer of `reward.overlong` ends at this length.
     pub max_response_length: u32,
-    /// When prompts are sent out: `batch`, or `on_demand` for as many as the measured accept rate requires. By
-    /// default `on_demand` in `policy.mode = "sync"`, and `batch` in the other modes.
+    /// When prompts are sent out: `batch`, or `on_demand` for as many as the measured accept rate requires.
+    /// By default `on_demand` in `policy.mode = "sync"`, and `batch` in the other modes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<Launch>,
     /// Whether a request generates one sample or a whole group.
@@ -48,8 +48,8 @@ pub struct Rollout {
     /// A guard against a preference of early stopping for short answers; off if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bias_guard: Option<BiasGuard>,
-    /// The share, from 0 to 1, of the groups that `first` cuts off and discards which run on, so that the bias can
-    /// be measured. They are never accepted, and no step waits for them.
+    /// The share, from 0 to 1, of the groups that `first` cuts off and discards which run on, so that the
+    /// bias can be measured. They are never accepted, and no step waits for them.
     #[serde(default)]
     pub bias_audit: f64,
     /// How tokens are drawn.

@@ -1,4 +1,5 @@
-//! The tasks of the queue, the columns that each waits for, and the types of columns that other processes add.
+//! The tasks of the queue, the columns that each waits for, and the types of columns that other processes
+//! add.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

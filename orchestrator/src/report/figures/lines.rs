@@ -32,9 +32,9 @@ struct Numbered {
 }
 
 impl FigureFile {
-    /// Opens the file, and makes it if it is absent. An unfinished last line, lines of steps for which `keeps`
-    /// returns false, and second lines of a step are removed. With `fsync`, each appended line survives the
-    /// death of the machine. Blocks.
+    /// Opens the file, and makes it if it is absent. An unfinished last line, lines of steps for which
+    /// `keeps` returns false, and second lines of a step are removed. With `fsync`, each appended line
+    /// survives the death of the machine. Blocks.
     ///
     /// # Errors
     /// Those of the file system.

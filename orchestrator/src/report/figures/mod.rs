@@ -1,7 +1,8 @@
 //! The figures of a run for programs: files in its directory with one JSON object for each step and for each
 //! validation, and the times of the newest steps' requests.
 //!
-//! `docs/src/figures.md` lists every name with its unit. A name keeps its meaning; a new figure gets a new name.
+//! `docs/src/figures.md` lists every name with its unit. A name keeps its meaning; a new figure gets a new
+//! name.
 
 mod accepted;
 mod lines;

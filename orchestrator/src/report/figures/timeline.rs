@@ -31,8 +31,8 @@ pub struct KeptTimeline {
     pub requests: Vec<RequestRow>,
 }
 
-/// A request, in this order: the server's index, the dispatch, the samples, when it was sent and when it ended
-/// in seconds, and how it ended (`answered`, `failed` or `cut_off`).
+/// A request, in this order: the server's index, the dispatch, the samples, when it was sent and when it
+/// ended in seconds, and how it ended (`answered`, `failed` or `cut_off`).
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct RequestRow(pub usize, pub u64, pub u32, pub f64, pub f64, pub String);
 

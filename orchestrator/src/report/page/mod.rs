@@ -52,8 +52,8 @@ pub enum PageError {
     },
 }
 
-/// The page of the run in `run`. Its picture of requests is that of `step`, or else of the newest step that has
-/// one. Blocks.
+/// The page of the run in `run`. Its picture of requests is that of `step`, or else of the newest step that
+/// has one. Blocks.
 ///
 /// # Errors
 /// See [`PageError`].

@@ -156,7 +156,8 @@ pub(super) struct RunFigures {
 const LOAD: [&str; 4] = ["samples", "tokens", "cut_off", "failures"];
 
 impl RunFigures {
-    /// Reads the lines of steps and validations. A last line without an end is being written, and is left out.
+    /// Reads the lines of steps and validations. A last line without an end is being written, and is left
+    /// out.
     pub(super) fn read(steps: &Path, validations: &Path) -> Result<Self, PageError> {
         let mut figures = Self {
             steps: Points::new(),

@@ -31,8 +31,8 @@ enum Does {
 
 use Does::{Answers, CutsOff, IsBusy, IsSilent, IsWrong, Refuses, Takes};
 
-/// Starts with servers that do these things one after the other, and the last of them for ever. Returns the names
-/// of the ready and of the absent servers, or the error, and the seconds that it took.
+/// Starts with servers that do these things one after the other, and the last of them for ever. Returns the
+/// names of the ready and of the absent servers, or the error, and the seconds that it took.
 async fn start(terms: Terms, servers: &[&[Does]]) -> (Result<(String, String), String>, u64) {
     let endpoint = |number: usize| Endpoint { name: format!("s{number}"), url: format!("http://s{number}") };
     let endpoints: Vec<Endpoint> = (0..servers.len()).map(endpoint).collect();
