@@ -1,5 +1,6 @@
-//! Output for people: a live line while a step runs, a table when it ends, why a step has not ended, the log
-//! of the run, and a page with plots of it. Output for programs: the figures of steps and validations.
+//! Output for people: a live line while a step runs, a table when the step ends, an explanation why a step
+//! has not ended, the log of the run, and a page with plots of the run. Output for programs: the figures of
+//! steps and validations.
 
 pub mod figures;
 mod line;
@@ -24,8 +25,8 @@ pub use tensorboard::EventFile;
 pub use tokens::token_words;
 pub use why::why;
 
-/// An empty table that wraps its cells to fit 80 columns, in a terminal and in a file alike. One space stands
-/// between two columns.
+/// An empty table that wraps its cells to fit 80 columns, both in a terminal and in a file. Columns are
+/// separated by one space.
 pub fn new_table(header: impl Into<Row>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_BORDERS_ONLY);
@@ -43,7 +44,8 @@ pub fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// Prints a text on standard error. A closed standard error, such as a terminal that is gone, is no error.
+/// Prints a text on standard error. A closed standard error, for example of a closed terminal, is not an
+/// error.
 pub fn say_error(text: &str) {
     use std::io::Write;
     let _ = writeln!(std::io::stderr(), "{text}");

@@ -1,5 +1,5 @@
-//! Servers that join and leave while the fleet is used: through the admin address, through the fleet's file,
-//! or because they did not answer when the run started.
+//! Servers that join and leave while the fleet is in use. They do so through the admin address or the fleet's
+//! file. Servers that did not answer when the run started join later, too.
 
 use std::net::SocketAddr;
 
@@ -14,8 +14,8 @@ use crate::recipe::Recipe;
 use crate::report::say;
 use crate::scope::Scope;
 
-/// Answers `rolldock fleet` at `address` until the scope ends, or the handle is dropped. Returns the bound
-/// address with the handle.
+/// Serves the calls of `rolldock fleet` at `address` until the scope ends or the handle is dropped. Returns
+/// the bound address and the handle.
 pub async fn serve_fleet(
     members: Membership,
     address: SocketAddr,
@@ -35,8 +35,8 @@ pub async fn serve_fleet(
     Ok((bound, handle))
 }
 
-/// Opens the admin address and follows the fleet's file, if the recipe asks for them, and lets the servers
-/// join that were `absent` at the start. All of this ends with the scope or the handles.
+/// Opens the admin address and follows the fleet's file, if the recipe asks for them. Adds the servers that
+/// were `absent` at the start when they answer. The tasks end with the scope or the handles.
 pub(super) async fn open(
     members: &Membership,
     absent: &[NewMember],

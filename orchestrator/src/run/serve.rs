@@ -1,4 +1,4 @@
-//! Serves the run's queue to other processes, such as a trainer that takes rows while they are made.
+//! Serves the run's queue to other processes, such as a trainer that takes rows during the run.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 use super::threads::{ServingThreads, on_thread, threads_default};
 use crate::scope::Scope;
 
-/// How long the queue is served after its last row has gone, so that consumers that ask once more hear of the
-/// end.
+/// The time for which the queue is served after its last row was acked, so that consumers that ask again
+/// learn of the end.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// Binds `address` and serves the queue there until the scope ends. Returns the bound address.
@@ -41,7 +41,7 @@ pub async fn serve_queue(
     Ok(bound)
 }
 
-/// Serves the queue at `address` on threads of its own, until the scope ends.
+/// Serves the queue at `address` on dedicated threads until the scope ends.
 pub async fn serve_queue_on_threads(
     queue: TransferQueue,
     address: SocketAddr,
@@ -74,7 +74,7 @@ fn warn_if_open(address: SocketAddr) {
     }
 }
 
-/// Serves the queue to this host at the socket `path`, on a thread of its own, until the scope ends.
+/// Serves the queue to this host at the socket `path`, on a dedicated thread, until the scope ends.
 pub fn serve_queue_locally(
     queue: TransferQueue,
     path: &Path,
