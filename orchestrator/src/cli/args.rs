@@ -53,7 +53,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Collect rollouts as a recipe says
@@ -109,8 +109,8 @@ pub struct RunArgs {
     /// A server's base URL; replaces the recipe's fleet (repeatable)
     #[arg(long = "endpoint", value_name = "URL")]
     pub endpoints: Vec<String>,
-    /// How long to wait for servers that do not answer yet, until fleet.servers_min of them do; the others
-    /// join the run later [default: timeouts.connect without a connection, else timeouts.stall]
+    /// How long to wait until fleet.servers_min servers answer; the other servers join the run later
+    /// [default: timeouts.connect without a connection, else timeouts.stall]
     #[arg(long, value_name = "SECONDS")]
     pub wait_for_servers: Option<f64>,
     /// Overrides one key, for example rollout.train_batch_size=64 (repeatable)
@@ -143,7 +143,8 @@ pub struct SimengineArgs {
     /// "builtin", a tokenizer.json, or a folder that has one
     #[arg(long, default_value = "builtin")]
     pub tokenizer: String,
-    /// Data whose prompts are answered, right or wrong; others get filler (.jsonl or .parquet, repeatable)
+    /// Data whose prompts are answered, right or wrong; other prompts get filler (.jsonl or .parquet,
+    /// repeatable)
     #[arg(long, value_name = "FILE")]
     pub data: Vec<PathBuf>,
     /// Seed of lengths and answers
@@ -218,7 +219,7 @@ pub enum QueueCommand {
     Clear(ClearArgs),
 }
 
-/// Which queue.
+/// The queue, and its token.
 #[derive(Debug, Args)]
 pub struct SourceArgs {
     /// A run's directory, its queue's, or the URL of a server
@@ -237,10 +238,10 @@ pub struct UnitArgs {
     /// Where to listen
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7071")]
     pub listen: SocketAddr,
-    /// Where the controller and its clients reach this unit, if not at the address that it listens on
+    /// The URL at which the controller and its clients reach this unit, if it is not the address of --listen
     #[arg(long, value_name = "URL")]
     pub advertise: Option<String>,
-    /// Where the rows are kept; in memory if absent, and lost with the process
+    /// The directory of the rows; without it they are in memory, and lost with the process
     #[arg(long)]
     pub dir: Option<PathBuf>,
     /// The controller's bearer token; clients of this unit have to send it too
@@ -268,7 +269,7 @@ pub struct WatchArgs {
     /// Shortest time between two lines
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     pub every: f64,
-    /// Ends after this many lines; also when the puts have ended and all rows are gone
+    /// Ends after this many lines; it also ends when the puts have ended and no rows are left
     #[arg(long, value_name = "N")]
     pub lines: Option<u64>,
 }
@@ -285,7 +286,7 @@ pub struct ClearArgs {
     /// Remove the partition too, with its tokens, records and counts
     #[arg(long)]
     pub remove: bool,
-    /// Only say what would be freed
+    /// Only print what would be freed
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -293,14 +294,14 @@ pub struct ClearArgs {
 /// `rolldock queue serve`
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// Where the queue is kept; in memory if absent
+    /// The directory of the queue; without it the queue is in memory
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Address to listen at [default: 127.0.0.1:7070, or none beside --uds]
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,
-    /// Unix socket for clients of this host, which get rows through shared memory; its file mode says which
-    /// users may connect
+    /// Unix socket for clients of this host, which get rows through shared memory; its file mode determines
+    /// which users may connect
     #[arg(long, value_name = "PATH")]
     pub uds: Option<PathBuf>,
     /// Bearer token that clients have to send
@@ -337,10 +338,10 @@ pub struct ConsumeArgs {
     /// Ends after this many batches [default: when no group is ready]
     #[arg(long, value_name = "N")]
     pub max_batches: Option<u64>,
-    /// Longest wait for rows before it ends; it also ends when the puts have ended
+    /// Ends after waiting this long for rows; it also ends when the puts have ended
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub wait: u64,
-    /// Gives the rows back instead of consuming them
+    /// Returns the rows to the queue instead of consuming them
     #[arg(long)]
     pub leave: bool,
 }
@@ -356,7 +357,7 @@ pub struct CompletionsArgs {
 /// `rolldock man`
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// The directory for the pages, made if absent
+    /// The directory for the pages, created if it does not exist
     pub dir: PathBuf,
 }
 

@@ -1,7 +1,7 @@
 //! The command line: arguments, and one module for each command.
 //!
-//! Exit codes: 0 for success, 1 for a failure, 2 for wrong usage (options or recipe), 130 if Ctrl-C cut a run
-//! off at once, 143 after SIGTERM or SIGHUP.
+//! Exit codes: 0 for success, 1 for a failure, 2 for wrong usage (options or recipe), 130 if Ctrl-C ended a
+//! run immediately, 143 after SIGTERM or SIGHUP.
 
 mod args;
 mod consume;
@@ -32,15 +32,14 @@ use crate::recipe::RecipeError;
 use crate::report::{Progress, RUN_LOG_ONLY, say_error};
 use crate::run::{EndedEarly, Unfinished};
 
-/// How long the process waits for work that cannot be cancelled, such as a read of data that is not needed
-/// any more.
+/// The time for which the process waits at its end for work that cannot be cancelled, such as a read of data.
 const BLOCKING_LIMIT: Duration = Duration::from_secs(1);
 
 /// Parses the command line and runs the command.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let runtime = match cli.command {
-        // The proxy passes requests on in threads of its own, so one thread is enough for the rest.
+        // The proxy forwards requests in its own threads, so one thread is enough for the rest.
         Command::Proxy(_) => Builder::new_current_thread().enable_all().build(),
         _ => Builder::new_multi_thread().enable_all().build(),
     };
@@ -86,7 +85,7 @@ async fn run_command(cli: Cli) -> ExitCode {
     outcome.unwrap_or_else(|error| fail(&error))
 }
 
-/// Prints the error and, if a run can go on, the command for it. Returns the exit code.
+/// Prints the error and, if a run can be resumed, the command for that. Returns the exit code.
 fn fail(error: &anyhow::Error) -> ExitCode {
     say_error(&format!("error: {error:#}"));
     tracing::error!(target: RUN_LOG_ONLY, "the run failed: {error:#}");

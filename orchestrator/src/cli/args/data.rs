@@ -25,7 +25,7 @@ pub enum DataCommand {
 /// `rolldock data prepare`
 #[derive(Debug, Args)]
 pub struct PrepareArgs {
-    /// The recipe; data.train and data.validation of it are made
+    /// The recipe; the files of its data.train and data.validation are made
     pub recipe: PathBuf,
     /// A downloaded file for training, .parquet or .jsonl (repeatable)
     #[arg(long, value_name = "FILE", required = true)]
@@ -33,7 +33,7 @@ pub struct PrepareArgs {
     /// A downloaded file for validation, whose prompts are left out of training (repeatable)
     #[arg(long, value_name = "FILE", conflicts_with = "validation_prompts")]
     pub validation: Vec<PathBuf>,
-    /// Sets so many prompts of the training files apart for validation
+    /// Sets this many prompts of the training files apart for validation
     #[arg(long, value_name = "N")]
     pub validation_prompts: Option<usize>,
     /// Overrides one key of the recipe, for example data.train=mine.jsonl (repeatable)

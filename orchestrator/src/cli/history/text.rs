@@ -131,7 +131,7 @@ fn queue_lines(state: &LedgerState, queue: &QueueSide) -> Vec<String> {
 /// The dispatches with one fate.
 type Count = fn(&Totals) -> u64;
 
-/// The steps as a table. A column without any count is left out.
+/// The steps as a table. Columns without a count are left out.
 fn steps_table(state: &LedgerState) -> String {
     let left_out = state.steps().len().saturating_sub(STEPS_LISTED_MAX);
     let listed: Vec<(&u64, &StepState)> = state.steps().iter().skip(left_out).collect();
@@ -225,7 +225,7 @@ fn step_lines(number: u64, step: &StepState, history: &History) -> Vec<String> {
     let short = match step.end {
         _ if missing == 0 => String::new(),
         Some(_) => format!(", {missing} short"),
-        // The ledger knows decisions. `rolldock why` counts the groups that are valid and wait for one.
+        // The ledger has only decisions. `rolldock why` also counts valid groups that wait for a decision.
         None => format!(", {missing} to go (valid groups without a decision are in flight here)"),
     };
     let mut lines = vec![

@@ -15,7 +15,7 @@ use crate::report::say;
 use crate::run::queue_folder;
 use crate::scope::blocking;
 
-/// Maximum number of attempts to read a directory in which another process frees rows.
+/// The maximum number of attempts to read a directory in which another process frees rows.
 const ATTEMPTS: usize = 4;
 
 fn server_of(queue: &SourceArgs) -> anyhow::Result<Option<RemoteQueue>> {

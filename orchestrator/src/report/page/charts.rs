@@ -82,7 +82,13 @@ fn throughput(steps: &Points) -> Plot {
 
 fn accept_rate(steps: &Points) -> Plot {
     let series = vec![named(steps, "groups.accept_rate", "accept rate")];
-    plot("accept-rate", "Accept rate", "accepted groups / (accepted and filtered groups)", Form::Lines, series)
+    plot(
+        "accept-rate",
+        "Accept rate",
+        "accepted groups / (accepted and filtered groups)",
+        Form::Lines,
+        series,
+    )
 }
 
 fn fates(steps: &Points) -> Plot {
