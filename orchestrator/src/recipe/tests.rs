@@ -501,7 +501,8 @@ fn a_synchronous_run_without_a_trainer_is_refused_with_the_keys_to_set() {
     }
 }
 
-/// A recipe of a version in which `sync` went on without a trainer, and which had one bound for all modes.
+/// A recipe of an old version. In that version `sync` ran without a trainer, and all modes had the same
+/// bound.
 #[test]
 fn the_recipe_of_an_older_run_means_what_it_meant() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What a run shows of itself, for people and for other programs.
+//! The settings of a run's metrics, status and figures.
 
 use std::net::SocketAddr;
 
@@ -11,8 +11,8 @@ const OFF: &str = "off";
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Report {
-    /// The address of the run's metrics and status, which is read-only; `"off"` opens none. Port 0 is any
-    /// free port.
+    /// The address of the run's metrics and status, which is read-only. `"off"` opens no address, and port 0
+    /// is any free port.
     pub listen: String,
     /// Whether the figures of the run are written as TensorBoard event files too.
     pub tensorboard: bool,
@@ -34,7 +34,7 @@ impl Report {
         self.listen.parse().ok()
     }
 
-    /// Whether `listen` has a value that is understood.
+    /// Whether the value of `listen` is valid.
     pub(in crate::recipe) fn is_sound(&self) -> bool {
         self.listen == OFF || self.address().is_some()
     }
