@@ -33,7 +33,7 @@ use words::{DURABILITIES, one_of};
 #[derive(Debug, Parser)]
 #[command(name = "rolldock", version = env!("ROLLDOCK_VERSION"), after_help = examples::ROLLDOCK)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
     /// How logs are written (to standard error; ROLLDOCK_LOG sets the filter).
@@ -53,7 +53,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// The commands.
+/// The commands of `rolldock`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Collect rollouts as a recipe says
@@ -153,7 +153,7 @@ pub struct SimengineArgs {
     /// Real seconds that a simulated second takes
     #[arg(long, default_value_t = 1.0)]
     pub time_scale: f64,
-    /// Sequences that a server decodes at once
+    /// Sequences that a server decodes at the same time
     #[arg(long, default_value_t = 256)]
     pub max_num_seqs: u32,
     /// Mean response length, tokens
@@ -173,12 +173,12 @@ pub struct SimengineArgs {
 /// `rolldock queue`
 #[derive(Debug, Args)]
 pub struct QueueArgs {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: QueueCommand,
 }
 
-/// What to do with a queue.
+/// The commands of `rolldock queue`.
 #[derive(Debug, Subcommand)]
 pub enum QueueCommand {
     /// Show partitions, columns, and rows by state
@@ -190,7 +190,7 @@ pub enum QueueCommand {
         #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
         token: Option<String>,
     },
-    /// Serve a queue to other processes: over HTTP, and to those of this host through shared memory
+    /// Serve a queue to other processes: over HTTP, and to processes of this host through shared memory
     #[command(after_help = examples::QUEUE_SERVE)]
     Serve(ServeArgs),
     /// Write rows to a file or to standard output
@@ -214,7 +214,7 @@ pub enum QueueCommand {
     /// Write what is left of a damaged queue to a snapshot, and list what is lost
     #[command(after_help = examples::QUEUE_SALVAGE)]
     Salvage(SalvageArgs),
-    /// Free all rows of a partition, leased ones too
+    /// Free all rows of a partition, including leased rows
     #[command(after_help = examples::QUEUE_CLEAR)]
     Clear(ClearArgs),
 }

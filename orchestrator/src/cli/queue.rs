@@ -117,7 +117,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         places.push(format!("unix:{}", path.display()));
     }
     let kept = folder
-        .map_or("in memory: nothing survives the end".to_owned(), |dir| format!("in {}", dir.display()));
+        .map_or("in memory, and lost with this process".to_owned(), |dir| format!("in {}", dir.display()));
     say(&format!("serving a queue at {}, kept {kept}", places.join(" and ")));
     until_terminated(queue, threads, scope).await
 }

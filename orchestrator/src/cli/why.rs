@@ -104,7 +104,7 @@ impl Found {
             );
         };
         let accepted = format!("{} of {} groups accepted", step.totals.accepted, step.target);
-        let again = format!("`rolldock run --resume {dir}` goes on with it.");
+        let again = format!("`rolldock run --resume {dir}` continues it.");
         let in_flight = self.state.open().count();
         if step.end.is_none() {
             return format!(

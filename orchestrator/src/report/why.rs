@@ -7,7 +7,7 @@ use crate::rollout::{EarlyStop, GroupLook, Hold, Phase, RequestShape, StepLook, 
 
 /// The maximum number of samples of a group that are listed one by one.
 const SAMPLES_LISTED_MAX: usize = 16;
-/// A server is called slow if the median of the others is at least this many times as fast.
+/// A server is called slow if the median of the other servers is at least this many times as fast.
 const SLOW: f64 = 2.0;
 
 /// Explains the state of the run. The text has several lines.

@@ -1,4 +1,5 @@
-//! The state of a step: what may be sent out next, what is running, what has ended, and when to stop.
+//! The state of a step: the prompts to send out, the running groups, the groups that have ended, and the rule
+//! for the stop.
 //!
 //! The early-stopping coordinator, the dispatch queue and the ledger must change together. So they are one
 //! plain data structure behind one lock, without await points, clock or randomness. Workers run concurrently,
@@ -16,7 +17,7 @@
 //! A group that is rejected only by gates that yield is set aside. A step that would otherwise end short of
 //! its target accepts such groups at its end.
 //!
-//! # What is handed from step to step
+//! # What passes from step to step
 //! Held groups (valid, beyond the target) and requeued prompts keep their dispatch numbers. These are smaller
 //! than the numbers of new prompts, so the next step decides them first. A requeued prompt repeats its draw:
 //! it has the same attempt number and so the same seed. A new draw would re-roll exactly the groups that were
@@ -140,7 +141,7 @@ pub(crate) struct Board {
     dispatched_new: usize,
     batches_opened: usize,
     accepted_count: usize,
-    /// Steps after the first open one that an earlier process has ended.
+    /// Steps that an earlier process has ended, although a lower step is still open.
     ended_before: BTreeSet<u64>,
     /// The number of accepted groups of each step that an earlier process began but did not end.
     accepted_before: BTreeMap<u64, usize>,

@@ -109,7 +109,7 @@ impl RolloutControl {
         self.signals.changed.notify_waiters();
     }
 
-    /// Counts the response tokens of a validation, which has a rollout of its own on the same servers.
+    /// Counts the response tokens of a validation. A validation has its own rollout on the same servers.
     pub fn count_validation(&self, tokens: &TokenTotals) {
         self.board.lock().dispatches().count_validation(tokens);
     }

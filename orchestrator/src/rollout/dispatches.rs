@@ -43,7 +43,7 @@ pub struct Entry {
     pub fate: Option<Fate>,
 }
 
-/// The dispatches in flight, the last ones that ended, and the totals.
+/// The dispatches in flight, the last dispatches that ended, and the totals.
 #[derive(Debug)]
 pub struct Dispatches {
     next_id: u64,

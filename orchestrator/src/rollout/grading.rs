@@ -271,7 +271,7 @@ impl Grades {
         }
     }
 
-    /// Ends the run because of `error`, unless an earlier one has ended it.
+    /// Ends the run because of `error`, unless an earlier error has ended it.
     pub(crate) fn end(&self, error: &RewardError) {
         self.ending.lock().get_or_insert_with(|| error.to_string());
         self.has_ended.cancel();

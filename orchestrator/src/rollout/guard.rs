@@ -15,7 +15,7 @@ use crate::rollout::EarlyStop;
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct BiasGuard {
-    /// The share by which accepted responses may be shorter than dispatched ones.
+    /// The share by which accepted responses may be shorter than dispatched responses.
     pub share: f64,
     /// The action if they are shorter by more than that.
     #[serde(default)]

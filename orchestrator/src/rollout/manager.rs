@@ -138,8 +138,8 @@ impl AgentLoopManager {
 
     /// Collects `expected_prompt_num` valid groups.
     ///
-    /// Not cancel-safe: dropping the future ends the step. The groups that it had accepted are lost, and all
-    /// others are cut off as by an early stop.
+    /// Not cancel-safe: dropping the future ends the step. The groups that the step had accepted are lost,
+    /// and all other groups are cut off as by an early stop.
     pub async fn generate(
         &mut self,
         prompts: &PromptFeed,

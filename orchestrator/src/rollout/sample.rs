@@ -45,7 +45,7 @@ mod grade;
 
 use asked::Asked;
 
-/// What all requests of a step share.
+/// The state that all requests of a step share.
 #[derive(Clone)]
 pub(crate) struct StepContext {
     pub(crate) config: Arc<RolloutConfig>,

@@ -173,7 +173,7 @@ impl TokenBook {
         self.inner.lock().audits.remove(&id);
     }
 
-    /// Ends a dispatch. Its first `kept` tokens go into `bucket`; the others are cut off.
+    /// Ends a dispatch. Its first `kept` tokens go into `bucket`, and the other tokens count as cut off.
     pub(crate) fn ended(&self, id: DispatchId, bucket: Bucket, kept: u64) {
         let mut inner = self.inner.lock();
         let Some(Open { live, ungraded }) = inner.open.remove(&id) else { return };

@@ -56,7 +56,7 @@ impl Default for Signals {
     }
 }
 
-/// What the workers and the manager of a step, or of a flow of steps, share.
+/// The state that the workers and the manager of a step, or of a flow of steps, share.
 pub(crate) struct StepState {
     pub(crate) board: Arc<Mutex<Board>>,
     pub(crate) signals: Arc<Signals>,
@@ -292,7 +292,7 @@ async fn collect(context: &StepContext, dispatch: &Dispatch, graded: &Mutex<Vec<
             Err(Unfinished::Failed(reason)) => match spare.checked_sub(request.count) {
                 Some(left) => {
                     spare = left;
-                    tracing::warn!(dispatch = %dispatch.id, reason, "a sample has failed, and its group goes on without it");
+                    tracing::warn!(dispatch = %dispatch.id, reason, "a sample has failed, and its group continues without it");
                 }
                 // The group has too few samples to be accepted, so its other requests are dropped, which
                 // cancels them.

@@ -145,7 +145,7 @@ where
         let asked_max = if is_unreachable { terms.unreachable_max } else { terms.asked_max };
         if matches!(seen[server], Seen::Unheard) {
             let limit_s = asked_max.as_secs_f64();
-            tracing::warn!(%error, limit_s, "a server does not answer well yet, and is asked again");
+            tracing::warn!(%error, limit_s, "a server gives no usable answer yet, and is asked again");
         }
         let next = (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
         if began.elapsed() + next < asked_max {

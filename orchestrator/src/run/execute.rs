@@ -376,10 +376,12 @@ impl Interrupt {
         let Some(first) = end.run_until_cancelled(endings.asked()).await else { return };
         // No other task sets this value.
         let _ = self.ended_by.set(first);
-        tracing::warn!("interrupted: cancelling what runs on the engines; press Ctrl-C again to end at once");
+        tracing::warn!(
+            "interrupted: cancelling the requests on the engines; press Ctrl-C again to end immediately"
+        );
         steps.cancel();
         let Some(second) = end.run_until_cancelled(endings.asked()).await else { return };
-        say_error(&format!("ended at once; go on with: {}", self.command));
+        say_error(&format!("ended immediately; go on with: {}", self.command));
         #[expect(clippy::disallowed_methods, reason = "the user asked twice; the journal is made for this")]
         std::process::exit(second.exit_code().into());
     }

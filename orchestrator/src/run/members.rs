@@ -22,7 +22,7 @@ pub async fn serve_fleet(
     config: AdminConfig,
     scope: &Scope,
 ) -> anyhow::Result<(SocketAddr, AbortOnDropHandle<()>)> {
-    let cannot = || format!("cannot answer for the fleet at {address}");
+    let cannot = || format!("cannot serve the admin address {address} of the fleet");
     let listener = TcpListener::bind(address).await.with_context(cannot)?;
     let bound = listener.local_addr().with_context(cannot)?;
     config.check(bound)?;

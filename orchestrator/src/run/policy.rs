@@ -152,8 +152,6 @@ impl RunPolicy {
     /// steps that it trains on for one version, the result is the next version; otherwise it is zero. A
     /// trainer may skip version numbers, so a number alone does not tell how many steps the trainer has
     /// trained on.
-    /// 0. A trainer may skip numbers, so the number of a version does not tell how many steps the trainer has
-    /// trained on.
     fn after_last_version(&self, step: u64) -> u64 {
         let is_complete = |begun: &Begun| step >= begun.first_step + self.rule.steps_per_version.max(1);
         self.begun.lock().filter(is_complete).map_or(0, |begun| begun.version + 1)
@@ -210,14 +208,14 @@ impl FollowVersion for Follower {
         async move {
             *self.updating.lock() = None;
             if let Err(error) = self.partition.announce(version).await {
-                tracing::error!(version, %error, "the queue does not know of the version: its takes judge by an older one");
+                tracing::error!(version, %error, "the queue did not get the version, so its takes use an older version");
             }
             self.ledger.append(weights_record(announcement));
             self.control.set_policy_version(version);
             // From now on the trainer may forget the batch that produced the version. So the version must be
             // in the ledger, where a resumed run finds it.
             if let Err(error) = self.ledger.sync_all().await {
-                tracing::error!(version, %error, "the ledger does not know of the version");
+                tracing::error!(version, %error, "the ledger did not record the version");
             }
         }
         .boxed()

@@ -302,8 +302,8 @@ fn or_later(taken: Result<Option<Lease>, QueueError>) -> Result<Option<Lease>, Q
     }
 }
 
-/// Pretends to train for `time`, and renews the lease of the batch meanwhile. Returns `false` if `end` was
-/// cancelled before the end of the training.
+/// Pretends to train for `time`, and renews the lease of the batch during that time. Returns `false` if `end`
+/// was cancelled before the end of the training.
 async fn train(lease: &Lease, time: Duration, end: &CancellationToken) -> anyhow::Result<bool> {
     let until = Instant::now() + time;
     while Instant::now() < until {

@@ -149,7 +149,7 @@ impl Reporter {
         let listener = TcpListener::bind(address).await?;
         let bound = listener.local_addr()?;
         if !bound.ip().is_loopback() {
-            tracing::warn!(%bound, "the metrics and the status are for everyone who can reach this address");
+            tracing::warn!(%bound, "everyone who can reach this address can read the metrics and the status");
         }
         let file = out.join(ADDRESS_FILE);
         let url = format!("http://{bound}");

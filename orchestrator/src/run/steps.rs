@@ -214,7 +214,7 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    /// Runs a validation after `step`, if one is due.
+    /// Runs a validation after `step` if it is due.
     async fn validate_after(&self, step: u64) -> anyhow::Result<()> {
         self.meters.enter(Stage::Validating);
         let validated = self.measured().validate_after(step).await;

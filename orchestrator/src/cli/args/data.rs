@@ -9,15 +9,15 @@ use super::examples;
 /// `rolldock data`
 #[derive(Debug, Args)]
 pub struct DataArgs {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: DataCommand,
 }
 
-/// What to do with data sets.
+/// The commands of `rolldock data`.
 #[derive(Debug, Subcommand)]
 pub enum DataCommand {
-    /// Make the data files that a recipe names from downloaded ones: no duplicates, no prompt in both splits
+    /// Make the data files of a recipe from downloaded files: no duplicates, no prompt in both splits
     #[command(after_help = examples::DATA_PREPARE)]
     Prepare(PrepareArgs),
 }

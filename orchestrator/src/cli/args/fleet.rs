@@ -71,7 +71,7 @@ pub struct ProxyArgs {
     pub seed: u64,
 }
 
-/// What servers speak besides the OpenAI protocol.
+/// The protocol of servers besides the OpenAI protocol.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum EngineDialect {
     /// vLLM: health, load, aborts by id
@@ -90,12 +90,12 @@ pub struct FleetArgs {
     /// The bearer token of that address
     #[arg(long, value_name = "TOKEN", env = "ROLLDOCK_ADMIN_TOKEN", hide_env_values = true, global = true)]
     pub token: Option<String>,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: FleetCommand,
 }
 
-/// What to do with a fleet.
+/// The commands of `rolldock fleet`.
 #[derive(Debug, Subcommand)]
 pub enum FleetCommand {
     /// Add a server

@@ -9,12 +9,12 @@ use super::examples;
 /// `rolldock reward`
 #[derive(Debug, Args)]
 pub struct RewardArgs {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: RewardCommand,
 }
 
-/// What to do with rewards.
+/// The commands of `rolldock reward`.
 #[derive(Debug, Subcommand)]
 pub enum RewardCommand {
     /// Score responses: JSON lines with response, ground_truth and perhaps data_source

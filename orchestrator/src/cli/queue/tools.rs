@@ -93,7 +93,7 @@ pub(super) async fn verify(args: SourceArgs) -> anyhow::Result<()> {
     }
     if unfinished_bytes > 0 {
         say(&format!(
-            "the last write is not whole: {unfinished_bytes} bytes, none of which was acknowledged"
+            "the last write is incomplete: {unfinished_bytes} bytes, none of which was acknowledged"
         ));
     }
     say(&format!("{partitions} partitions, {rows} rows; {chunks} chunks of {bytes} bytes were read"));

@@ -112,8 +112,8 @@ fn inside(name: &str, settings: &[(&str, &str)]) -> Result<ScorerConfig, serde_j
     parse(&config)
 }
 
-/// The configuration of an outside scorer. Settings with a key of the guard go to the guard, others to the
-/// runner.
+/// The configuration of an outside scorer. Settings with a key of the guard are settings of the guard, and
+/// all others of the runner.
 fn outside(name: &str, settings: &[(&str, &str)]) -> Result<ExternalConfig, serde_json::Error> {
     let guard_keys = match json(ExternalConfig::default()) {
         Value::Object(keys) => keys.into_iter().map(|(key, _)| key).collect(),

@@ -158,7 +158,7 @@ pub struct Simulated {
     pub seed: u64,
     /// Real seconds that a simulated second takes.
     pub time_scale: f64,
-    /// Maximum number of sequences that a server decodes at once.
+    /// Maximum number of sequences that a server decodes at the same time.
     pub max_num_seqs: u32,
     /// Relative speed of each server, in order; servers beyond the list run at 1.0.
     pub speeds: Vec<f64>,

@@ -56,7 +56,7 @@ impl Board {
         }
     }
 
-    /// Keeps the first `kept` of the groups that were set aside; the others are filtered.
+    /// Keeps the first `kept` of the groups that were set aside. The other groups are filtered.
     pub(super) fn release_set_aside(&mut self, kept: usize) {
         while self.set_aside.len() > kept {
             let Some((_, group)) = self.set_aside.pop_last() else { return };

@@ -38,7 +38,8 @@ impl<'a> Asked<'a> {
         self.context.tokens.generated(self.dispatch, Counted::known(tokens));
     }
 
-    /// Counts a request that has failed. `kept` of its tokens are still of use, and the others are wasted.
+    /// Counts a request that has failed. `kept` of its tokens are still of use, and the other tokens are
+    /// wasted.
     pub(super) fn failed(mut self, kept: u64, trouble: &Trouble) {
         self.is_counted = true;
         let waste = self.waste(trouble);

@@ -123,7 +123,7 @@ fn ungraded(sample: CarriedSample, output: SampleOutput) -> CarriedSample {
     CarriedSample { response_ids, logprobs, finish_reason: Some(finish_reason), version_spans, ..sample }
 }
 
-/// Appends a sample's last segment to the earlier ones.
+/// Appends a sample's last segment to the earlier segments.
 fn joined(mut so_far: CarriedSample, output: SampleOutput, stamp: Stamp) -> Result<CarriedSample, String> {
     let SampleOutput { response_ids, logprobs, finish_reason, version_spans } = output;
     let (before, tokens) = (so_far.segments, response_ids.len());
@@ -132,7 +132,7 @@ fn joined(mut so_far: CarriedSample, output: SampleOutput, stamp: Stamp) -> Resu
         return Ok(so_far);
     }
     if tokens > 0 {
-        return Err(format!("segment={before} came without the log-probabilities that those before it have"));
+        return Err(format!("segment={before} has no log-probabilities, but the earlier segments have them"));
     }
     so_far.end_without_tokens(finish_reason, stamp);
     Ok(so_far)
