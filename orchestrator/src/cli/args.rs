@@ -65,19 +65,19 @@ pub enum Command {
     /// Balance requests over a fleet: clients talk to it as to one server
     #[command(after_help = examples::PROXY)]
     Proxy(ProxyArgs),
-    /// Look at the fleet of a run or a proxy, and change it
+    /// Show or change the fleet of a run or a proxy
     #[command(after_help = examples::FLEET)]
     Fleet(FleetArgs),
     /// Make the data files of a recipe
     #[command(after_help = examples::DATA)]
     Data(DataArgs),
-    /// Look into a queue, or serve one
+    /// Inspect, copy or serve a queue
     #[command(after_help = examples::QUEUE)]
     Queue(QueueArgs),
-    /// Show what became of a run's prompts: fates, steps, and whether the sums agree
+    /// Show the fates of a run's prompts, its steps, and whether the counts add up
     #[command(after_help = examples::LEDGER)]
     Ledger(LedgerArgs),
-    /// Say why the current step of a run has not ended, and what would end it
+    /// Explain why the current step of a run has not ended, and what would end it
     #[command(after_help = examples::WHY)]
     Why(WhyArgs),
     /// Write a page with plots of a run: times, rewards, lengths, tokens, staleness, requests by server
@@ -100,7 +100,7 @@ pub enum Command {
 /// `rolldock run`
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// The recipe (TOML); not needed with --resume, because the run has its own
+    /// The recipe (TOML); not needed with --resume, because the run has its own recipe
     #[arg(required_unless_present = "resume")]
     pub recipe: Option<PathBuf>,
     /// Continues the run in this directory, with its own recipe or a changed one
@@ -140,7 +140,7 @@ pub struct SimengineArgs {
     /// The model's name
     #[arg(long, default_value = "simulated")]
     pub model: String,
-    /// "builtin", a tokenizer.json, or a folder that has one
+    /// "builtin", a tokenizer.json, or a folder with a tokenizer.json
     #[arg(long, default_value = "builtin")]
     pub tokenizer: String,
     /// Data whose prompts are answered, right or wrong; other prompts get filler (.jsonl or .parquet,
@@ -199,7 +199,7 @@ pub enum QueueCommand {
     /// Write the state of a queue to one file, while the queue is in use
     #[command(after_help = examples::QUEUE_SNAPSHOT)]
     Snapshot(SnapshotArgs),
-    /// Make the partitions of a snapshot, all or none
+    /// Create all partitions of a snapshot, or none of them
     #[command(after_help = examples::QUEUE_RESTORE)]
     Restore(RestoreArgs),
     /// Keep rows for a controller on another machine: a storage unit
@@ -211,7 +211,7 @@ pub enum QueueCommand {
     /// Read and check all live data
     #[command(after_help = examples::QUEUE_VERIFY)]
     Verify(SourceArgs),
-    /// Write what is left of a damaged queue to a snapshot, and list what is lost
+    /// Write what is left of a damaged queue to a snapshot, and list the losses
     #[command(after_help = examples::QUEUE_SALVAGE)]
     Salvage(SalvageArgs),
     /// Free all rows of a partition, including leased rows

@@ -66,7 +66,7 @@ fn shown(value: Option<&str>) -> String {
 /// The keys that differ between both recipes, in order.
 ///
 /// # Errors
-/// The errors of [`Recipe::to_toml`].
+/// Returns the errors of [`Recipe::to_toml`].
 pub fn changes(old: &Recipe, new: &Recipe) -> Result<Vec<Change>, toml::ser::Error> {
     let (old_leaves, new_leaves) = (leaves(old)?, leaves(new)?);
     let mut keys: Vec<&String> = old_leaves.keys().chain(new_leaves.keys()).collect();
@@ -111,7 +111,7 @@ fn verdict_of(key: &str) -> Option<Verdict> {
         None => key == pattern,
         Some(prefix) => key == prefix || key.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.')),
     };
-    // An entry of the key itself has precedence over one with a prefix.
+    // An entry of the key itself has precedence over an entry with a prefix.
     let strength = |pattern: &str| (!pattern.ends_with(".*"), pattern.len());
     let lines = VERDICTS.iter().flat_map(|(patterns, verdict)| patterns.iter().map(move |p| (*p, *verdict)));
     lines.filter(|(pattern, _)| covers(pattern)).max_by_key(|(pattern, _)| strength(pattern)).map(|(_, v)| v)

@@ -1,4 +1,4 @@
-//! The layers of a recipe, with the place of each value.
+//! The layers of a recipe, with the position of each value.
 //!
 //! Each layer keeps its text, its values and the spans of its keys. The values of all layers are merged and
 //! read by serde. A mistake in a key is shown in the strongest layer that sets the key. serde stops at the

@@ -69,8 +69,8 @@ impl Recipe {
     /// Reads, merges and checks a recipe.
     ///
     /// # Errors
-    /// [`RecipeError::Unreadable`] if `path` itself cannot be read or has no key. Otherwise
-    /// [`RecipeError::Wrong`] with all mistakes that were found, each with its place.
+    /// Returns [`RecipeError::Unreadable`] if `path` itself cannot be read or has no key. Otherwise returns
+    /// [`RecipeError::Wrong`] with all mistakes that were found, each with its position.
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, RecipeError> {
         Self::load_as(Origin::Written, path, options)
     }
@@ -79,7 +79,7 @@ impl Recipe {
     /// `policy.mode = "off"` keep the meaning that they had in those versions.
     ///
     /// # Errors
-    /// The errors of [`Recipe::load`].
+    /// Returns the errors of [`Recipe::load`].
     pub fn load_kept(path: &Path, options: &LoadOptions) -> Result<Self, RecipeError> {
         Self::load_as(Origin::Kept, path, options)
     }

@@ -25,11 +25,11 @@ pub struct ServerStatus {
     pub name: String,
     /// Its state: `active`, `draining`, `paused`, `probing` or `dead`.
     pub state: String,
-    /// Why it is not active.
+    /// The reason why the server is not active.
     pub reason: Option<String>,
     /// Permits that are taken.
     pub in_use: u32,
-    /// All of its permits.
+    /// The number of its permits.
     pub capacity: u32,
     /// Tokens per second of one sample. They follow from the server's own count if it is known, and otherwise
     /// from its answers. `None` if neither is known.

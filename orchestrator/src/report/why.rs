@@ -119,7 +119,7 @@ fn ends_when(group: &GroupLook, step: &StepLook) -> String {
 fn wait_line(wait: &WaitLook) -> String {
     let sample = wait.sample.map_or("    the group".to_owned(), |sample| format!("    sample {sample}"));
     let place = match (wait.phase, &wait.server) {
-        (Phase::Permit, _) => "a free place on a server".to_owned(),
+        (Phase::Permit, _) => "a permit on a server".to_owned(),
         (Phase::Engine, Some(server)) => format!("an answer of {server}"),
         (Phase::Engine, None) => "an answer".to_owned(),
         (Phase::Reward, _) => "its reward".to_owned(),
@@ -163,7 +163,7 @@ fn median_of_others(server: &ServerStatus, fleet: &[ServerStatus]) -> Option<f64
     rates.get(rates.len() / 2).copied()
 }
 
-/// Describes what would end the wait of the group: a time limit, or an action of the user.
+/// Describes what would end the wait of the group: a result, a time limit, or an action of the user.
 fn what_ends(group: &GroupLook, status: &Status) -> Vec<String> {
     let limits = &status.limits;
     let has = |phase: Phase| group.waits.iter().any(|wait| wait.phase == phase);

@@ -22,8 +22,8 @@ pub struct Sample {
     pub logprobs: Vec<f32>,
     /// Why the sample ended.
     pub finish_reason: FinishReason,
-    /// The version spans that the engine reported. If it reported none, they have the versions that the
-    /// client assumed.
+    /// The version spans that the engine reported. If the engine reported none, the spans have the versions
+    /// that the client assumed.
     pub version_spans: Vec<VersionSpan>,
     /// Oldest policy version of its tokens.
     pub policy_version_min: u64,
@@ -54,7 +54,7 @@ pub struct Sample {
     pub prediction: Option<String>,
     /// The advantage, relative to the group; set when the group is complete.
     pub advantage: f32,
-    /// The time that it spent in each phase.
+    /// The time that the sample spent in each phase.
     pub spent: Spent,
 }
 
@@ -69,13 +69,13 @@ pub struct Group {
     pub prompt: Arc<Prompt>,
     /// The samples in order of their index.
     pub samples: Vec<Sample>,
-    /// When the group was dispatched, since the start of the run.
+    /// The time of the dispatch, since the start of the run.
     pub dispatched_at: Duration,
-    /// When the group was complete, since the start of the run.
+    /// The time at which the group was complete, since the start of the run.
     pub ended_at: Duration,
     /// The rejection by a gate that yields, if the group was set aside.
     pub set_aside: Option<Rejection>,
-    /// The step that accepted it; 0 until then.
+    /// The step that accepted the group; 0 until then.
     pub step: u64,
     /// The number of versions that its oldest token will be behind when its step is claimed. It is set when
     /// the group is accepted.

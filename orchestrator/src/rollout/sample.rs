@@ -252,8 +252,7 @@ impl SampleRequest<'_> {
         if self.count == 1 && tries.so_far.extend(part, stamp) { tokens } else { 0 }
     }
 
-    /// Decides what follows from a failed try: the request is tried again, or the error is the reason why it
-    /// cannot be.
+    /// Decides whether a request is tried again after a failed try. The error is the reason why it is not.
     async fn after(
         &self,
         trouble: &Trouble,

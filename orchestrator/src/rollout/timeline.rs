@@ -18,9 +18,9 @@ const REQUESTS_MAX: usize = 16_384;
 pub enum RequestEnd {
     /// The server answered.
     Answered,
-    /// The server failed, or it was lost.
+    /// The server failed or was lost.
     Failed,
-    /// The run cut it off.
+    /// The run cut the request off.
     CutOff,
 }
 
@@ -48,7 +48,7 @@ pub struct HeldTimes {
     pub trainer: Duration,
     /// The queue was full.
     pub queue: Duration,
-    /// The reward was out.
+    /// A reward was in an outage.
     pub reward: Duration,
 }
 
@@ -57,7 +57,7 @@ pub struct HeldTimes {
 pub struct StepTimeline {
     /// When the step began, since the start of the run.
     pub began: Duration,
-    /// When it ended, since the start of the run.
+    /// When the step ended, since the start of the run.
     pub ended: Duration,
     /// See [`HeldTimes`].
     pub held: HeldTimes,

@@ -98,7 +98,8 @@ impl TokenBook {
         std::mem::replace(&mut inner.step, next)
     }
 
-    /// Enters a dispatch. `brought` is the bucket and the number of the tokens with which it begins.
+    /// Enters a dispatch. `brought` is the bucket and the number of the tokens with which the dispatch
+    /// begins.
     pub(crate) fn dispatched(&self, id: DispatchId, brought: Option<(Bucket, u64)>) {
         let mut inner = self.inner.lock();
         let mut live = 0;

@@ -20,7 +20,7 @@ use crate::engine::Progress;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// A free place on a server.
+    /// A permit on a server.
     Permit,
     /// A response.
     Engine,

@@ -10,9 +10,9 @@
 //! length, and the samples that wait for grades must be kept.
 //!
 //! # Which wait matters
-//! The outermost wait matters. This is an update of the servers; else, if no group runs, the wait for the
-//! trainer or the queue; else the oldest wait of the first running group in dispatch order. A sample without
-//! a permit waits for the samples that have one, so the engine is named as long as any request is with an
+//! The outermost wait matters. The order is: an update of the servers; if no group runs, the wait for the
+//! trainer or the queue; the oldest wait of the first running group in dispatch order. A sample without a
+//! permit waits for the samples that have one, so the engine is named as long as any request is with an
 //! engine. The watchdog gives up a group only if it has a request with an engine or waits for a grade.
 
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub enum OnSilence {
     Stop,
 }
 
-/// The report about a run without progress: the waits that it has.
+/// The report about a run without progress, with its waits.
 #[derive(Debug, Clone)]
 pub struct Silence {
     /// The time since the last progress.

@@ -35,7 +35,7 @@ pub(super) struct Terms {
     pub(super) enough: usize,
     /// The maximum time for which a server without an answer delays a start with enough servers.
     pub(super) grace: Duration,
-    /// The time for which a server is asked that accepts no connection.
+    /// The time for which a server that accepts no connection is asked.
     pub(super) unreachable_max: Duration,
     /// The time for which other servers are asked.
     pub(super) asked_max: Duration,
@@ -50,7 +50,7 @@ pub(super) struct Found<T> {
     pub(super) absent: Vec<Endpoint>,
 }
 
-/// The last answer of a server.
+/// The last result of asking a server.
 enum Seen<T> {
     Unheard,
     Failing(EngineError),

@@ -1,4 +1,4 @@
-//! Reads the wall clock. Its time is only shown to people, and used by templates that print the date.
+//! Reads the wall clock. Only times that people read, and templates that print the date, use this clock.
 //!
 //! Builds with debug assertions add the seconds in the file that [`OFFSET_FILE`] names, so that a test can
 //! set the clock of one process forward or back.

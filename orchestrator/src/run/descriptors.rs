@@ -71,7 +71,8 @@ impl Demand {
         }
     }
 
-    /// The minimum for a start: all descriptors except those for requests, and one request for each call.
+    /// The minimum for a start: all descriptors except those for requests, plus as many for requests as for
+    /// calls.
     fn least(&self) -> u64 {
         self.files + self.rewards + self.listeners + 2 * self.calls
     }
@@ -111,8 +112,8 @@ impl std::fmt::Display for Demand {
 /// files.
 ///
 /// # Errors
-/// Returns an error if the limit is too low even with one request at a time. If the limit is only too low for
-/// all requests at a time, logs a warning.
+/// Returns an error if the limit is below the minimum for a start. If the limit is only too low for all
+/// requests at the same time, logs a warning.
 pub(super) fn prepare(recipe: &Recipe) -> anyhow::Result<()> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     if let Some(words) = checked(&Demand::of(recipe), limit)? {

@@ -44,7 +44,8 @@ pub(super) struct RunFigures {
 }
 
 impl RunFigures {
-    /// Opens the files in the run's directory. `begun` is the steps that the ledger had before this process.
+    /// Opens the files in the run's directory. `begun` has the steps that were in the ledger before this
+    /// process.
     pub(super) async fn open(
         run: &Run,
         begun: BTreeMap<u64, StepState>,

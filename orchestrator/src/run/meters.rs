@@ -33,7 +33,7 @@ fn bias(metrics: &StepMetrics) -> Vec<(&'static str, f64)> {
 /// Buckets whose tokens later move to another bucket. They are gauges, and the other buckets are counters.
 const PENDING: [&str; 3] = ["in_flight", "held", "carried"];
 
-/// The mean and the spread of values that are not stored.
+/// The mean and the spread of values. The values themselves are not stored.
 #[derive(Debug, Clone, Copy, Default)]
 struct Spread {
     count: u64,

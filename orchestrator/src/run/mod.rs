@@ -1,8 +1,8 @@
 //! A run: the components that a recipe describes, assembled and driven step by step.
 //!
-//! [`Run::prepare`] opens the data, the tokenizer and the fleet. If one of them does not fit the recipe, it
-//! fails before anything is written. [`Run::execute`] opens the queue in the run's directory and collects
-//! step after step.
+//! [`Run::prepare`] opens the data, the tokenizer and the fleet. If one of them does not fit the recipe, the
+//! call fails before anything is written. [`Run::execute`] opens the queue in the run's directory and
+//! collects step after step.
 //!
 //! ```text
 //!   data ---> AgentLoopManager ---> accepted groups ---> queue <--- consumer (in a trainer's place; optional)

@@ -118,7 +118,7 @@ impl RunQueue {
     }
 
     /// Allows the consumer to take the groups that earlier lives of the run have put and that are not taken
-    /// yet. Groups of the steps that the consumer does not take are excepted.
+    /// yet. The groups of the last steps, which stay in the queue, are excepted.
     pub(super) fn allow_earlier(&self, resumption: Option<&Resumption>) -> anyhow::Result<()> {
         let Some(resumption) = resumption else { return Ok(()) };
         let Some(task) = &self.consumer_task else { return Ok(()) };

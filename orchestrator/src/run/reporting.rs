@@ -199,7 +199,7 @@ async fn unknown() -> Response {
     (StatusCode::NOT_FOUND, format!("expected /metrics or {STATUS_PATH}\n")).into_response()
 }
 
-/// The server's rate of tokens. It is the server's own count if known, and otherwise computed from its
+/// The rate of tokens of a server. It follows from the server's own count if known, and otherwise from its
 /// answers.
 fn rate(server: &ServerSnapshot) -> Option<f64> {
     server.decode_rate.or(server.tokens_per_second)

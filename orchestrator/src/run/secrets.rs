@@ -25,8 +25,8 @@ struct Given {
     keys: BTreeSet<String>,
 }
 
-/// The keys of the secrets that the run in `out` was given and that `recipe` lacks, although it configures
-/// their listeners. If the directory has no record of secrets, because it is from an older version, none is
+/// The keys of the secrets that the run in `out` was given and that `recipe` lacks although it configures
+/// their use. If the directory has no record of secrets, because it is from an older version, none is
 /// missing.
 ///
 /// # Errors

@@ -107,7 +107,7 @@ pub struct GrowingKey {
 }
 
 impl GrowingKey {
-    /// An empty key. The form of its answers is one that the scorer named `scorer` can read.
+    /// An empty key, for answers that the scorer named `scorer` can read.
     pub fn for_scorer(scorer: &str) -> Self {
         let form = if scorer == "math_dapo" { AnswerForm::AnswerLine } else { AnswerForm::Every };
         Self { table: Arc::default(), form }

@@ -102,7 +102,7 @@ pub(super) fn on_thread(
         ended
     };
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        // The receiver was dropped if the process ends without waiting for this thread.
+        // If the process ends without waiting for this thread, the receiver was dropped.
         let _ = ended.send(run());
     })?;
     Ok(end)

@@ -40,7 +40,7 @@ pub struct ProxyArgs {
     /// How the health of a server is probed
     #[arg(long, value_parser = one_of::<Probe>(PROBES), default_value = "health")]
     pub probe: Probe,
-    /// Sent to servers with health probes and control calls; clients' requests keep their own
+    /// Bearer token of health probes and control calls; clients' requests keep their own tokens
     #[arg(long, value_name = "KEY", env = "ROLLDOCK_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
     /// A server with open requests counts as dead when it generates no token for this time, if its tokens are

@@ -37,7 +37,7 @@ pub struct ScoreArgs {
     /// An option of the scorer, for example variant=2026 (repeatable)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// A second scorer: rows on which they differ are shown
+    /// A second scorer; rows on which the two scorers differ are shown
     #[arg(long, value_name = "NAME")]
     pub against: Option<String>,
     /// An option of the second scorer (repeatable)

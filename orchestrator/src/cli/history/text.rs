@@ -1,4 +1,4 @@
-//! The answer as text for people.
+//! The answer of `rolldock ledger` as text for people.
 
 use rolldock_dispatch::{Fate, StepEnd, Totals};
 

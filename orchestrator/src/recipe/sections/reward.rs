@@ -162,9 +162,9 @@ pub struct RewardGuard {
     /// What happens to a sample without a score: "fail_sample", `{ score = 0.0 }`, or "stop", which ends the
     /// run.
     pub on_failure: OnFailure,
-    /// Number of consecutive failures after which the reward is probed. Only failures count whose reason may
-    /// lie outside of the sample. If the probe fails too, nothing is sent out until the reward answers again.
-    /// With 0, the run does not wait out outages, and the reward is not probed at the start.
+    /// Number of consecutive failures after which the reward is probed. Only failures whose reason may lie
+    /// outside of the sample count. If the probe fails too, nothing is sent out until the reward answers
+    /// again. With 0, the run does not wait out outages, and the reward is not probed at the start.
     pub consecutive_failures_max: u32,
     /// Seconds from the first probe of an outage to the second. The pause doubles after each probe.
     pub backoff_initial_s: f64,

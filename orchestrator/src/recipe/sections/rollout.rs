@@ -48,8 +48,8 @@ pub struct Rollout {
     /// A guard that acts if early stopping prefers short answers; off if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bias_guard: Option<BiasGuard>,
-    /// The share of the groups cut off and discarded under `first` that run on, from 0 to 1, so that the bias
-    /// can be measured. These groups are never accepted, and no step waits for them.
+    /// The share, from 0 to 1, of the groups that run on after `first` with `discard` has cut them off, so
+    /// that the bias can be measured. These groups are never accepted, and no step waits for them.
     #[serde(default)]
     pub bias_audit: f64,
     /// How tokens are drawn.

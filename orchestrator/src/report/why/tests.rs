@@ -92,7 +92,7 @@ fn a_slow_server_is_named_with_its_rate_and_what_would_help() {
             "dispatch 705 (number 691, prompt 00000000000002b3, row 17).",
             "  It has run for 86 s. 14 of its 16 samples have finished. It waits for:",
             "    sample 3: an answer of slow, for 86 s",
-            "    sample 7: a free place on a server, for 4.2 s",
+            "    sample 7: a permit on a server, for 4.2 s",
             "slow is active, with 64 of 64 permits taken.\n  It generates 2.0 tokens/s for each sample, and the others \
              40 tokens/s (median), 20 times as fast.",
             "timeouts.stall=60 s",
