@@ -12,7 +12,8 @@ use crate::rollout::accept_rate::AcceptRate;
 #[derive(Debug, Default)]
 pub(super) struct Meters {
     /// The counts of the data source when it returned the last prompt that was sent out. Prompts that were
-    /// drawn later are not counted yet: the next process draws and counts them again.
+    /// drawn later are not counted yet. If they are not sent out, the next process draws them again and
+    /// counts them.
     drawn: DrawCounts,
     written: Option<MetersRecord>,
 }
