@@ -4,11 +4,13 @@ use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
 
-/// Gives freed memory back to the system about a second later, whichever thread had it. The system's own allocator
-/// keeps what was freed for up to eight threads per core each, so a server with threads that come and go grows for
-/// hours. The crate's feature `override` makes libraries in C, such as zstd, use it too.
+/// Returns freed memory to the operating system about a second after it was freed, on any thread. The
+/// system's own allocator keeps freed memory in up to eight arenas per core, so the memory of a server that
+/// starts and ends many threads grows for hours. The crate's feature `override` makes C libraries such as
+/// zstd use this allocator too.
 ///
-/// A shorter time than the allocator's own would make large puts slow: their buffers would be mapped anew each time.
+/// The delay is the allocator's default. A shorter one would make large puts slow, because the buffers of
+/// each put would be mapped again.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 

@@ -18,7 +18,7 @@ use crate::rollout::{Group, Sample};
 
 pub use rolldock_dispatch::rows::schema;
 
-/// The scores that scores are made of, a column each; null where a sample has none of the name.
+/// One column for each partial score. The value is null where a sample has no partial score of that name.
 fn part_columns(samples: &[Sample]) -> (Vec<Field>, Vec<ArrayRef>) {
     let names: BTreeSet<&Arc<str>> = samples.iter().flat_map(|sample| sample.parts.keys()).collect();
     let column = |name: &Arc<str>| -> (Field, ArrayRef) {
@@ -79,7 +79,7 @@ fn logprob_lists(samples: &[Sample], tokens: usize) -> ArrayRef {
     Arc::new(builder.finish())
 }
 
-/// Tokens of versions before `mask_before` are masked; a sample that is masked is masked whole.
+/// Tokens of versions before `mask_before` are masked. All tokens of a masked sample are masked.
 fn masks(samples: &[Sample], tokens: usize, mask_before: u64) -> ArrayRef {
     let mut builder = ListBuilder::new(UInt8Builder::with_capacity(tokens));
     for sample in samples {
@@ -113,7 +113,7 @@ fn span_lists(samples: &[Sample]) -> Result<ArrayRef, ArrowError> {
     Ok(Arc::new(builder.finish()))
 }
 
-/// The rows of a group, one a sample, in order of their index.
+/// The rows of a group: one row per sample, in the order of the sample index.
 pub fn group_rows(group: &Group) -> Result<RecordBatch, ArrowError> {
     let samples = group.samples.as_slice();
     let tokens = group.tokens() as usize;

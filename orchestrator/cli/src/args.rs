@@ -33,7 +33,7 @@ use words::{DURABILITIES, one_of};
 #[derive(Debug, Parser)]
 #[command(name = "rolldock", version = env!("ROLLDOCK_VERSION"), after_help = examples::ROLLDOCK)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
     /// How logs are written (to standard error; ROLLDOCK_LOG sets the filter).
@@ -53,7 +53,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// What to do.
+/// The commands of `rolldock`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Collect rollouts as a recipe says
@@ -65,19 +65,19 @@ pub enum Command {
     /// Balance requests over a fleet: clients talk to it as to one server
     #[command(after_help = examples::PROXY)]
     Proxy(ProxyArgs),
-    /// Look at the fleet of a run or a proxy, and change it
+    /// Show or change the fleet of a run or a proxy
     #[command(after_help = examples::FLEET)]
     Fleet(FleetArgs),
     /// Make the data files of a recipe
     #[command(after_help = examples::DATA)]
     Data(DataArgs),
-    /// Look into a queue, or serve one
+    /// Inspect, copy or serve a queue
     #[command(after_help = examples::QUEUE)]
     Queue(QueueArgs),
-    /// Show what became of a run's prompts: fates, steps, and whether the sums agree
+    /// Show the fates of a run's prompts, its steps, and whether the counts add up
     #[command(after_help = examples::LEDGER)]
     Ledger(LedgerArgs),
-    /// Say why the current step of a run has not ended, and what would end it
+    /// Explain why the current step of a run has not ended, and what would end it
     #[command(after_help = examples::WHY)]
     Why(WhyArgs),
     /// Write a page with plots of a run: times, rewards, lengths, tokens, staleness, requests by server
@@ -100,7 +100,7 @@ pub enum Command {
 /// `rolldock run`
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// The recipe (TOML); not needed with --resume, because the run has its own
+    /// The recipe (TOML); not needed with --resume, because the run has its own recipe
     #[arg(required_unless_present = "resume")]
     pub recipe: Option<PathBuf>,
     /// Continues the run in this directory, with its own recipe or a changed one
@@ -109,8 +109,8 @@ pub struct RunArgs {
     /// A server's base URL; replaces the recipe's fleet (repeatable)
     #[arg(long = "endpoint", value_name = "URL")]
     pub endpoints: Vec<String>,
-    /// How long to wait for servers that do not answer yet, until fleet.servers_min of them do; the others join
-    /// the run later [default: timeouts.connect without a connection, else timeouts.stall]
+    /// How long to wait until fleet.servers_min servers answer; the other servers join the run later
+    /// [default: timeouts.connect without a connection, else timeouts.stall]
     #[arg(long, value_name = "SECONDS")]
     pub wait_for_servers: Option<f64>,
     /// Overrides one key, for example rollout.train_batch_size=64 (repeatable)
@@ -140,10 +140,11 @@ pub struct SimengineArgs {
     /// The model's name
     #[arg(long, default_value = "simulated")]
     pub model: String,
-    /// "builtin", a tokenizer.json, or a folder that has one
+    /// "builtin", a tokenizer.json, or a folder with a tokenizer.json
     #[arg(long, default_value = "builtin")]
     pub tokenizer: String,
-    /// Data whose prompts are answered, right or wrong; others get filler (.jsonl or .parquet, repeatable)
+    /// Data whose prompts are answered, right or wrong; other prompts get filler (.jsonl or .parquet,
+    /// repeatable)
     #[arg(long, value_name = "FILE")]
     pub data: Vec<PathBuf>,
     /// Seed of lengths and answers
@@ -152,7 +153,7 @@ pub struct SimengineArgs {
     /// Real seconds that a simulated second takes
     #[arg(long, default_value_t = 1.0)]
     pub time_scale: f64,
-    /// Sequences that a server decodes at once
+    /// Sequences that a server decodes at the same time
     #[arg(long, default_value_t = 256)]
     pub max_num_seqs: u32,
     /// Mean response length, tokens
@@ -172,12 +173,12 @@ pub struct SimengineArgs {
 /// `rolldock queue`
 #[derive(Debug, Args)]
 pub struct QueueArgs {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: QueueCommand,
 }
 
-/// What to do with a queue.
+/// The commands of `rolldock queue`.
 #[derive(Debug, Subcommand)]
 pub enum QueueCommand {
     /// Show partitions, columns, and rows by state
@@ -189,7 +190,7 @@ pub enum QueueCommand {
         #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
         token: Option<String>,
     },
-    /// Serve a queue to other processes: over HTTP, and to those of this host through shared memory
+    /// Serve a queue to other processes: over HTTP, and to processes of this host through shared memory
     #[command(after_help = examples::QUEUE_SERVE)]
     Serve(ServeArgs),
     /// Write rows to a file or to standard output
@@ -198,7 +199,7 @@ pub enum QueueCommand {
     /// Write the state of a queue to one file, while the queue is in use
     #[command(after_help = examples::QUEUE_SNAPSHOT)]
     Snapshot(SnapshotArgs),
-    /// Make the partitions of a snapshot, all or none
+    /// Create all partitions of a snapshot, or none of them
     #[command(after_help = examples::QUEUE_RESTORE)]
     Restore(RestoreArgs),
     /// Keep rows for a controller on another machine: a storage unit
@@ -210,15 +211,15 @@ pub enum QueueCommand {
     /// Read and check all live data
     #[command(after_help = examples::QUEUE_VERIFY)]
     Verify(SourceArgs),
-    /// Write what is left of a damaged queue to a snapshot, and list what is lost
+    /// Write what is left of a damaged queue to a snapshot, and list the losses
     #[command(after_help = examples::QUEUE_SALVAGE)]
     Salvage(SalvageArgs),
-    /// Free all rows of a partition, leased ones too
+    /// Free all rows of a partition, including leased rows
     #[command(after_help = examples::QUEUE_CLEAR)]
     Clear(ClearArgs),
 }
 
-/// Which queue.
+/// The queue, and its token.
 #[derive(Debug, Args)]
 pub struct SourceArgs {
     /// A run's directory, its queue's, or the URL of a server
@@ -237,10 +238,10 @@ pub struct UnitArgs {
     /// Where to listen
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7071")]
     pub listen: SocketAddr,
-    /// Where the controller and its clients reach this unit, if not at the address that it listens on
+    /// The URL at which the controller and its clients reach this unit, if it is not the address of --listen
     #[arg(long, value_name = "URL")]
     pub advertise: Option<String>,
-    /// Where the rows are kept; in memory if absent, and lost with the process
+    /// The directory of the rows; without it they are in memory, and lost with the process
     #[arg(long)]
     pub dir: Option<PathBuf>,
     /// The controller's bearer token; clients of this unit have to send it too
@@ -268,7 +269,7 @@ pub struct WatchArgs {
     /// Shortest time between two lines
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     pub every: f64,
-    /// Ends after this many lines; also when the puts have ended and all rows are gone
+    /// Ends after this many lines; it also ends when the puts have ended and no rows are left
     #[arg(long, value_name = "N")]
     pub lines: Option<u64>,
 }
@@ -285,7 +286,7 @@ pub struct ClearArgs {
     /// Remove the partition too, with its tokens, records and counts
     #[arg(long)]
     pub remove: bool,
-    /// Only say what would be freed
+    /// Only print what would be freed
     #[arg(long)]
     pub dry_run: bool,
 }
@@ -293,14 +294,14 @@ pub struct ClearArgs {
 /// `rolldock queue serve`
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// Where the queue is kept; in memory if absent
+    /// The directory of the queue; without it the queue is in memory
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Address to listen at [default: 127.0.0.1:7070, or none beside --uds]
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<SocketAddr>,
-    /// Unix socket for clients of this host, which get rows through shared memory; its file mode says which
-    /// users may connect
+    /// Unix socket for clients of this host, which get rows through shared memory; its file mode determines
+    /// which users may connect
     #[arg(long, value_name = "PATH")]
     pub uds: Option<PathBuf>,
     /// Bearer token that clients have to send
@@ -337,10 +338,10 @@ pub struct ConsumeArgs {
     /// Ends after this many batches [default: when no group is ready]
     #[arg(long, value_name = "N")]
     pub max_batches: Option<u64>,
-    /// Longest wait for rows before it ends; it also ends when the puts have ended
+    /// Ends after waiting this long for rows; it also ends when the puts have ended
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub wait: u64,
-    /// Gives the rows back instead of consuming them
+    /// Returns the rows to the queue instead of consuming them
     #[arg(long)]
     pub leave: bool,
 }
@@ -356,7 +357,7 @@ pub struct CompletionsArgs {
 /// `rolldock man`
 #[derive(Debug, Args)]
 pub struct ManArgs {
-    /// The directory for the pages, made if absent
+    /// The directory for the pages, created if it does not exist
     pub dir: PathBuf,
 }
 

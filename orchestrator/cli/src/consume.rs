@@ -34,8 +34,8 @@ async fn consume(queue: &dyn Queue, args: &ConsumeArgs) -> anyhow::Result<()> {
     let mut lost = Lost::new(queue, &args.partition).await?;
     let mut batches = 0;
     let mut rows = 0;
-    // Leases that are given back at the end. If they were given back earlier, the next take would return
-    // their rows again.
+    // Leases that are returned at the end. If they were returned earlier, the next take would get their rows
+    // again.
     let mut left = Vec::new();
     while batches < args.max_batches.unwrap_or(u64::MAX) {
         let deadline = (!wait.is_zero()).then(|| Instant::now() + wait);
@@ -68,8 +68,8 @@ async fn consume(queue: &dyn Queue, args: &ConsumeArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The rows of a partition that are lost while it is consumed. A take of damaged rows fails, and the queue then
-/// loses these rows, so that the next take gets others.
+/// The rows of a partition that are lost while it is consumed. A take of damaged rows fails, and the queue
+/// then marks these rows as lost, so that the next take gets other rows.
 struct Lost<'a> {
     queue: &'a dyn Queue,
     partition: &'a str,
@@ -83,8 +83,8 @@ impl<'a> Lost<'a> {
         Ok(Self { queue, partition, before, now: before })
     }
 
-    /// Counts the rows of a take that failed with `error`. Returns the error if the queue has lost none of
-    /// them: the next take would fail too.
+    /// Counts the rows of a take that failed with `error`. If the queue has not marked any of them as lost,
+    /// returns the error, because the next take would fail too.
     async fn count(&mut self, error: QueueError) -> anyhow::Result<()> {
         let now = self.queue.status(self.partition).await?.dispositions.lost;
         if now == self.now {

@@ -49,10 +49,10 @@ fn make(args: PrepareArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The file that a key of the recipe names, where it is looked for first.
+/// The file of a key of the recipe, at the first path at which a run looks for it.
 fn target(recipe: &Recipe, files: &Files, key: &str) -> Result<PathBuf, UsageError> {
     let [path] = files.paths() else {
-        return Err(UsageError(format!("{key} names several files; expected one, which is made")));
+        return Err(UsageError(format!("{key} names several files; expected one file, which is made")));
     };
     let file = recipe.looked_for.places(path).and_then(|places| places.first()).unwrap_or(path);
     if file.extension().is_none_or(|extension| extension != "jsonl") {

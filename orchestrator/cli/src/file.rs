@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// A file that is written under another name and renamed when it is complete. If it is dropped before that,
-/// it is deleted.
+/// A file that is written under a temporary name and renamed when it is complete. If this is dropped before,
+/// the file is deleted.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
     file: File,
@@ -23,7 +23,8 @@ impl Unfinished {
         Ok(Self { file, beside, name: name.to_owned(), is_whole: false })
     }
 
-    /// A writer of the file. All writers share one position in the file; use one after the other.
+    /// A writer of the file. All writers share one position in the file, so only one writer may be used at a
+    /// time.
     pub(crate) fn writer(&self) -> anyhow::Result<io::BufWriter<File>> {
         let file = self.file.try_clone();
         Ok(io::BufWriter::new(file.with_context(|| format!("cannot write {}", self.beside.display()))?))
@@ -47,7 +48,7 @@ impl Unfinished {
 impl Drop for Unfinished {
     fn drop(&mut self) {
         if !self.is_whole {
-            // If it cannot be removed, its extension `unfinished` shows that it is incomplete.
+            // If the file cannot be removed, its extension `unfinished` shows that it is incomplete.
             let _ = std::fs::remove_file(&self.beside);
         }
     }

@@ -16,9 +16,9 @@ use crate::usage::UsageError;
 
 /// Maximum wait of one call for a change of the watched fleet.
 const WATCH: Duration = Duration::from_secs(20);
-/// The pause between two calls. A watched fleet changes with every request.
+/// The pause between two calls. It is needed because the table changes with every request.
 const WATCH_PAUSE: Duration = Duration::from_millis(500);
-/// Maximum time of a call, in addition to the wait that it asks for.
+/// The maximum time of a call, in addition to the wait that the call requests.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// A client of the admin address of a run or a proxy.
@@ -68,8 +68,8 @@ impl Admin {
         }
     }
 
-    /// The error of a call without a sound answer. It has the root cause alone, because the library's messages
-    /// repeat the URL.
+    /// The error of a call without a sound answer. It contains only the root cause, because the library's
+    /// messages repeat the URL.
     fn unanswered(&self, error: reqwest::Error) -> anyhow::Error {
         let is_foreign = error.is_decode();
         let error = anyhow::Error::from(error);
@@ -83,7 +83,7 @@ impl Admin {
         anyhow::anyhow!("expected an answer at {}: {cause}", self.base)
     }
 
-    /// Calls, and reads the answer.
+    /// Makes a call and reads the answer.
     async fn read<T: DeserializeOwned>(
         &self,
         method: Method,

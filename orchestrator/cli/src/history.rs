@@ -35,7 +35,8 @@ impl Question {
         Ok(row_or_step.unwrap_or(Self::Whole))
     }
 
-    /// Whether the answer includes `dispatch`, which has ended in the step `ended_in` or is in flight.
+    /// Whether the answer includes `dispatch`. The dispatch ended in the step `ended_in`; it is in flight if
+    /// that is `None`.
     fn asks_for(self, dispatch: &DispatchRecord, ended_in: Option<u64>) -> bool {
         match self {
             Self::Whole => false,

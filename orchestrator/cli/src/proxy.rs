@@ -28,7 +28,7 @@ const CONTROL_DEADLINE: Duration = Duration::from_secs(5);
 /// Maximum time for running requests to finish after Ctrl-C or SIGTERM. A second signal cuts them off.
 const DRAIN: Duration = Duration::from_secs(600);
 
-/// Lets every listed server join. A server that does not answer yet is probed until it does.
+/// Lets every listed server join. A server that does not answer yet is probed until it answers.
 struct AnyServer;
 
 impl Enlist for AnyServer {
@@ -124,8 +124,8 @@ fn engine_control(args: &ProxyArgs) -> anyhow::Result<Arc<dyn EngineControl>> {
     })
 }
 
-/// Passes requests on, in separate threads, until Ctrl-C or SIGTERM. A second signal ends requests that still
-/// run.
+/// Forwards requests, in separate threads, until Ctrl-C or SIGTERM. A second signal cuts off requests that
+/// still run.
 async fn pass_on(args: &ProxyArgs, balancer: &LoadBalancer, config: ProxyConfig) -> anyhow::Result<()> {
     let end = CancellationToken::new();
     let count = args.threads.unwrap_or_else(threads_default).max(1);
@@ -139,7 +139,7 @@ async fn pass_on(args: &ProxyArgs, balancer: &LoadBalancer, config: ProxyConfig)
     let servers = balancer.snapshot().servers.len();
     say(&format!("http://{} balances {servers} servers, {count} threads", threads.address));
     endings.asked().await;
-    tracing::info!("requests that run are finished; Ctrl-C or SIGTERM again cuts them off");
+    tracing::info!("waiting for running requests; a second Ctrl-C or SIGTERM cuts them off");
     end.cancel();
     tokio::select! {
         biased;

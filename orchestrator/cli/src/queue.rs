@@ -30,8 +30,8 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 /// The address at which a queue is served by default.
 const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7070);
 
-/// How long calls wait for a server that does not answer. An inspection fails at once; a consumer waits for a
-/// restart of its server.
+/// How long calls of an inspection wait for a server that does not answer. They fail immediately, while a
+/// consumer waits for a restart of its server.
 const LOOK_PATIENCE: Duration = Duration::ZERO;
 pub(crate) const CONSUME_PATIENCE: Duration = Duration::from_secs(30);
 
@@ -117,7 +117,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         places.push(format!("unix:{}", path.display()));
     }
     let kept = folder
-        .map_or("in memory: nothing survives the end".to_owned(), |dir| format!("in {}", dir.display()));
+        .map_or("in memory, and lost with this process".to_owned(), |dir| format!("in {}", dir.display()));
     say(&format!("serving a queue at {}, kept {kept}", places.join(" and ")));
     until_terminated(queue, threads, scope).await
 }
@@ -140,7 +140,7 @@ async fn until_terminated(
     scope: Scope,
 ) -> anyhow::Result<()> {
     Endings::listen()?.asked().await;
-    tracing::info!("ending: waiting takes are told, what is on its way becomes durable");
+    tracing::info!("ending: waiting takes are answered, and the rows of running puts become durable");
     scope.close(CLOSE_LIMIT).await;
     let served = match threads {
         Some(threads) => threads.ended(CLOSE_LIMIT).await,

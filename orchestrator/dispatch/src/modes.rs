@@ -12,16 +12,16 @@ use serde::{Deserialize, Serialize};
 
 pub use early_stop::{AtTarget, DecisionOrder, EarlyStop, StopRule};
 
-/// What becomes of running groups at an early stop.
+/// What happens to running groups at an early stop.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnStop {
-    /// They are thrown away.
+    /// The groups are discarded.
     Discard,
-    /// Their prompts go first in the next step.
+    /// Their prompts are sent out first in the next step.
     #[default]
     Requeue,
-    /// Their tokens are kept and resumed.
+    /// Their tokens are kept, and the next step continues from them.
     Carry,
 }
 
@@ -35,10 +35,10 @@ impl fmt::Display for OnStop {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Launch {
-    /// Generation batches of a fixed size.
+    /// Prompts are sent out in generation batches of a fixed size.
     #[default]
     Batch,
-    /// As many prompts as the target still needs, by the measured accept rate.
+    /// As many prompts are sent out as the target still needs at the measured accept rate.
     OnDemand,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for Launch {
     }
 }
 
-/// What one request asks for.
+/// The samples that one request asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestShape {
@@ -59,31 +59,31 @@ pub enum RequestShape {
     Group,
 }
 
-/// What becomes of work that is more versions behind than it may be.
+/// What happens to a group that exceeds the staleness bound.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnStale {
-    /// It is thrown away, and its prompt with it.
+    /// The group is discarded, and its prompt too.
     Drop,
-    /// It is thrown away, and its prompt is sent out again.
+    /// The group is discarded, and its prompt is sent out again.
     #[default]
     Requeue,
-    /// It is delivered, and the trainer learns nothing from the tokens that are too old.
+    /// The group is delivered, and the tokens that are too old are masked.
     MaskTokens,
-    /// It is delivered, and marked as too old.
+    /// The group is delivered, and marked as too old.
     DeliverFlagged,
 }
 
-/// What happens when nothing has happened for too long.
+/// The action after a silence.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnSilence {
-    /// A report says what is waited for.
+    /// The silence is reported.
     #[default]
     Report,
-    /// The group that is waited for is given up, and its prompt is sent out again.
+    /// The group for which the run waits is given up, and its prompt is sent out again.
     CancelAndRequeue,
-    /// The run ends with the report; accepted groups are kept.
+    /// The run ends with the report. Accepted groups are kept.
     Stop,
 }
 
@@ -93,18 +93,18 @@ pub enum OnSilence {
 pub struct BiasGuard {
     /// The share by which accepted responses may be shorter than dispatched ones, above 0 and below 1.
     pub share: f64,
-    /// What happens if they are shorter by more.
+    /// The action if they are shorter by more than that.
     #[serde(default)]
     pub action: GuardAction,
 }
 
-/// What the guard does.
+/// The action of the guard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GuardAction {
-    /// It accepts groups in dispatch order from now on.
+    /// Accept groups in dispatch order from now on.
     #[default]
     Fifo,
-    /// It awaits every group of a step until the bias has gone.
+    /// Await every group of a step until the bias is no longer seen.
     LongRound,
 }

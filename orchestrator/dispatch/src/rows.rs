@@ -58,14 +58,14 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
 
 /// Columns, in the order of a row.
 ///
-/// `prompt_ids`, `response_ids`, `response_mask` and `rollout_logprobs` are ragged lists over tokens;
-/// `response_mask` is 1 for tokens that the policy generated and that are to be trained on. `version_source`
-/// says which side knows the versions: `engine`, or `client` where the engine does not report them;
-/// `segments` is the number of requests that a response came in; `is_stale` marks groups older than the
-/// recipe's bound. `dispatched_s` and `ended_s` are seconds since the start of the run, of the group;
-/// `permit_s`, `engine_s` and `reward_s` say where the sample's time went. `data_fields` is the data set's
-/// own row as JSON. A score that is made of others has them in further columns, `score_` and their names,
-/// behind these.
+/// `prompt_ids`, `response_ids`, `response_mask` and `rollout_logprobs` are ragged lists over tokens.
+/// `response_mask` is 1 for tokens that the policy generated and that the trainer trains on. `version_source`
+/// is `engine` if the engine reported the token versions, and `client` if it did not. `segments` is the
+/// number of requests that generated the response. `is_stale` marks groups older than the recipe's bound.
+/// `dispatched_s` and `ended_s` are times of the group, in seconds since the start of the run. `permit_s`,
+/// `engine_s` and `reward_s` are the seconds that the sample spent in each phase. `data_fields` is the data
+/// set's row as JSON. If a score is computed from partial scores, they follow in further columns, named
+/// `score_` and the name of the partial score.
 pub fn schema() -> SchemaRef {
     Arc::clone(&SCHEMA)
 }

@@ -1,10 +1,10 @@
 //! Threads that stay awake between events that follow each other closely.
 //!
-//! Waking a thread that sleeps takes up to 100 us on a virtual machine, which is more than most requests
-//! take. If a thread slept for less than [`WINDOW`] before an event, the event is a close one: it would have
-//! been better to stay awake, so the thread stays awake for one [`WINDOW`] after the event. A thread whose
-//! events are further apart sleeps between them. So idleness costs nothing, and staying awake in vain costs
-//! at most one [`WINDOW`] after a close event. At every turn the thread yields the core to other threads.
+//! To wake a sleeping thread takes up to 100 us on a virtual machine, which is more than most requests take.
+//! An event is *close* if the thread slept for less than [`WINDOW`] before it. After a close event the thread
+//! stays awake for one [`WINDOW`], because the next event is probably close too. A thread whose events are
+//! further apart sleeps between them. So an idle thread costs nothing, and a wrong guess costs at most one
+//! [`WINDOW`]. A thread that is awake yields the core to other threads in every turn of its loop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-/// How long a thread stays awake after a close event: several times as long as a wake-up takes, and too short
-/// to count as idle.
+/// The time for which a thread stays awake after a close event. It is several times as long as a wake-up, but
+/// too short to be a waste of the core.
 const WINDOW: Duration = Duration::from_micros(500);
 
 #[derive(Debug, Default)]
@@ -69,8 +69,8 @@ impl Awake {
         self.times.lock().awake_until.is_none_or(|until| Instant::now() >= until)
     }
 
-    /// Lets the thread look for events without sleeping, whenever that is wanted. The task ends with its
-    /// runtime.
+    /// Whenever `wanted` is notified, keeps the thread polling for events without sleeping. The task ends
+    /// with its runtime.
     async fn keep(&self) {
         loop {
             self.wanted.notified().await;

@@ -1,7 +1,7 @@
-//! Reads the wall clock, for times that only people read and for templates that print the date.
+//! Reads the wall clock. Only times that people read, and templates that print the date, use this clock.
 //!
-//! Builds with debug assertions add the seconds in the file that [`OFFSET_FILE`] names, so that a test can set
-//! the clock of one process forward or back.
+//! Builds with debug assertions add the seconds in the file that [`OFFSET_FILE`] names, so that a test can
+//! set the clock of one process forward or back.
 
 /// The environment variable that names a file with a number of seconds.
 const OFFSET_FILE: &str = "ROLLDOCK_CLOCK_OFFSET_FILE";
@@ -17,7 +17,7 @@ pub fn unix_seconds() -> u64 {
     if cfg!(debug_assertions) { seconds.saturating_add_signed(offset_s()) } else { seconds }
 }
 
-/// The seconds by which a test has set the clock of this process; 0 if there is no such file.
+/// The number of seconds by which a test has shifted the clock of this process; 0 without an offset file.
 fn offset_s() -> i64 {
     let file = std::env::var_os(OFFSET_FILE).and_then(|file| std::fs::read_to_string(file).ok());
     file.and_then(|text| text.trim().parse().ok()).unwrap_or(0)

@@ -1,4 +1,4 @@
-//! Where metrics go: into this process's memory, from which they are rendered on request.
+//! The recorder of metrics. It keeps them in this process's memory and renders them on request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,11 @@ const SECONDS: [f64; 14] =
 /// Upper bounds of the buckets for a request's tokens per second.
 const TOKENS_PER_SECOND: [f64; 10] = [1.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 1000.0, 10_000.0];
 
-/// How often measured times are sorted into their buckets. Until then each is kept by itself, so memory would
-/// grow while no metrics are requested.
+/// How often measured times are sorted into their buckets. Times that are not sorted are kept one by one, so
+/// without this task the memory would grow as long as no metrics are requested.
 const UPKEEP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The recorder of this process, once it is installed. A process can have only one.
+/// The handle of this process's recorder, once it is installed. A process can have only one recorder.
 static KEPT: Mutex<Option<PrometheusHandle>> = Mutex::new(None);
 
 /// `metrics` without the series of servers that have left the fleet.
@@ -30,7 +30,7 @@ pub fn of_members(metrics: RenderMetrics, balancer: LoadBalancer) -> RenderMetri
     RenderMetrics(Arc::new(move || balancer.series_of_members(&render())))
 }
 
-/// The metrics of `queue` as they are at each request, after those of the process if they are given.
+/// Renders the metrics of `process`, if given, and then the metrics of `queue` at the time of the request.
 pub fn of_queue(process: Option<RenderMetrics>, queue: TransferQueue) -> RenderMetrics {
     RenderMetrics(Arc::new(move || {
         let of_process = process.as_ref().map(|RenderMetrics(render)| render()).unwrap_or_default();
@@ -38,19 +38,20 @@ pub fn of_queue(process: Option<RenderMetrics>, queue: TransferQueue) -> RenderM
     }))
 }
 
-/// The metrics that `set` sets, as text, and no others. They are in no recorder after that, so nothing is left of
-/// what is gone at the next request.
+/// Renders only the metrics that `set` sets. They go into a temporary recorder, so series that no longer
+/// exist are not shown at the next request.
 pub fn page(set: impl FnOnce()) -> String {
     let recorder = PrometheusBuilder::new().build_recorder();
     metrics::with_local_recorder(&recorder, set);
     recorder.handle().render()
 }
 
-/// Keeps this process's metrics from now on, and returns them. Metrics whose handles were made before the first call
-/// stay empty. Until the scope ends, a task sorts measured times into their buckets.
+/// Records this process's metrics from now on, and returns a function that renders them. Metrics whose
+/// handles were created before the first call stay empty. Until the scope ends, a task sorts measured times
+/// into their buckets.
 ///
 /// # Errors
-/// If another part of this process has installed a recorder.
+/// Returns an error if other code of this process has installed a recorder.
 pub fn keep_metrics(scope: &Scope) -> anyhow::Result<RenderMetrics> {
     let handle = {
         let mut kept = KEPT.lock();

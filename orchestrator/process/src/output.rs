@@ -13,8 +13,8 @@ pub use tokens::token_words;
 /// The width of tables, and of a terminal that does not tell its own; columns.
 pub const WIDTH: u16 = 80;
 
-/// An empty table that wraps its cells to fit 80 columns, in a terminal and in a file alike. One space stands
-/// between two columns.
+/// An empty table that wraps its cells to fit 80 columns, both in a terminal and in a file. Columns are
+/// separated by one space.
 pub fn new_table(header: impl Into<Row>) -> Table {
     let mut table = Table::new();
     table.load_style(presets::UTF8_BORDERS_ONLY);
@@ -31,7 +31,8 @@ pub fn say(text: &str) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }
 
-/// Prints a text on standard error. A closed standard error, such as a terminal that is gone, is no error.
+/// Prints a text on standard error. A closed standard error, for example of a closed terminal, is not an
+/// error.
 pub fn say_error(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -1,5 +1,4 @@
-//! Serves a queue to other processes, such as a trainer that takes rows while they are made, and answers
-//! operators of a fleet.
+//! Serves the run's queue to other processes, such as a trainer that takes rows during the run.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,8 +18,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::threads::{ServingThreads, on_thread, threads_default};
 
-/// How long the queue is served after its last row has gone, so that consumers that ask once more hear of the
-/// end.
+/// The time for which the queue is served after its last row was acked, so that consumers that ask again
+/// learn of the end.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// Binds `address` and serves the queue there until the scope ends. Returns the bound address.
@@ -45,7 +44,7 @@ pub async fn serve_queue(
     Ok(bound)
 }
 
-/// Serves the queue at `address` on threads of its own, until the scope ends.
+/// Serves the queue at `address` on dedicated threads until the scope ends.
 pub async fn serve_queue_on_threads(
     queue: TransferQueue,
     address: SocketAddr,
@@ -78,7 +77,7 @@ fn warn_if_open(address: SocketAddr) {
     }
 }
 
-/// Serves the queue to this host at the socket `path`, on a thread of its own, until the scope ends.
+/// Serves the queue to this host at the socket `path`, on a dedicated thread, until the scope ends.
 pub fn serve_queue_locally(
     queue: TransferQueue,
     path: &Path,
@@ -114,8 +113,8 @@ pub async fn until_taken(partition: &Partition, at: SocketAddr, interrupted: &Ca
     let _ = interrupted.run_until_cancelled(taken).await;
 }
 
-/// Answers `rolldock fleet` at `address` until the scope ends, or the handle is dropped. Returns the bound
-/// address with the handle.
+/// Serves the calls of `rolldock fleet` at `address` until the scope ends or the handle is dropped. Returns
+/// the bound address and the handle.
 pub async fn serve_fleet(
     members: Membership,
     address: SocketAddr,

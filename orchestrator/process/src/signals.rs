@@ -1,5 +1,5 @@
-//! The signals that ask a process to end: Ctrl-C at a terminal, SIGTERM from a supervisor, and SIGHUP, which
-//! comes when the terminal is closed and means the same as SIGTERM.
+//! The signals that ask a process to end: Ctrl-C at a terminal, SIGTERM from a supervisor, and SIGHUP when
+//! the terminal is closed. SIGHUP is handled like SIGTERM.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// The number of SIGHUP on every Unix.
 const HANGUP: u32 = 1;
 
-/// The request to end that a process got.
+/// The kind of signal that asked a process to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// Ctrl-C.
@@ -19,8 +19,8 @@ pub enum Ending {
 }
 
 impl Ending {
-    /// The exit code of a process that this request has cut off: 128 and the number of SIGINT or SIGTERM, as
-    /// shells report a process that a signal has killed.
+    /// The exit code of a process that this signal has ended early: 128 plus the number of SIGINT or SIGTERM.
+    /// Shells report a process that a signal has killed in the same form.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Interrupt => 130,
@@ -38,8 +38,7 @@ impl fmt::Display for Ending {
     }
 }
 
-/// Listens for the signals from the moment at which it is made. Before that, each of them ends the process at
-/// once.
+/// Listens for the signals from its creation on. Before that, each of the signals kills the process.
 #[derive(Debug)]
 pub struct Endings {
     interrupt: Signal,
@@ -48,11 +47,11 @@ pub struct Endings {
 }
 
 impl Endings {
-    /// Begins to listen for the signals. SIGHUP stays ignored in a process that was started so, for example
-    /// by `nohup`.
+    /// Starts to listen for the signals. If the process was started with SIGHUP ignored, for example by
+    /// `nohup`, SIGHUP stays ignored.
     ///
     /// # Errors
-    /// If the system refuses to report signals to the process.
+    /// Returns an error if the system refuses to report signals to the process.
     pub fn listen() -> anyhow::Result<Self> {
         let interrupt = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
         let terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
@@ -81,8 +80,8 @@ impl Endings {
     }
 }
 
-/// Whether the process ignores the signal with this number, by the text of its `/proc/PID/status`. A system
-/// without this file cannot tell.
+/// Whether the process ignores the signal with this number. `status` is the text of its `/proc/PID/status`.
+/// Without this text the result is `false`.
 fn is_ignored(status: &str, number: u32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);

@@ -1,9 +1,10 @@
-//! Servers on threads of their own, each with a runtime of its own.
+//! Servers on dedicated threads, each with its own runtime.
 //!
-//! Passing a short request from thread to thread costs more than answering it. So a connection stays on the
-//! thread that accepted it, and an event of the connection wakes that thread only, if it sleeps at all
-//! (`awake.rs`). Every thread has a socket of its own at the address, and the system spreads
-//! connections over them. With a common socket, the threads that are awake would accept all connections.
+//! To pass a short request from thread to thread costs more than to answer it. So a connection stays on the
+//! thread that accepted it, and an event of the connection wakes only that thread. A busy thread does not
+//! even sleep between events ([`super::awake`]). Every thread has its own socket at the address, and the
+//! system distributes connections over the sockets. With a common socket, the threads that are awake would
+//! accept all connections.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,7 +19,7 @@ use tokio::task::LocalSet;
 /// The maximum number of connections per thread that wait to be accepted.
 const BACKLOG: u32 = 4096;
 
-/// Threads that serve. Dropping this does not stop the threads: each ends by itself.
+/// Threads that serve. Dropping this value does not stop the threads. Each thread ends by itself.
 #[derive(Debug)]
 pub struct ServingThreads {
     /// The address at which the threads serve.
@@ -27,8 +28,8 @@ pub struct ServingThreads {
 }
 
 impl ServingThreads {
-    /// Starts `count` threads, each of which calls `serve` with its number and its own listener. A thread
-    /// ends with the result of that call.
+    /// Starts `count` threads. Each thread calls `serve` with its number and its own listener, and ends with
+    /// the result of the call.
     pub async fn start(
         name: &str,
         count: usize,
@@ -51,7 +52,7 @@ impl ServingThreads {
     }
 
     /// Waits until all threads have ended, but no longer than `limit`. If a thread takes longer, the end of
-    /// the process cuts its answers off. Cancel-safe: the threads go on.
+    /// the process cuts its answers off. Cancel-safe: the threads continue.
     pub async fn ended(self, limit: Duration) -> anyhow::Result<()> {
         let ending = async {
             for end in self.ends {
@@ -69,8 +70,8 @@ impl ServingThreads {
 /// Sockets that share an address.
 async fn listen(address: SocketAddr, count: usize) -> std::io::Result<Vec<TcpListener>> {
     if address.port() != 0 {
-        // The sockets below would share the address with another server of this user, too. This socket shares
-        // it with none, so it fails to bind if there is such a server.
+        // The sockets below share the address, and would also share it with another server of this user. The
+        // socket here does not share it, so its bind fails if there is such a server.
         drop(TcpListener::bind(address).await?);
     }
     let mut shared = address;
@@ -87,7 +88,7 @@ async fn listen(address: SocketAddr, count: usize) -> std::io::Result<Vec<TcpLis
     Ok(listeners)
 }
 
-/// Makes and runs a future on a thread of its own. The receiver gets the thread's result when it ends.
+/// Creates and runs a future on a new thread. The receiver gets the thread's result when the thread ends.
 pub(crate) fn on_thread(
     name: &str,
     make: impl FnOnce() -> LocalBoxFuture<'static, anyhow::Result<()>> + Send + 'static,
@@ -96,12 +97,12 @@ pub(crate) fn on_thread(
     let run = move || {
         let runtime = crate::awake::runtime()?;
         let ended = LocalSet::new().block_on(&runtime, async { make().await });
-        // Blocking work of the runtime, such as a read from a disk, is not waited for.
+        // The shutdown does not wait for blocking work of the runtime, such as a read from a disk.
         runtime.shutdown_background();
         ended
     };
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        // There is no receiver any more if the process ends without waiting for this thread.
+        // If the process ends without waiting for this thread, the receiver was dropped.
         let _ = ended.send(run());
     })?;
     Ok(end)

@@ -2,9 +2,9 @@
 //!
 //! A resumed run has rows in its queue, waiting prompts and kept tokens. A change that affects none of them
 //! is allowed. A change that makes later groups differ from earlier ones is allowed with a warning. A change
-//! that would make the existing rows, prompts or tokens invalid is refused. A table has the verdict of every
-//! key of a resolved recipe. A change of a key that is not in the table is refused, which enforces an entry
-//! for each new key.
+//! that would make the existing rows, prompts or tokens invalid is refused. A table has the verdict on every
+//! key of a resolved recipe. A change of a key that is not in the table is refused, so every new key needs an
+//! entry.
 //!
 //! # Deliberately absent
 //! Secrets: a resolved recipe does not contain them, and they may change at any time.
@@ -24,9 +24,9 @@ const SHOWN_MAX: usize = 120;
 pub enum Verdict {
     /// Nothing that exists depends on the key.
     Allowed,
-    /// Later groups differ from earlier ones. The text says how.
+    /// Later groups differ from earlier ones. The text describes the difference.
     Warned(&'static str),
-    /// Existing data would become invalid. The text says how.
+    /// Existing data would become invalid. The text describes what becomes invalid.
     Refused(&'static str),
 }
 
@@ -66,7 +66,7 @@ fn shown(value: Option<&str>) -> String {
 /// The keys that differ between both recipes, in order.
 ///
 /// # Errors
-/// The errors of [`Recipe::to_toml`].
+/// Returns the errors of [`Recipe::to_toml`].
 pub fn changes(old: &Recipe, new: &Recipe) -> Result<Vec<Change>, toml::ser::Error> {
     let (old_leaves, new_leaves) = (leaves(old)?, leaves(new)?);
     let mut keys: Vec<&String> = old_leaves.keys().chain(new_leaves.keys()).collect();
@@ -104,14 +104,14 @@ fn gather(table: &Table, prefix: &str, found: &mut BTreeMap<String, Value>) {
     }
 }
 
-/// The verdict on `key`, from the entry of the key itself, or else from the longest `prefix.*` that covers
-/// it.
+/// The verdict on `key`. It is the entry of the key itself or, without such an entry, that of the longest
+/// `prefix.*` that covers the key.
 fn verdict_of(key: &str) -> Option<Verdict> {
     let covers = |pattern: &str| match pattern.strip_suffix(".*") {
         None => key == pattern,
         Some(prefix) => key == prefix || key.strip_prefix(prefix).is_some_and(|rest| rest.starts_with('.')),
     };
-    // An entry of the key itself has precedence over one with a prefix.
+    // An entry of the key itself has precedence over an entry with a prefix.
     let strength = |pattern: &str| (!pattern.ends_with(".*"), pattern.len());
     let lines = VERDICTS.iter().flat_map(|(patterns, verdict)| patterns.iter().map(move |p| (*p, *verdict)));
     lines.filter(|(pattern, _)| covers(pattern)).max_by_key(|(pattern, _)| strength(pattern)).map(|(_, v)| v)
@@ -130,7 +130,7 @@ const COLLECTED: &str = "steps are collected differently from here on, beginning
 const MEASURED: &str = "figures of validations do not compare with those before";
 const SIMULATED: &str = "the simulated servers answer differently from here on";
 
-/// Keys with their verdicts. `prefix.*` stands for all keys below `prefix`.
+/// Keys with their verdicts. `prefix.*` covers all keys below `prefix`.
 const VERDICTS: &[(&[&str], Verdict)] = &[
     (
         &["model.name"],

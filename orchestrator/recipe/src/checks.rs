@@ -1,7 +1,7 @@
 //! Checks of single values and of combinations of values.
 //!
-//! All mistakes are reported together, so an author can mend the recipe at once. A value that parses but is
-//! not implemented yet is refused here by name and not ignored.
+//! All mistakes are reported together, so an author can correct all of them before the next try. A value that
+//! parses but is not implemented yet is refused by name instead of ignored.
 //!
 //! # Invariants
 //! A recipe that passes these checks cannot block itself: no request needs more permits than a server has, no
@@ -22,7 +22,7 @@ use rolldock_listener::ConnectionLimits;
 use super::layers::Layers;
 use super::{Complaint, Files, Origin, Recipe};
 
-// Larger numbers are typing mistakes, and for some of them memory would be allocated at once.
+// Larger numbers are typing mistakes. For some of them, memory would be allocated immediately.
 const WORKERS_MAX: usize = 4096;
 const PROMPTS_PER_WORKER_MAX: usize = 1 << 16;
 const SAMPLES_PER_PROMPT_MAX: usize = 1 << 12;
@@ -123,7 +123,7 @@ fn check_sampling(sampling: &SamplingParams, key: &str, checks: &mut Checks<'_>)
     });
 }
 
-/// Checks uses of temperature 0, at which all samples of a prompt are equal.
+/// Checks the use of temperature 0, at which all samples of a prompt are equal.
 fn check_greedy(recipe: &Recipe, checks: &mut Checks<'_>) {
     let rollout = &recipe.rollout;
     let grouped = rollout.request == RequestShape::Group;

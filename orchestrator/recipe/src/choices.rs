@@ -17,7 +17,7 @@ pub enum Transport {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnShort {
-    /// It is reported, and the run continues.
+    /// The short step is reported, and the run continues.
     #[default]
     Short,
     /// The run ends with an error.

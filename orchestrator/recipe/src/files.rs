@@ -1,10 +1,10 @@
-//! Finds the files that a recipe names, and remembers where those were looked for that do not exist.
+//! Finds the files that a recipe names, and records the tried paths of files that do not exist.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The places of files that were not found, by the path in the recipe. They depend on the machine and not on the
-/// recipe, so two recipes are equal whatever these are.
+/// The paths that were tried for files that do not exist, by the path in the recipe. They depend on the
+/// machine and not on the recipe, so the comparison of two recipes ignores them.
 #[derive(Debug, Clone, Default)]
 pub struct LookedFor(BTreeMap<PathBuf, Vec<PathBuf>>);
 
@@ -15,13 +15,14 @@ impl PartialEq for LookedFor {
 }
 
 impl LookedFor {
-    /// The places where `path` was looked for; `None` if it was found, or is no file of the recipe.
+    /// The paths that were tried for `path`; `None` if the file was found, or if `path` is not a file of the
+    /// recipe.
     pub fn places(&self, path: &Path) -> Option<&[PathBuf]> {
         self.0.get(path).map(Vec::as_slice)
     }
 
-    /// The first of `folders` in which `path` exists, joined with it. If there is none, `path` as it is, which is
-    /// relative to the current directory.
+    /// The path of `path` in the first of `folders` that has it. If no folder has it, the result is `path`
+    /// unchanged, which is relative to the current directory.
     pub(super) fn find(&mut self, path: &Path, folders: [&Path; 2]) -> PathBuf {
         if path.as_os_str().is_empty() {
             return path.to_owned();

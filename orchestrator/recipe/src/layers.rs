@@ -1,8 +1,8 @@
-//! The layers of a recipe, with the place of each value.
+//! The layers of a recipe, with the position of each value.
 //!
 //! Each layer keeps its text, its values and the spans of its keys. The values of all layers are merged and
-//! read by serde. A mistake in a key is then shown in the strongest layer that sets the key. serde stops at the
-//! first mistake, so the value is left out and the rest is read again, until all mistakes are known.
+//! read by serde. A mistake in a key is shown in the strongest layer that sets the key. serde stops at the
+//! first mistake. So the wrong value is left out and the rest is read again, until all mistakes are known.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -36,13 +36,13 @@ struct Layer {
 pub(super) struct Layers {
     layers: Vec<Layer>,
     path: PathBuf,
-    /// Options that are no layers.
+    /// Options that cannot be read as layers.
     wrong: Vec<Complaint>,
 }
 
 /// The values of all layers, as far as they can be read.
 pub(super) struct Resolved<T> {
-    /// The values without those that are wrong. `None` if a required one is missing.
+    /// The values without the wrong ones. `None` if a required value is missing.
     pub(super) value: Option<T>,
     pub(super) complaints: Vec<Complaint>,
     /// The keys whose values are wrong.
@@ -50,8 +50,8 @@ pub(super) struct Resolved<T> {
 }
 
 impl<T> Resolved<T> {
-    /// Adds complaints about the values that could be read. They were checked beside the defaults of those
-    /// that are left out, which the messages then say.
+    /// Adds complaints about the values that could be read. These values were checked together with the
+    /// defaults of the values that are left out. The messages say so if there are such values.
     pub(super) fn add(&mut self, further: Vec<Complaint>) {
         let beside_defaults = !self.complaints.is_empty();
         for mut complaint in further {
@@ -138,7 +138,7 @@ impl Layers {
             let named = missing.clone().or_else(|| quoted_after(&message, "unknown field `"));
             let mut key = table.clone();
             key.extend(named.filter(|named| table.last() != Some(named)));
-            // A value that was left out is missing only for that reason.
+            // A value that was left out counts as missing, so this is not a further mistake.
             if missing.is_none() || !resolved.left_out.contains(&key) {
                 if let Some(name) = missing.as_ref().filter(|_| table.is_empty()) {
                     message = format!("missing table [{name}]");
@@ -155,10 +155,10 @@ impl Layers {
         Ok(resolved)
     }
 
-    /// A complaint about `key`, at its place in the strongest layer that sets it.
+    /// A complaint about `key`, at its position in the strongest layer that sets it.
     pub(super) fn complain(&self, key: &[String], message: String) -> Complaint {
-        // A table can be written as the value of its main key alone. Its keys then have the place of that
-        // value.
+        // A table can be written as the value of its main key alone. The keys of the table then have the
+        // position of that value.
         for length in (2.min(key.len())..=key.len()).rev() {
             let written = &key[..length];
             for layer in self.layers.iter().rev() {
@@ -215,7 +215,7 @@ fn path_beside(layer: &Layer, name: &str) -> PathBuf {
     layer.folder.as_deref().unwrap_or(Path::new("")).join(name)
 }
 
-/// A path that is equal for all spellings of one existing file.
+/// A path that is the same for all spellings of the path of an existing file.
 fn identity(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
@@ -255,7 +255,7 @@ impl Layer {
                 message: message.to_owned(),
             }])
         };
-        // Only one line is allowed: a complaint could not show keys that a second line sets.
+        // Only one line is allowed, because a complaint could not show keys on a second line.
         if set.contains(['\n', '\r']) {
             return Err(wrong("expected one line, key=value"));
         }
@@ -336,7 +336,7 @@ fn place(text: &str, offset: usize) -> (usize, usize, String) {
     let line = before.matches('\n').count() + 1;
     let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
     let column = before[line_start..].chars().count() + 1;
-    // Each character is replaced by exactly one, which keeps the carets below the right characters.
+    // Each character is replaced by exactly one character, so the carets stay below the right characters.
     let printable = |character: char| match character {
         '\t' => ' ',
         other if other.is_control() => char::REPLACEMENT_CHARACTER,
@@ -366,7 +366,7 @@ fn merge(into: &mut Table, from: &Table) {
     }
 }
 
-/// Removes the value of `key`, or the list that it is in. Returns `false` if there is none.
+/// Removes the value of `key`, or the list that contains it. Returns `false` if there is no such value.
 fn remove(table: &mut Table, key: &[String]) -> bool {
     let Some((first, rest)) = key.split_first() else { return false };
     match table.get_mut(first) {

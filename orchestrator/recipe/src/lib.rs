@@ -1,18 +1,18 @@
 //! Recipes: TOML files that name a data set, a fleet, a reward and a queue.
 //!
 //! [`Recipe::load`] reads layers, merges them, and checks the result. The layers are the `base` chain, the
-//! file, `--set` and `--endpoint`; later ones have precedence. Each complaint names the file, the line and
+//! file, `--set` and `--endpoint`. Later layers have precedence. Each complaint names the file, the line and
 //! the key of the value, and the value that was expected.
 //!
 //! # Paths
 //! A relative path of a data file, a fleet file, a tokenizer or a chat template is resolved in the folder of
 //! the file that names it (which may be a `base`), then in the recipe's folder, then in the current
 //! directory. For a value of `--set`, the current directory is first. The first path that exists is used. A
-//! name that is not found stays as it is, because it may be a hub id; the code that opens it reports the
+//! name that is not found stays unchanged, because it may be a hub id. The code that opens it reports the
 //! error. `run.out` and `policy.watch` are relative to the current directory.
 //!
 //! # Deliberately absent
-//! Checks that files, tokenizer and servers exist: a recipe can be read and printed on a machine without
+//! Checks that files, tokenizer and servers exist. A recipe can be read and printed on a machine without
 //! them.
 
 mod change;
@@ -57,11 +57,11 @@ enum Origin {
     Kept,
 }
 
-/// A key whose value the resolved recipe does not have.
+/// A key whose value is a secret, which the resolved recipe does not contain.
 struct Secret {
     key: &'static str,
     is_given: bool,
-    /// Whether the recipe has what the secret is for.
+    /// Whether the recipe configures the servers or the listener that use the secret.
     is_for_something: bool,
 }
 
@@ -69,17 +69,17 @@ impl Recipe {
     /// Reads, merges and checks a recipe.
     ///
     /// # Errors
-    /// [`RecipeError::Unreadable`] if `path` itself cannot be read or has no key. Otherwise
-    /// [`RecipeError::Wrong`] with all mistakes that were found, each with its place.
+    /// Returns [`RecipeError::Unreadable`] if `path` itself cannot be read or has no key. Otherwise returns
+    /// [`RecipeError::Wrong`] with all mistakes that were found, each with its position.
     pub fn load(path: &Path, options: &LoadOptions) -> Result<Self, RecipeError> {
         Self::load_as(Origin::Written, path, options)
     }
 
     /// Reads the recipe that a run keeps in its directory, like [`Recipe::load`]. Recipes of versions before
-    /// `policy.mode = "off"` are read as what they meant then.
+    /// `policy.mode = "off"` keep the meaning that they had in those versions.
     ///
     /// # Errors
-    /// The errors of [`Recipe::load`].
+    /// Returns the errors of [`Recipe::load`].
     pub fn load_kept(path: &Path, options: &LoadOptions) -> Result<Self, RecipeError> {
         Self::load_as(Origin::Kept, path, options)
     }
@@ -102,11 +102,12 @@ impl Recipe {
         }
     }
 
-    /// The resolved recipe as TOML, with defaults and without secrets. Except for the secrets, it loads as
-    /// the same recipe.
+    /// The resolved recipe as TOML, with defaults and without secrets. If the text is loaded, the result is
+    /// the same recipe except for the secrets.
     ///
     /// # Errors
-    /// If TOML cannot represent a value: a path that is not UTF-8, or an integer above `i64::MAX`.
+    /// Returns an error if TOML cannot represent a value, such as a path that is not UTF-8 or an integer
+    /// above `i64::MAX`.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         toml::to_string_pretty(self)
     }
@@ -116,8 +117,8 @@ impl Recipe {
         self.all_secrets().into_iter().filter(|secret| secret.is_given).map(|secret| secret.key).collect()
     }
 
-    /// The keys of the secrets that the recipe lacks, although it has what they are for: servers, or a listener
-    /// that then admits clients without a token.
+    /// The keys of the secrets that the recipe lacks although it configures their use: servers, or a
+    /// listener. A listener without a token admits every client.
     pub fn absent_secrets(&self) -> Vec<&'static str> {
         let secrets = self.all_secrets().into_iter();
         secrets

@@ -1,4 +1,4 @@
-//! The messages of the TOML parser and of serde, in words for authors of recipes.
+//! Rewrites the messages of the TOML parser and of serde for authors of recipes.
 
 /// A whole number that TOML cannot represent.
 pub(super) const HUGE: &str = "the number does not fit into 64 bits; expected a whole number from \
@@ -18,8 +18,8 @@ pub(super) fn quoted_after(message: &str, start: &str) -> Option<String> {
     Some(rest.split_once('`')?.0.to_owned())
 }
 
-/// Adds to the message the most similar one of the names that serde lists: the only one that has the wrong
-/// name as one of its words, or else the one with the fewest different letters.
+/// Adds a suggestion to the message: the most similar of the names that serde lists. It is the only name that
+/// has the wrong name as one of its words, or else the name with the smallest edit distance.
 pub(super) fn with_suggestion(message: &str) -> String {
     let Some((head, expected)) = message.split_once("expected ") else { return message.to_owned() };
     let Some(wrong) = quoted_after(head, "`") else { return message.to_owned() };

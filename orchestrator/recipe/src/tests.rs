@@ -313,7 +313,8 @@ fn the_mode_decides_defaults_that_are_not_written() {
     assert_eq!(of(&named), (Some(1), Some(Launch::Batch)), "what is written counts");
 }
 
-/// A recipe of a version in which `sync` went on without a trainer, and which had one bound for all modes.
+/// A recipe of an old version. In that version `sync` ran without a trainer, and all modes had the same
+/// bound.
 #[test]
 fn the_recipe_of_an_older_run_means_what_it_meant() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Where logs go: to standard error, in colours or as JSON, and to the log of a run as plain text.
+//! The outputs of logs: standard error, in colours or as JSON, and the log of a run, as plain text.
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
@@ -16,22 +16,22 @@ use crate::report::{Progress, RUN_LOG_ONLY, RunLog};
 /// The environment variable with the filter of logs.
 const FILTER: &str = "ROLLDOCK_LOG";
 
-/// Installs the subscriber of this process. `is_run` says whether there will be the log of a run.
+/// Installs the subscriber of this process. `is_run` is whether the command writes the log of a run.
 ///
 /// # Errors
-/// If the filter in `ROLLDOCK_LOG` is wrong.
+/// Returns an error if the filter in `ROLLDOCK_LOG` is wrong.
 pub(super) fn install(format: LogFormat, progress: &Progress, is_run: bool) -> Result<(), UsageError> {
     let filter = filter(std::env::var_os(FILTER))?;
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let writer = progress.log_writer();
     let log = is_run.then(|| progress.run_log());
-    // This fails only in a test that runs two commands in one process. The first subscriber stays.
+    // This fails only in a test that runs two commands in one process. The first subscriber is then kept.
     let _ = subscriber(filter, format, colours, move || writer.clone(), log).try_init();
     Ok(())
 }
 
-/// Reads the filter. Directives that the parser takes for the target of some other library are errors too: a
-/// level with a wrong letter would silence everything.
+/// Reads the filter. The parser accepts a misspelt level as the name of a target, and such a filter would
+/// silence all logs. So directives with an unknown target are errors too.
 fn filter(text: Option<OsString>) -> Result<EnvFilter, UsageError> {
     let text = text.filter(|text| !text.is_empty()).unwrap_or_else(|| "info".into());
     let wrong = |directive: &str| {

@@ -1,8 +1,8 @@
 //! The program: parses the command line and runs the command. The commands that need a run or the simulated
 //! model are modules here, the others are in [`rolldock_cli`].
 //!
-//! Exit codes: 0 for success, 1 for a failure, 2 for wrong usage (options or recipe), 130 if Ctrl-C cut a run
-//! off at once, 143 after SIGTERM or SIGHUP.
+//! Exit codes: 0 for success, 1 for a failure, 2 for wrong usage (options or recipe), 130 if Ctrl-C ended a
+//! run immediately, 143 after SIGTERM or SIGHUP.
 
 mod logs;
 mod report;
@@ -25,15 +25,14 @@ use crate::recipe::RecipeError;
 use crate::report::{Progress, RUN_LOG_ONLY};
 use crate::run::{EndedEarly, Unfinished};
 
-/// How long the process waits for work that cannot be cancelled, such as a read of data that is not needed
-/// any more.
+/// The time for which the process waits at its end for work that cannot be cancelled, such as a read of data.
 const BLOCKING_LIMIT: Duration = Duration::from_secs(1);
 
 /// Parses the command line and runs the command.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let runtime = match cli.command {
-        // The proxy passes requests on in threads of its own, so one thread is enough for the rest.
+        // The proxy forwards requests in its own threads, so one thread is enough for the rest.
         Command::Proxy(_) => Builder::new_current_thread().enable_all().build(),
         _ => Builder::new_multi_thread().enable_all().build(),
     };
@@ -79,7 +78,7 @@ async fn run_command(cli: Cli) -> ExitCode {
     outcome.unwrap_or_else(|error| fail(&error))
 }
 
-/// Prints the error and, if a run can go on, the command for it. Returns the exit code.
+/// Prints the error and, if a run can be resumed, the command for that. Returns the exit code.
 fn fail(error: &anyhow::Error) -> ExitCode {
     say_error(&format!("error: {error:#}"));
     tracing::error!(target: RUN_LOG_ONLY, "the run failed: {error:#}");

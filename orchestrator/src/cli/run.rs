@@ -13,7 +13,7 @@ use crate::report::{Progress, RUN_LOG_ONLY};
 use crate::run::{RECIPE_FILE, Run, Unfinished, default_out, is_free, missing_secrets, resume_command};
 use crate::scope::Scope;
 
-/// Maximum number of default directories of one recipe. If all are taken, a run that names none is an error.
+/// The maximum number of default directories of one recipe. If all of them are taken, a run needs `--out`.
 const OUTS_MAX: u32 = 10_000;
 
 pub(super) async fn run(args: RunArgs, progress: &Progress) -> anyhow::Result<ExitCode> {
@@ -60,7 +60,7 @@ pub(super) async fn run(args: RunArgs, progress: &Progress) -> anyhow::Result<Ex
     })
 }
 
-/// The file of the named recipe. If none is named, it is the recipe in the directory of the resumed run.
+/// The file of the named recipe. If no recipe is named, it is the recipe in the directory of the resumed run.
 fn recipe_file(named: Option<PathBuf>, resume: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(file) = named {
         return Ok(file);
@@ -73,7 +73,8 @@ fn recipe_file(named: Option<PathBuf>, resume: Option<&Path>) -> anyhow::Result<
     Ok(file)
 }
 
-/// Adds the error of the `--out` directory, if it has one, to that of the recipe: both are reported at once.
+/// Adds the error of the `--out` directory, if there is one, to the error of the recipe, so that both are
+/// reported together.
 fn with_out(error: RecipeError, out: Option<PathBuf>, recipe: &Path) -> anyhow::Error {
     match out.map(|out| choose_out(Some(out), recipe)) {
         Some(Err(wrong)) => UsageError(format!("{error}\n\n{wrong}")).into(),
@@ -85,7 +86,8 @@ fn is_run(out: &Path) -> bool {
     ledger_file(out).exists()
 }
 
-/// Checks that the run in `out` may continue with `recipe`. It may if all changes keep the run's data valid.
+/// Checks that the run in `out` may continue with `recipe`. It may continue if all changes keep the run's
+/// data valid.
 fn check_changes(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
     let file = out.join(RECIPE_FILE);
     // A run without a recipe file ended before it sent out any prompts.
@@ -116,8 +118,8 @@ fn check_changes(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that the run in `out` has its secrets again, since its directory does not keep them. Without its tokens,
-/// a listener of the run would admit every client.
+/// Checks that the run in `out` was given its secrets again, because its directory does not store them.
+/// Without its token, a listener of the run would admit every client.
 fn check_secrets(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
     let missing = missing_secrets(out, recipe)?;
     if missing.is_empty() {
@@ -133,8 +135,9 @@ fn check_secrets(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
     Err(UsageError(words).into())
 }
 
-/// The directory of the run. A named directory must have a run with a ledger, or be free. If none is named, it
-/// is the first free one of the default directory and its numbered variants.
+/// The directory of the run. A named directory must have a run with a ledger, or be free. If no directory is
+/// named, the run gets the default directory or, if that is taken, the first free directory of its numbered
+/// variants.
 fn choose_out(asked: Option<PathBuf>, recipe: &Path) -> anyhow::Result<PathBuf> {
     let Some(out) = asked else {
         let first = default_out(recipe);

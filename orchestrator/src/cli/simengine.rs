@@ -66,9 +66,10 @@ pub(super) async fn serve(args: SimengineArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The answers to all prompts of the data.
+/// Reads the answers to all prompts of the data.
 fn learn(args: &SimengineArgs, codec: TextCodec) -> anyhow::Result<GrowingKey> {
-    // The scorer that will grade the answers is not known here.
+    // The scorer that will grade the answers is not known here, so the answers get a form that all scorers
+    // read.
     let key = GrowingKey::for_scorer("any");
     if args.data.is_empty() {
         return Ok(key);

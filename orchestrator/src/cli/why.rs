@@ -1,4 +1,4 @@
-//! `rolldock why`: says why the current step of a run has not ended, and what would end it.
+//! `rolldock why`: explains why the current step of a run has not ended, and what would end it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::report::{Status, why};
 use crate::run::{RECIPE_FILE, RunAddress, STATUS_PATH};
 use crate::scope::blocking;
 
-/// Maximum time for a run to answer. It reads its status from memory.
+/// The maximum time for a run to answer. The run reads its status from memory, so an answer is fast.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 pub(super) async fn run(args: WhyArgs) -> anyhow::Result<()> {
@@ -59,7 +59,8 @@ async fn ask(url: &str) -> anyhow::Result<Status> {
     answer.error_for_status().with_context(cannot)?.json().await.with_context(cannot)
 }
 
-/// The status of the run that has written `address`. The port may belong to another run by now.
+/// The status of the run that has written `address`. Another run may use the port now, so the run id is
+/// checked.
 async fn ask_of(address: &RunAddress) -> anyhow::Result<Status> {
     let status = ask(&address.url).await?;
     let (expected, found) = (&address.run_id, &status.run_id);
@@ -67,7 +68,7 @@ async fn ask_of(address: &RunAddress) -> anyhow::Result<Status> {
     Ok(status)
 }
 
-/// What the directory of a run says of it.
+/// The state of a run, as its directory shows it.
 struct Found {
     address: Option<RunAddress>,
     /// Whether a process works on the run.
@@ -96,7 +97,7 @@ impl Found {
         Ok(Self { address: RunAddress::read(dir)?, is_under_way, state, steps })
     }
 
-    /// What is true of a run on which no process works.
+    /// Describes a run on which no process works.
     fn words(&self, dir: &str) -> String {
         let Some((number, step)) = self.state.steps().last_key_value() else {
             return format!(
@@ -104,7 +105,7 @@ impl Found {
             );
         };
         let accepted = format!("{} of {} groups accepted", step.totals.accepted, step.target);
-        let again = format!("`rolldock run --resume {dir}` goes on with it.");
+        let again = format!("`rolldock run --resume {dir}` continues it.");
         let in_flight = self.state.open().count();
         if step.end.is_none() {
             return format!(

@@ -1,27 +1,29 @@
 //! The last line of the terminal, which is redrawn in place.
 //!
-//! The line fills less than one row, and the cursor rests on its first column. When a window shrinks, some
-//! terminals wrap the line into several rows and others cut it off; in both the cursor stays at its start. So
-//! to erase everything from the cursor to the end of the screen leaves nothing behind.
+//! The line fills less than one row, and the cursor stays at its first column. When a window shrinks, some
+//! terminals wrap the line into several rows, and others cut it off. In both cases the cursor stays at the
+//! start of the line. So the line is removed completely by erasing from the cursor to the end of the screen.
 //!
 //! # Deliberately absent
-//! The library that is usual for this. It counts the rows to erase by the width at the time of drawing, which
-//! leaves rows behind in a window that has shrunk, and it panics when the terminal is gone.
+//! The usual library for progress lines. It computes the number of rows to erase from the width at the time
+//! of drawing, so it leaves rows behind in a window that has shrunk. It also panics when the terminal was
+//! closed.
 
 use std::io::{self, Write};
 
 use parking_lot::Mutex;
 
+/// The width of tables, and of a terminal that does not report its width, in columns.
 use crate::process::WIDTH;
 
 /// Erases from the start of the cursor's row to the end of the screen.
 const ERASE: &str = "\r\x1b[J";
 
-/// Where the line is drawn.
+/// The terminal on which the line is drawn.
 pub(super) trait Terminal: Send {
-    /// Its width at present; columns.
+    /// The present width, in columns.
     fn width(&self) -> usize;
-    /// Writes a text. A terminal that is gone is no error.
+    /// Writes a text. A closed terminal is not an error.
     fn write(&mut self, text: &str);
 }
 
@@ -40,28 +42,28 @@ impl Terminal for Stderr {
     }
 }
 
-/// A line that stays below everything else that is printed.
+/// A line that stays below all other output.
 pub(super) struct LiveLine(Mutex<State>);
 
 struct State {
-    /// `None` if nothing is drawn.
+    /// The terminal; `None` if the line is never drawn.
     terminal: Option<Box<dyn Terminal>>,
-    /// What is shown; empty between two steps.
+    /// The text of the line; empty between two steps.
     text: String,
 }
 
 impl LiveLine {
-    /// A line on `terminal`, or one that is never drawn.
+    /// A line on `terminal`. Without a terminal it is never drawn.
     pub(super) fn new(terminal: Option<Box<dyn Terminal>>) -> Self {
         Self(Mutex::new(State { terminal, text: String::new() }))
     }
 
-    /// Whether there is a terminal on which it is drawn.
+    /// Whether the line has a terminal on which it is drawn.
     pub(super) fn is_drawn(&self) -> bool {
         self.0.lock().terminal.is_some()
     }
 
-    /// Shows a text in place of the one before. `text` gets the number of columns that it may fill.
+    /// Replaces the text of the line. `text` is called with the number of columns that the line may fill.
     pub(super) fn show(&self, text: impl FnOnce(usize) -> String) {
         let mut state = self.0.lock();
         let Some(terminal) = &state.terminal else { return };
@@ -76,7 +78,7 @@ impl LiveLine {
         state.text.clear();
     }
 
-    /// Calls `print`, which prints whole lines, with the line out of the way.
+    /// Removes the line, calls `print`, which prints complete lines, and draws the line again.
     pub(super) fn above<T>(&self, print: impl FnOnce() -> T) -> T {
         let mut state = self.0.lock();
         state.erase();

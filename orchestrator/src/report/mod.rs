@@ -1,5 +1,6 @@
-//! Output for people: a live line while a step runs, a table when it ends, why a step has not ended, the log of
-//! the run, and a page with plots of it. Output for programs: the figures of steps and validations.
+//! Output for people: a live line while a step runs, a table when the step ends, an explanation why a step
+//! has not ended, the log of the run, and a page with plots of the run. Output for programs: the figures of
+//! steps and validations.
 
 pub mod figures;
 mod line;

@@ -1,4 +1,5 @@
-//! The live line. It is drawn on standard error, and only on a terminal. Everything else is printed above it.
+//! The live line. It is drawn on standard error, and only on a terminal. All other output is printed above
+//! the line.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -15,13 +16,13 @@ use crate::rollout::{Counts, GroupLook, Hold, Phase, RolloutView, WaitLook};
 
 /// The time between two updates of the line.
 const REDRAW: Duration = Duration::from_millis(250);
-/// The age from which the oldest group is named; seconds.
+/// The age from which the line names the oldest group, in seconds.
 const OLD_S: f64 = 5.0;
-/// The columns of the bar between its brackets.
+/// The minimum and the maximum width of the bar between its brackets, in columns.
 const BAR_MIN: usize = 4;
 const BAR_MAX: usize = 28;
 
-/// A handle of the terminal's last line and of the run's log, which clones share.
+/// A handle of the terminal's last line and of the run's log. Clones share both.
 #[derive(Clone)]
 pub struct Progress {
     line: Arc<LiveLine>,
@@ -58,8 +59,8 @@ impl Progress {
         self.line.above(|| say(text));
     }
 
-    /// Appends to `file` what was logged since the process began, and all later logs. It keeps the logs of
-    /// earlier lives of the run. Blocks.
+    /// Appends the logs since the start of the process, and all later logs, to `file`. The file keeps the
+    /// logs of earlier lives of the run. Blocks.
     pub fn keep_log(&self, file: &Path) -> io::Result<()> {
         self.log.keep(file)
     }
@@ -75,7 +76,7 @@ impl Progress {
     }
 }
 
-/// What the line shows.
+/// The figures that the line shows.
 struct Figures {
     step: u64,
     counts: Counts,
@@ -101,7 +102,8 @@ impl Figures {
         }
     }
 
-    /// The line, in at most `room` columns. Parts that do not fit are left out, the last ones first.
+    /// The text of the line, with at most `room` columns. Parts that do not fit are left out, beginning with
+    /// the last part.
     fn line(&self, room: usize) -> String {
         let head = format!("step {} ", self.step);
         let mut text = String::new();
@@ -116,7 +118,7 @@ impl Figures {
         format!("{head}{bar}{text}").chars().take(room).collect()
     }
 
-    /// The most important first. A count that is 0 in a good run is absent then.
+    /// The parts of the line, the most important first. A count of failures is left out if it is 0.
     fn parts(&self) -> Vec<String> {
         let Self { counts, totals, .. } = self;
         let cancelled = totals.cancelled + totals.requeued;
@@ -136,7 +138,7 @@ impl Figures {
         parts.into_iter().flatten().collect()
     }
 
-    /// A bar of at most `room` columns; empty if that is too narrow.
+    /// A bar of at most `room` columns; empty if `room` is too small.
     fn bar(&self, room: usize) -> String {
         let cells = room.saturating_sub("[] ".len()).min(BAR_MAX);
         if cells < BAR_MIN {
@@ -150,7 +152,7 @@ impl Figures {
     }
 }
 
-/// The oldest group that has not ended, with what it waits for; `None` while it is young.
+/// The oldest group that has not ended, with its wait; `None` if its age is below [`OLD_S`].
 fn oldest_words(group: &GroupLook) -> Option<String> {
     let age = group.age_s.filter(|age| *age >= OLD_S)?;
     let by_age = |left: &&WaitLook, right: &&WaitLook| left.age_s.total_cmp(&right.age_s);
@@ -180,7 +182,7 @@ pub struct LogWriter {
 }
 
 impl Write for LogWriter {
-    /// Never fails: a terminal that is gone must not suppress the run's log.
+    /// Never fails, because a closed terminal must not suppress the run's log.
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         let _ = self.line.above(|| io::stderr().write_all(text));
         Ok(text.len())

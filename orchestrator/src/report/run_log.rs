@@ -1,4 +1,4 @@
-//! The log of a run: a file in the run's directory, with everything since the process began.
+//! The log of a run: a file in the run's directory with all logs since the start of the process.
 
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 /// The target of events that only the log of a run gets, because the terminal shows them in another form.
 pub const RUN_LOG_ONLY: &str = "rolldock::run_log";
 
-/// Maximum bytes that are held before the run has a directory. A process that logs more before that is in a
-/// loop, and the rest is left out.
+/// The maximum number of bytes that are buffered before the run has a directory. A process that logs more
+/// than that so early is probably in a loop, so further logs are dropped.
 const HELD_BYTES_MAX: usize = 1 << 20;
 
 /// A writer for the log of a run. Clones write to the same file.
@@ -21,7 +21,7 @@ pub struct RunLog(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 enum State {
-    /// What was logged before the run had a directory.
+    /// The logs from before the run had a directory.
     Held(Vec<u8>),
     File(File),
 }
@@ -31,7 +31,7 @@ impl RunLog {
         Self(Arc::new(Mutex::new(State::Held(Vec::new()))))
     }
 
-    /// Appends what is held to `file`, and all that comes later. Blocks.
+    /// Appends the buffered logs and all later logs to `file`. Blocks.
     pub(super) fn keep(&self, file: &Path) -> io::Result<()> {
         let mut opened = OpenOptions::new().create(true).append(true).open(file)?;
         let mut state = self.0.lock();
@@ -44,7 +44,8 @@ impl RunLog {
 }
 
 impl Write for RunLog {
-    /// Never fails: an error of the file, such as a full disk, must not suppress logs on the terminal.
+    /// Never fails, because an error of the file, such as a full disk, must not suppress logs on the
+    /// terminal.
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         let plain = plain(text);
         match &mut *self.0.lock() {
@@ -60,7 +61,7 @@ impl Write for RunLog {
     }
 }
 
-/// The text without control characters, such as those of escape codes in the words of a server.
+/// The text without control characters, for example without escape codes in a server's messages.
 fn plain(text: &[u8]) -> Cow<'_, [u8]> {
     let is_foreign = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\t');
     let words = String::from_utf8_lossy(text);

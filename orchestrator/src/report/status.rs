@@ -1,20 +1,20 @@
-//! What a run says of itself at one moment, as JSON at its address.
+//! The status of a run at one moment, which the run serves as JSON.
 
 use rolldock_queue::TaskStats;
 use serde::{Deserialize, Serialize};
 
 use crate::rollout::{RequestShape, StepLook};
 
-/// What a run is doing.
+/// The stage of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// It collects a step, or waits for what the next one needs.
+    /// The run collects a step, or waits for the conditions of the next step.
     #[default]
     Collecting,
-    /// It validates between two steps.
+    /// The run validates between two steps.
     Validating,
-    /// Its steps are done, and it waits for consumers of its rows.
+    /// The steps are done, and the run waits for consumers of its rows.
     Serving,
 }
 
@@ -23,26 +23,27 @@ pub enum Stage {
 pub struct ServerStatus {
     /// Its name.
     pub name: String,
-    /// What it can be used for: `active`, `draining`, `paused`, `probing` or `dead`.
+    /// Its state: `active`, `draining`, `paused`, `probing` or `dead`.
     pub state: String,
-    /// Why it is not active.
+    /// The reason why the server is not active.
     pub reason: Option<String>,
     /// Permits that are taken.
     pub in_use: u32,
-    /// All of its permits.
+    /// The number of its permits.
     pub capacity: u32,
-    /// Tokens a second of one sample: by the server's own count, else by its answers; `None` if neither is known.
+    /// Tokens per second of one sample. They follow from the server's own count if it is known, and otherwise
+    /// from its answers. `None` if neither is known.
     pub tokens_per_second: Option<f64>,
 }
 
 /// The partition of training rows.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct QueueStatus {
-    /// Existing rows.
+    /// The number of rows in the partition.
     pub rows: usize,
-    /// The most rows that there may be.
+    /// The maximum number of rows.
     pub capacity_rows: usize,
-    /// Leases that are held.
+    /// The number of open leases.
     pub leases: usize,
     /// The rows by state, for each task.
     pub tasks: Vec<TaskStats>,
@@ -59,29 +60,29 @@ pub struct WaitLimits {
     pub stall_s: f64,
 }
 
-/// What a running run says of itself.
+/// The status of a run in progress.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct Status {
     /// The id of the run's present life, as in its request ids.
     pub run_id: String,
-    /// What it does.
+    /// The stage of the run.
     pub stage: Stage,
     /// Seconds since the step in progress began.
     pub step_age_s: f64,
-    /// The step.
+    /// The step in progress, or the last step.
     pub step: StepLook,
-    /// Samples of a group.
+    /// The number of samples of a group.
     pub samples_per_prompt: u32,
-    /// What one request asks for.
+    /// The samples that one request asks for.
     pub request: RequestShape,
     /// The servers, in the order in which they joined.
     pub servers: Vec<ServerStatus>,
-    /// Requests that wait for a permit, those of validations included.
+    /// Requests that wait for a permit, including those of validations.
     pub waiting_for_permits: usize,
     /// The rows that wait for the trainer.
     pub queue: QueueStatus,
     /// The last version that was announced; `None` if no trainer announces versions.
     pub announced_version: Option<u64>,
-    /// What ends waits by themselves.
+    /// The time limits that end waits.
     pub limits: WaitLimits,
 }

@@ -8,7 +8,7 @@ use crate::dispatch::bias::{Bias, BiasReading};
 use crate::process::{grouped, new_table, share, token_words};
 use crate::rollout::StepMetrics;
 
-/// Maximum number of servers that are listed one by one. A larger fleet is summarised.
+/// The maximum number of servers that are listed one by one. A larger fleet is summarised.
 const SERVERS_LISTED_MAX: usize = 16;
 
 fn per_sample(total: Duration, samples: u64) -> String {
@@ -118,8 +118,8 @@ fn length_bias(reading: &BiasReading) -> String {
     format!("{} (accepted {accepted:.0} / dispatched {dispatched:.0} tokens)", ratio(bias))
 }
 
-/// The bias in difficulty: easy prompts pass the filter at another rate than hard ones, and have more right
-/// samples.
+/// The bias in difficulty. Easy prompts have more right samples than hard prompts, and pass the filter at
+/// another rate.
 fn difficulty(reading: &BiasReading) -> Option<String> {
     let figure = |name: &str, bias: &Option<Bias>| {
         let bias = bias.as_ref()?;
@@ -174,7 +174,7 @@ fn server_lines(metrics: &StepMetrics) -> String {
     or_dash(&lines.join("\n")).to_owned()
 }
 
-/// One line for a validation: the mean accuracy over all samples, and the share of prompts with a right
+/// One line for a validation: the mean accuracy over all samples, and the share of prompts that have a right
 /// sample.
 pub fn validation_line(step: u64, samples_per_prompt: u32, accs: &[Vec<f32>]) -> String {
     let samples: Vec<f32> = accs.iter().flatten().copied().collect();

@@ -1,10 +1,10 @@
 //! TensorBoard event files, made from the figures of steps and validations.
 //!
-//! An event file is a sequence of records. Each has its length, its bytes, and a checksum of both. The bytes are a
-//! protocol buffer, `tensorboard.Event`, of which a few fields are enough for scalars.
+//! An event file is a sequence of records. Each record has its length, its bytes, and a checksum of both. The
+//! bytes are a protocol buffer of the type `tensorboard.Event`. Scalars need only a few of its fields.
 //!
 //! # Deliberately absent
-//! A library. The one that writes these files from Rust has not changed since 2022.
+//! A library. The Rust library for these files has not changed since 2022.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
@@ -17,28 +17,29 @@ use super::figures::{STEPS_FILE, VALIDATIONS_FILE};
 
 /// The folder of event files in a run's directory: the `--logdir` of TensorBoard.
 const FOLDER: &str = "tensorboard";
-/// TensorBoard reads only files with this in their name.
+/// TensorBoard reads only files whose names contain this text.
 const MARK: &str = "events.out.tfevents.";
 
 const CRC32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
 
-/// Names at the top of a figure file that are no measurements.
+/// Top-level names of a line of figures that are not measurements.
 const NO_SCALARS: [&str; 5] = ["format", "step", "life", "ended_unix_s", "servers"];
 
-/// The event file of one process of a run. It has the figures of earlier processes too, so there is only one.
+/// The event file of one process of a run. It also has the figures of earlier processes, so a run has only
+/// one event file.
 #[derive(Debug)]
 pub struct EventFile {
     file: File,
-    /// Seconds since 1970 of the last event, for figures without a time.
+    /// The time of the last event in seconds since 1970, for figures without a time.
     time: f64,
 }
 
 impl EventFile {
-    /// Makes the event file of the process `life` that began at `started_s`, in place of earlier ones, with all
-    /// figures that the run's directory has. Blocks.
+    /// Creates the event file of the life `life` of a run, whose process began at `started_s`. The file has
+    /// all figures in the run's directory, and replaces earlier event files. Blocks.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Returns the errors of the file system.
     pub fn make(run: &Path, started_s: u64, life: u32) -> io::Result<Self> {
         let folder = run.join(FOLDER);
         fs::create_dir_all(&folder)?;
@@ -48,7 +49,7 @@ impl EventFile {
                 fs::remove_file(entry.path())?;
             }
         }
-        // The name of a later process sorts behind that of an earlier one.
+        // The file names of later processes sort after those of earlier processes.
         let file = File::create(folder.join(format!("{MARK}{started_s:010}.{life:05}.rolldock")))?;
         let mut made = Self { file, time: started_s as f64 };
         made.write(&version_event(made.time))?;
@@ -65,11 +66,11 @@ impl EventFile {
         Ok(made)
     }
 
-    /// Adds the numbers of a line of a figure file. Their tags are their names joined by `/`, after `prefix`.
-    /// Blocks.
+    /// Adds the numbers of a line of figures. The tag of a number is its name with `/` between the parts,
+    /// after `prefix`. Blocks.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Returns the errors of the file system.
     pub fn add(&mut self, prefix: Option<&str>, figures: &Value) -> io::Result<()> {
         let mut scalars = Vec::new();
         for (name, value) in figures.as_object().into_iter().flatten() {
@@ -82,7 +83,7 @@ impl EventFile {
         self.write(&scalars_event(self.time, figures["step"].as_u64().unwrap_or_default(), &scalars))
     }
 
-    /// Writes a record whole.
+    /// Writes a complete record.
     fn write(&mut self, event: &[u8]) -> io::Result<()> {
         let length = (event.len() as u64).to_le_bytes();
         let mut record = Vec::with_capacity(event.len() + 16);
@@ -94,7 +95,7 @@ impl EventFile {
     }
 }
 
-/// All numbers at `tag` and below.
+/// Adds all numbers at `tag` and below to `scalars`.
 fn gather(tag: String, value: &Value, scalars: &mut Vec<(String, f64)>) {
     match value {
         Value::Number(number) => scalars.extend(number.as_f64().map(|number| (tag, number))),

@@ -1,22 +1,22 @@
-//! Why a step has not ended, in words: what it waits for, and what would end the wait.
+//! Explains why a step has not ended: what the step waits for, and what would end the wait.
 
 use rolldock_queue::TaskStats;
 
 use super::status::{QueueStatus, ServerStatus, Stage, Status};
 use crate::rollout::{EarlyStop, GroupLook, Hold, Phase, RequestShape, StepLook, WaitLook};
 
-/// The most samples of a group that are listed one by one.
+/// The maximum number of samples of a group that are listed one by one.
 const SAMPLES_LISTED_MAX: usize = 16;
-/// A server is called slow if the median of the others is at least this many times as fast.
+/// A server is called slow if the median of the other servers is at least this many times as fast.
 const SLOW: f64 = 2.0;
 
-/// Says why the run is where it is. The text has several lines.
+/// Explains the state of the run. The text has several lines.
 pub fn why(status: &Status) -> String {
     let mut lines = vec![headline(status)];
     match (status.stage, status.step.is_open, &status.step.oldest) {
         (Stage::Serving, ..) => lines.push(left_in_queue(&status.queue)),
         (_, true, Some(oldest)) => lines.extend(of_group(oldest, status)),
-        (_, true, None) => lines.push("No group is on its way.".to_owned()),
+        (_, true, None) => lines.push("No group is in flight.".to_owned()),
         (_, false, _) => lines.extend(between_steps(status)),
     }
     if status.stage != Stage::Serving {
@@ -62,13 +62,13 @@ fn headline(status: &Status) -> String {
     }
 }
 
-/// Says what the oldest group waits for, and what would end that.
+/// Describes what the oldest group waits for, and what would end the wait.
 fn of_group(group: &GroupLook, status: &Status) -> Vec<String> {
     let GroupLook { dispatch, number, prompt_uid, row, .. } = group;
     let mut lines = vec![
         format!("It ends {}.", ends_when(group, &status.step)),
         format!(
-            "The oldest group without an end is that of dispatch {dispatch} (number {number}, prompt {prompt_uid}, row \
+            "The oldest group that has not ended is that of dispatch {dispatch} (number {number}, prompt {prompt_uid}, row \
              {row})."
         ),
     ];
@@ -119,7 +119,7 @@ fn ends_when(group: &GroupLook, step: &StepLook) -> String {
 fn wait_line(wait: &WaitLook) -> String {
     let sample = wait.sample.map_or("    the group".to_owned(), |sample| format!("    sample {sample}"));
     let place = match (wait.phase, &wait.server) {
-        (Phase::Permit, _) => "a free place on a server".to_owned(),
+        (Phase::Permit, _) => "a permit on a server".to_owned(),
         (Phase::Engine, Some(server)) => format!("an answer of {server}"),
         (Phase::Engine, None) => "an answer".to_owned(),
         (Phase::Reward, _) => "its reward".to_owned(),
@@ -130,7 +130,8 @@ fn wait_line(wait: &WaitLook) -> String {
     format!("{sample}: {place}{detail}, for {}{tokens}", seconds(wait.age_s))
 }
 
-/// The servers that the group waits for, each with its rate beside that of the others.
+/// The servers for which the group waits. The rate of each server is compared with the rates of the other
+/// servers.
 fn servers_of(group: &GroupLook, status: &Status) -> Vec<String> {
     let mut names: Vec<&str> = group.waits.iter().filter_map(|wait| wait.server.as_deref()).collect();
     names.sort_unstable();
@@ -148,13 +149,13 @@ fn server_line(server: &ServerStatus, fleet: &[ServerStatus]) -> String {
     let Some(others) = median_of_others(server, fleet) else { return format!("{line}.") };
     let compared = match others / own {
         times if times >= SLOW && times.is_finite() => format!("{times:.0} times as fast"),
-        times if times >= SLOW => "while this one stands still".to_owned(),
+        times if times >= SLOW => "while this one generates nothing".to_owned(),
         _ => "about as fast".to_owned(),
     };
     format!("{line}, and the others {} (median), {compared}.", rate(others))
 }
 
-/// The median rate of the other servers of the fleet that have one.
+/// The median rate of the other servers of the fleet whose rates are known.
 fn median_of_others(server: &ServerStatus, fleet: &[ServerStatus]) -> Option<f64> {
     let others = fleet.iter().filter(|other| other.name != server.name);
     let mut rates: Vec<f64> = others.filter_map(|other| other.tokens_per_second).collect();
@@ -162,7 +163,7 @@ fn median_of_others(server: &ServerStatus, fleet: &[ServerStatus]) -> Option<f64
     rates.get(rates.len() / 2).copied()
 }
 
-/// Says what would end the wait of the group, by itself or by a hand.
+/// Describes what would end the wait of the group: a result, a time limit, or an action of the user.
 fn what_ends(group: &GroupLook, status: &Status) -> Vec<String> {
     let limits = &status.limits;
     let has = |phase: Phase| group.waits.iter().any(|wait| wait.phase == phase);
@@ -185,7 +186,7 @@ fn what_ends(group: &GroupLook, status: &Status) -> Vec<String> {
     }
     if has(Phase::Permit) {
         return vec![format!(
-            "What ends this: a permit that another sample gives back. The wait fails after timeouts.permit={} s.",
+            "What ends this: a permit that another sample returns. The wait fails after timeouts.permit={} s.",
             limits.permit_s
         )];
     }
@@ -203,7 +204,7 @@ fn slow_servers<'a>(group: &'a GroupLook, status: &Status) -> Vec<&'a str> {
     names.filter(slow).collect()
 }
 
-/// What the run waits for between two steps.
+/// Describes what the run waits for between two steps.
 fn between_steps(status: &Status) -> Vec<String> {
     let cause = [Phase::Update, Phase::Trainer, Phase::Queue];
     let waits = &status.step.oldest_waits;
@@ -229,7 +230,7 @@ fn announced(status: &Status) -> String {
     }
 }
 
-/// What keeps new groups from being sent out.
+/// Describes why new groups are not sent out.
 fn held_back(status: &Status) -> Vec<String> {
     let StepLook { counts, policy_version, .. } = &status.step;
     let mut lines = Vec::new();
@@ -265,7 +266,7 @@ fn held_back(status: &Status) -> Vec<String> {
     if lines.is_empty() && status.step.is_open {
         lines.push(match status.step.wants_new {
             true => "Nothing holds new groups back.".to_owned(),
-            false => "No new group is sent out: those that are on their way may be enough.".to_owned(),
+            false => "No new group is sent out: the groups in flight may be enough.".to_owned(),
         });
     }
     lines
@@ -274,7 +275,7 @@ fn held_back(status: &Status) -> Vec<String> {
 fn room(queue: &QueueStatus) -> String {
     let lag = |task: &TaskStats| {
         let rows = task.incomplete_rows + task.ready_rows + task.leased_rows + task.away_rows;
-        format!("task {} has still to ack {rows} ({} leased)", task.task, task.leased_rows)
+        format!("task {} still has to ack {rows} ({} leased)", task.task, task.leased_rows)
     };
     let tasks: Vec<String> = queue.tasks.iter().map(lag).collect();
     format!("It has {} rows of {}; {}.", queue.rows, queue.capacity_rows, tasks.join(", "))

@@ -1,8 +1,8 @@
 //! The measured share of groups that pass the filter, for on-demand launch.
 
-/// The weight of earlier evidence is halved with every step, because the share moves as the policy learns.
+/// Every step halves the weight of earlier evidence, because the share changes as the policy learns.
 const AGEING: f64 = 0.5;
-/// A prior of two valid and two filtered groups: it is outweighed after a few dozen groups.
+/// A prior of two valid and two filtered groups. A few dozen groups outweigh it.
 const PRIOR: f64 = 2.0;
 
 /// A Beta posterior over the accept rate.
@@ -26,7 +26,7 @@ impl AcceptRate {
         [self.valid.to_bits(), self.filtered.to_bits()]
     }
 
-    /// The inverse of [`AcceptRate::to_bits`]. Counts that are no sums of groups are 0.
+    /// The inverse of [`AcceptRate::to_bits`]. Bits that are not a valid count are read as 0.
     pub(crate) fn from_bits(bits: [u64; 2]) -> Self {
         let [valid, filtered] = bits.map(|bits| {
             let count = f64::from_bits(bits);
@@ -35,7 +35,7 @@ impl AcceptRate {
         Self { valid, filtered }
     }
 
-    /// Called once a step.
+    /// Reduces the weight of earlier evidence. This is called once per step.
     pub(crate) fn age(&mut self) {
         self.valid *= AGEING;
         self.filtered *= AGEING;
@@ -45,9 +45,9 @@ impl AcceptRate {
         (self.valid + PRIOR) / (self.valid + self.filtered + 2.0 * PRIOR)
     }
 
-    /// The number of valid groups to count on among `running`: the mean less one standard deviation. One
-    /// group too many costs its tokens; one group too few costs the time of a whole response at the end of
-    /// the step.
+    /// The number of valid groups to expect among `running` groups: the mean minus one standard deviation. A
+    /// group too many costs its tokens. A group too few costs more: the step waits for one more whole
+    /// response at its end.
     pub(crate) fn expected_at_least(&self, running: usize) -> f64 {
         let rate = self.mean();
         let expected = running as f64 * rate;

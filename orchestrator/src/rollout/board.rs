@@ -1,26 +1,27 @@
-//! The state of a step: what may be sent out next, what is running, what has ended, and when to stop.
+//! The state of a step: the prompts to send out, the running groups, the groups that have ended, and the rule
+//! for the stop.
 //!
-//! The early-stopping coordinator, the dispatch queue and the ledger change together or not at all, so they
-//! are one plain data structure behind one lock, without await, clock or randomness. Although workers run at
-//! the same time, a step is a sequence of calls to [`Board::next`] and [`Board::end`], and a property test
-//! can play any such sequence.
+//! The early-stopping coordinator, the dispatch queue and the ledger must change together. So they are one
+//! plain data structure behind one lock, without await points, clock or randomness. Workers run concurrently,
+//! but the board sees a sequence of calls to [`Board::next`] and [`Board::end`]. A property test can play any
+//! such sequence.
 //!
 //! # How a step stops
-//! - [`EarlyStop::First`]: a valid group is accepted when it ends; the step stops at the target.
+//! - [`EarlyStop::First`]: a valid group is accepted when it ends. The step stops at the target.
 //! - [`EarlyStop::Fifo`]: groups are decided in dispatch order. A valid group is accepted when every group
-//!   before it has ended, and the step stops when the target is reached. A short group never overtakes a
-//!   group that was sent out before it, so acceptance does not depend on length.
-//! - [`EarlyStop::Off`]: groups are decided in dispatch order too, but every group that was sent out is
-//!   awaited.
+//!   before it has ended. The step stops when the target is reached. A short group never overtakes a group
+//!   that was sent out before it, so acceptance does not depend on length.
+//! - [`EarlyStop::Off`]: groups are decided in dispatch order. The step ends when every group that was sent
+//!   out has ended.
 //!
-//! A group that is rejected only by gates that yield is set aside. If the step would be short without the
-//! group, it accepts the group at its end.
+//! A group that is rejected only by gates that yield is set aside. A step that would otherwise end short of
+//! its target accepts such groups at its end.
 //!
-//! # What is handed from step to step
-//! Held groups (valid, beyond the target) and requeued prompts keep their dispatch numbers, which are smaller
-//! than those of new prompts: the next step decides them first. A requeued prompt replays its own draw (the
-//! same attempt number, so the same seed): a fresh draw would re-roll exactly the groups that were too long
-//! to finish, and bias the data to short answers.
+//! # What passes from step to step
+//! Held groups (valid, beyond the target) and requeued prompts keep their dispatch numbers. These are smaller
+//! than the numbers of new prompts, so the next step decides them first. A requeued prompt repeats its draw:
+//! it has the same attempt number and so the same seed. A new draw would re-roll exactly the groups that were
+//! too long to finish, and would bias the data towards short answers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -44,7 +45,7 @@ mod prompts;
 mod restore;
 mod steps;
 
-/// The part of the recipe that the board needs.
+/// The settings of the recipe that the board needs.
 #[derive(Debug, Clone)]
 pub(crate) struct BoardConfig {
     pub(crate) early_stop: EarlyStop,
@@ -76,16 +77,16 @@ pub(crate) enum GroupEnd {
     Stale,
     /// Given up by the watchdog.
     GivenUp,
-    /// It cannot be completed.
+    /// The group cannot be completed, for this reason.
     Failed(String),
 }
 
-/// The decisions that the board hands on, in order.
+/// A decision of the board. The manager passes decisions to the consumer in order.
 #[derive(Debug)]
 pub(crate) enum Decided {
     /// A group was accepted.
     Group(Box<Group>),
-    /// A step reached its target, and the next one continues with the groups in flight.
+    /// A step of a flow reached its target. The next step continues with the groups in flight.
     StepEnd(Box<EndedStep>),
 }
 
@@ -109,7 +110,7 @@ enum Slot {
     Valid(Box<Group>),
 }
 
-/// The state of a step, and what is handed from step to step.
+/// The state of a step, and the groups and prompts that pass from step to step.
 #[derive(Debug)]
 pub(crate) struct Board {
     config: BoardConfig,
@@ -118,35 +119,37 @@ pub(crate) struct Board {
     /// The last step of the flow that [`begin_flow`](Self::begin_flow) started; `None` outside a flow.
     flow_until: Option<u64>,
     target: usize,
-    /// The version of the servers.
+    /// The policy version of the servers.
     policy_version: u64,
     /// Accepted groups of the run that the queue does not have yet.
     not_put: usize,
     next_number: u64,
     /// Undecided numbers of this step, in dispatch order.
     slots: BTreeMap<u64, Slot>,
-    /// The numbers of the `Queued` and of the `Valid` slots: finding the first of a kind needs no scan.
+    /// The numbers of the `Queued` slots and, in `undecided`, of the `Valid` slots. They make it cheap to
+    /// find the first slot of a kind.
     queued: BTreeSet<u64>,
     undecided: BTreeSet<u64>,
-    /// Groups that were set aside, by number: at most as many as the step would need if it were short.
+    /// Groups that were set aside, by number. There are at most as many as the step still needs.
     set_aside: BTreeMap<u64, Box<Group>>,
     running: usize,
-    /// Prompts that were drawn and not dispatched yet. The next step starts with those that are left.
+    /// Prompts that were drawn but not dispatched yet. The prompts that a step leaves here are the first of
+    /// the next step.
     fresh: VecDeque<Drawn>,
     source_exhausted: bool,
     /// New prompts dispatched in this step, and the generation batches opened for them.
     dispatched_new: usize,
     batches_opened: usize,
     accepted_count: usize,
-    /// Steps after the first open one that an earlier process has ended.
+    /// Steps that an earlier process has ended, although a lower step is still open.
     ended_before: BTreeSet<u64>,
     /// The number of accepted groups of each step that an earlier process began but did not end.
     accepted_before: BTreeMap<u64, usize>,
-    /// Accepted groups of the step by their staleness at the claim.
+    /// The number of accepted groups of the step for each staleness at the claim.
     ages: BTreeMap<u64, u64>,
     decided: VecDeque<Decided>,
     stopped: bool,
-    /// Whether samples wait for a reward that is out.
+    /// Whether a reward is in an outage, so that samples wait for it.
     reward_is_out: bool,
     accept_rate: AcceptRate,
     meters: Meters,
@@ -194,7 +197,7 @@ impl Board {
             return Next::Wait;
         }
         if let Some(number) = self.queued.pop_first() {
-            // `may_dispatch_new` does not matter: in dispatch order every later group waits for this one.
+            // A queued prompt needs no check by `may_dispatch_new`: every later group waits for its decision.
             let Some(Slot::Queued(requeued)) = self.slots.remove(&number) else { return Next::Wait };
             return Next::Run(self.send_out_again(number, requeued));
         }
@@ -234,7 +237,7 @@ impl Board {
 
     fn send_out_again(&mut self, number: u64, requeued: Requeued) -> Dispatch {
         let Requeued { parent, prompt, first_attempt, carried, returns, was_judged } = requeued;
-        // Tokens that are too old are dropped, and the group starts again.
+        // If a carried token is too old, all carried tokens are dropped and the group starts again.
         let fresh_from = self.config.staleness.fresh_from(self.claim_version());
         let tokens = carried.as_ref().map_or(0, |group| group.tokens());
         let carried = carried.filter(|group| group.policy_version_min() >= fresh_from);
@@ -255,7 +258,7 @@ impl Board {
             drawn_to: None,
             brought,
         });
-        // Without its tokens it is another group.
+        // Without its carried tokens, the group is generated and judged anew.
         let was_judged = was_judged && carried.is_some();
         self.send_out(Dispatch {
             id,
@@ -275,7 +278,7 @@ impl Board {
         dispatch
     }
 
-    /// Ends the step before its target: nothing more is sent out or accepted.
+    /// Stops the step before its target. Nothing more is sent out or accepted.
     pub(crate) fn stop(&mut self) {
         self.stopped = true;
     }
@@ -285,7 +288,7 @@ impl Board {
         self.stopped
     }
 
-    /// Whether no group is running and none will be sent out.
+    /// Whether no group is running and no group will be sent out.
     pub(crate) fn is_finished(&self) -> bool {
         if self.running > 0 {
             return false;
@@ -296,12 +299,12 @@ impl Board {
         self.queued.is_empty() && (self.out_of_prompts() || !self.wants_new())
     }
 
-    /// Whether the data set has nothing more to send out.
+    /// Whether the data set has no more prompts and all drawn prompts were sent out.
     pub(crate) fn out_of_prompts(&self) -> bool {
         self.source_exhausted && self.fresh.is_empty()
     }
 
-    /// Takes the next decision that has not been handed on.
+    /// Takes the next decision that was not taken yet.
     pub(crate) fn take_decided(&mut self) -> Option<Decided> {
         self.decided.pop_front()
     }
@@ -323,7 +326,8 @@ impl Board {
         &self.dispatches
     }
 
-    /// Notes the servers' new version. Returns the oldest one that is still fresh enough for running groups.
+    /// Notes the servers' new version. Returns the oldest version that is still fresh enough for running
+    /// groups.
     pub(crate) fn set_policy_version(&mut self, version: u64) -> u64 {
         if version > self.policy_version {
             self.policy_version = version;
@@ -332,7 +336,7 @@ impl Board {
         self.fresh_from_at(self.policy_version)
     }
 
-    /// The oldest version that is fresh enough for running groups once the servers have `version`.
+    /// The oldest version that is fresh enough for running groups when the servers have `version`.
     pub(crate) fn fresh_from_at(&self, version: u64) -> u64 {
         let rule = self.config.staleness;
         rule.fresh_from(rule.claim_version(self.step, version))
@@ -346,7 +350,7 @@ impl Board {
         self.policy_version
     }
 
-    /// Notes that one more of the groups that were handed on is in the queue, or never will be.
+    /// Notes that one more accepted group is in the queue, or that it will never be.
     pub(crate) fn was_put(&mut self) {
         self.not_put = self.not_put.saturating_sub(1);
     }
@@ -363,20 +367,20 @@ impl Board {
     }
 }
 
-/// Groups by state, for displays.
+/// The number of groups in each state, for displays.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Counts {
-    /// Groups the step must collect.
+    /// Groups that the step must collect.
     pub target: usize,
-    /// Groups handed on.
+    /// Accepted groups of the step.
     pub accepted: usize,
     /// Groups that are accepted, or valid and not yet decided.
     pub valid: usize,
     /// Groups in flight.
     pub running: usize,
-    /// Groups handed on that the queue does not have yet.
+    /// Accepted groups of the run that the queue does not have yet.
     pub not_put: usize,
-    /// What new prompts of a flow wait for; `None` if nothing holds them back.
+    /// The reason why no new prompt is sent out now; `None` if new prompts may be sent out.
     pub hold: Option<Hold>,
     /// Prompts that are ready to be sent out.
     pub queued: usize,

@@ -1,7 +1,8 @@
-//! The samples that a group keeps when it is cut off: finished ones, and the tokens of the others.
+//! The samples that a group keeps when it is cut off: the finished samples, and the tokens of the other
+//! samples.
 //!
 //! # Invariants
-//! A sample is finished or continues, never both: a group has each index once.
+//! A sample is either finished or continues, so a group has each sample index once.
 
 use rolldock_dispatch::{CarriedSample, DispatchId};
 
@@ -27,7 +28,7 @@ impl From<&Sample> for CarriedSample {
     }
 }
 
-/// The samples that a group takes into its next dispatch.
+/// The samples that a group keeps for its next dispatch.
 #[derive(Debug, Clone, Default)]
 pub struct CarriedGroup {
     /// Samples that are already graded.
@@ -44,7 +45,7 @@ impl CarriedGroup {
         graded.chain(others).min().unwrap_or(u64::MAX)
     }
 
-    /// The group as the ledger stores it: without scores, which follow from the tokens.
+    /// The group as the ledger stores it. Scores are left out, because they follow from the tokens.
     pub(crate) fn kept(&self, number: u64, parent: DispatchId) -> KeptGroup {
         let graded = self.graded.iter().map(CarriedSample::from);
         let mut samples: Vec<CarriedSample> = graded.chain(self.samples.iter().cloned()).collect();

@@ -1,4 +1,4 @@
-//! What the rollout core needs to know of a recipe.
+//! The settings of a recipe that the rollout core needs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use crate::engine::SamplingParams;
 use crate::rollout::board::BoardConfig;
 use crate::rollout::{BiasGuard, EarlyStop, Launch, OnStop, RequestShape, Staleness};
 
-/// Deadlines of everything that a step waits for.
+/// The time limits of a step's waits.
 #[derive(Debug, Clone)]
 pub struct RolloutTimeouts {
-    /// A sample with all of its attempts.
+    /// The limit for a sample with all of its attempts.
     pub sample: Duration,
-    /// One wait for a permit.
+    /// The limit for one wait for a permit.
     pub permit: Duration,
-    /// One grading.
+    /// The limit for one grading.
     pub reward: Duration,
-    /// Time in which the work that is cut off at the end of a step must end.
+    /// The time in which workers must end after their groups are cut off at the end of a step.
     pub drain: Duration,
 }
 
@@ -28,10 +28,9 @@ pub struct RolloutTimeouts {
 pub struct CarryLimits {
     /// Maximum number of requests for one response; a response that was cut off more often starts again.
     pub segments_max: u32,
-    /// Whether tokens are reported as they come, so that even a dead server costs only those since the last
-    /// chunk.
+    /// Whether engines stream tokens. If they do, a dead server costs only the tokens since the last chunk.
     pub stream: bool,
-    /// Time in which an engine must hand over the tokens that it has.
+    /// The time in which an engine must return the tokens of a request that is cut off.
     pub grace: Duration,
 }
 
@@ -41,7 +40,7 @@ impl Default for CarryLimits {
     }
 }
 
-/// The part of the recipe that the rollout core needs.
+/// The settings of the recipe that the rollout core needs.
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "documented where users write them: in `recipe::Rollout`")]
 pub struct RolloutConfig {
@@ -68,16 +67,16 @@ pub struct RolloutConfig {
     pub bias_guard: Option<BiasGuard>,
     /// See `recipe::Rollout`: the share, from 0 to 1.
     pub bias_audit: f64,
-    /// Whether prefix caches are kept apart by version.
+    /// Whether each policy version has its own prefix cache on the engines.
     pub cache_salt: bool,
     pub timeouts: RolloutTimeouts,
     pub ledger_entries_max: usize,
-    /// The priority of requests of a group that has not begun.
+    /// The priority of a permit request while no sample of its group has had a permit.
     pub priority_new: Priority,
 }
 
 impl RolloutConfig {
-    /// The part that the board needs.
+    /// The settings that the board needs.
     pub(crate) fn board(&self) -> BoardConfig {
         BoardConfig {
             early_stop: self.early_stop,
@@ -92,8 +91,8 @@ impl RolloutConfig {
         }
     }
 
-    /// The share of cut-off groups that run on. Only groups that `first` discards are never decided, so no
-    /// others do.
+    /// The share of cut-off groups that run on. It is 0 except under `first` with `discard`: in the other
+    /// modes every group is decided at some time.
     pub(crate) fn audit_share(&self) -> f64 {
         let leaves_undecided = !self.early_stop.keeps_dispatch_order() && self.on_stop == OnStop::Discard;
         if leaves_undecided { self.bias_audit } else { 0.0 }

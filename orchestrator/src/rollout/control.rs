@@ -1,4 +1,4 @@
-//! Handles to a running rollout: one to read its state, one to tell it about its surroundings.
+//! Handles to a running rollout. One reads its state. The other tells it about policy versions and the queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::rollout::waits::Waits;
 use crate::rollout::watchdog::Watchdog;
 use crate::rollout::worker::Signals;
 
-/// Reads the state of a running step; cheap to clone and to ask.
+/// Reads the state of a running step. It is cheap to clone and to query.
 #[derive(Clone)]
 pub struct RolloutView {
     pub(crate) board: Arc<Mutex<Board>>,
@@ -66,7 +66,7 @@ impl RolloutView {
     }
 }
 
-/// Tells a rollout about versions and the queue; cheap to clone.
+/// Tells a rollout about policy versions and the queue. It is cheap to clone.
 #[derive(Clone)]
 pub struct RolloutControl {
     pub(crate) board: Arc<Mutex<Board>>,
@@ -78,7 +78,7 @@ pub struct RolloutControl {
 
 impl RolloutControl {
     /// Notes that the servers have this version now. Groups that have become too old for the recipe are given
-    /// up; groups that waited for the trainer are sent out.
+    /// up. Prompts that waited for the trainer are sent out.
     pub fn set_policy_version(&self, version: u64) {
         let fresh_from = {
             let mut board = self.board.lock();
@@ -91,8 +91,8 @@ impl RolloutControl {
         self.signals.changed.notify_waiters();
     }
 
-    /// Notes that the servers are about to have this version. Groups that it makes too old for the recipe are
-    /// given up now, before they are carried over the update.
+    /// Notes that the servers will have this version soon. Groups that the version makes too old for the
+    /// recipe are given up now, so that they are not carried over the update.
     pub fn retire_before(&self, version: u64) {
         let fresh_from = self.board.lock().fresh_from_at(version);
         self.signals.fresh_from.send_replace(fresh_from);
@@ -103,14 +103,14 @@ impl RolloutControl {
         self.policy_version.load(Ordering::Relaxed)
     }
 
-    /// Notes that one more of the groups that were handed on is in the queue, or never will be.
+    /// Notes that one more accepted group is in the queue, or that it will never be.
     pub fn was_put(&self) {
         self.board.lock().was_put();
         self.waits.progressed();
         self.signals.changed.notify_waiters();
     }
 
-    /// Counts the response tokens of a validation, which has a rollout of its own on the same servers.
+    /// Counts the response tokens of a validation. A validation has its own rollout on the same servers.
     pub fn count_validation(&self, tokens: &TokenTotals) {
         self.board.lock().dispatches().count_validation(tokens);
     }
@@ -120,7 +120,7 @@ impl RolloutControl {
         &self.waits
     }
 
-    /// A watchdog for this rollout; `silence` is the longest time without progress.
+    /// A watchdog for this rollout. `silence` is the time without progress after which it reports.
     pub fn watchdog(&self, silence: Duration, action: OnSilence) -> Watchdog {
         Watchdog {
             waits: Arc::clone(&self.waits),

@@ -1,16 +1,16 @@
-//! The dispatches of this process: which are in flight, how the others ended, with their tokens, and the bias of
-//! the accepted ones.
+//! The dispatches of this process: the dispatches in flight, the fates and tokens of the ended dispatches,
+//! and the bias of the accepted groups.
 //!
-//! A dispatch is entered before its first byte leaves and ends with exactly one [`Fate`]. The totals are kept
-//! for the whole run and for the step; conservation is checked at every change in debug builds, and at the
-//! end of every step in all builds.
+//! A dispatch is entered before its first request is sent, and it ends with exactly one [`Fate`]. There are
+//! totals for the whole run and for the step. Debug builds check conservation at every change, and all builds
+//! check it at the end of every step.
 //!
-//! A run that survives its process has a [`LedgerWriter`] too, which gets every record in the same order. The
-//! writer only takes records in: no call in this module waits for a disk.
+//! A run that can be resumed also has a [`LedgerWriter`], which gets every record in the same order. The
+//! writer buffers records, so no call in this module waits for a disk.
 //!
 //! # Bounded
 //! There are at most as many open dispatches as running or undecided groups. The last `entries_max` ended
-//! dispatches are kept for displays and errors; the totals are kept permanently.
+//! dispatches are kept for displays and errors. The totals are kept permanently.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -29,21 +29,21 @@ use rolldock_ledger::{
 /// One dispatch.
 #[derive(Debug, Clone)]
 pub struct Entry {
-    /// The dispatch.
+    /// The id of the dispatch.
     pub id: DispatchId,
-    /// Its place in dispatch order. Dispatches that continue it have the same number.
+    /// Its number in dispatch order. Dispatches that continue this dispatch have the same number.
     pub number: u64,
-    /// The dispatch it continues.
+    /// The dispatch that this one continues.
     pub parent: Option<DispatchId>,
-    /// The prompt.
+    /// The prompt that was dispatched.
     pub prompt_uid: PromptUid,
-    /// The step that dispatched it.
+    /// The step in which it was dispatched.
     pub step: u64,
     /// The fate; `None` while it is in flight.
     pub fate: Option<Fate>,
 }
 
-/// The dispatches in flight, the last ones that ended, and the totals.
+/// The dispatches in flight, the last dispatches that ended, and the totals.
 #[derive(Debug)]
 pub struct Dispatches {
     next_id: u64,
@@ -54,7 +54,7 @@ pub struct Dispatches {
     entries_max: usize,
     tokens: Arc<TokenBook>,
     journal: Option<LedgerWriter>,
-    /// Follows each number to its last decision.
+    /// Tracks each dispatch number until its last decision.
     bias: BiasMeter,
     /// Whether a share of the groups that are cut off is audited.
     audits: bool,
@@ -70,15 +70,15 @@ pub(crate) struct SentOut<'a> {
     pub(crate) policy_version: u64,
     pub(crate) first_attempt: u32,
     pub(crate) returns: u32,
-    /// For a new prompt: where the data continues after it.
+    /// For a new prompt: the position in the data after the prompt.
     pub(crate) drawn_to: Option<Position>,
-    /// The tokens that it begins with: their bucket and number.
+    /// The bucket and the number of the tokens with which the dispatch begins.
     pub(crate) brought: Option<(Bucket, u64)>,
 }
 
 impl Dispatches {
-    /// No dispatches yet; keeps the last `entries_max` ended dispatches. `audits` says whether a share of the
-    /// groups that are cut off is audited.
+    /// Creates an empty record that keeps the last `entries_max` ended dispatches. `audits` is whether a
+    /// share of the groups that are cut off is audited.
     pub fn new(entries_max: usize, audits: bool) -> Self {
         Self {
             next_id: 0,
@@ -107,7 +107,7 @@ impl Dispatches {
         self.bias = bias;
     }
 
-    /// Where tokens are counted.
+    /// The token counts.
     pub(crate) fn tokens(&self) -> &Arc<TokenBook> {
         &self.tokens
     }
@@ -123,7 +123,7 @@ impl Dispatches {
         self.journal.is_some()
     }
 
-    /// Writes what the run has measured.
+    /// Writes the measurements of the run to the ledger.
     pub(crate) fn note_meters(&self, meters: &MetersRecord) {
         self.write(|| Record::Meters(meters.clone()));
     }
@@ -141,19 +141,19 @@ impl Dispatches {
         self.write(|| Record::Step(StepRecord { step, target, policy_version }));
     }
 
-    /// Notes that the bias guard has changed the rule at which steps stop.
+    /// Notes that the bias guard has changed the rule by which steps stop.
     pub(crate) fn note_rule(&self, early_stop: EarlyStop) {
         self.write(|| Record::Rule { early_stop: early_stop.to_string().into() });
     }
 
-    /// Notes what the bias meter learns of a dispatch number. A decision is noted before the dispatch ends, so
-    /// that no end in the ledger lacks it.
+    /// Reports an event of a dispatch number to the bias meter. A decision is reported before the dispatch
+    /// ends, so that the ledger has it before the end.
     pub(crate) fn note_bias(&mut self, number: u64, event: BiasEvent) {
         self.bias.learn(number, event);
         self.write(|| Record::Bias { number, event });
     }
 
-    /// Notes the last decision about a dispatch number: see [`Self::note_bias`].
+    /// Reports the last decision about a dispatch number to the bias meter (see [`Self::note_bias`]).
     pub(crate) fn decided(&mut self, number: u64, decision: Decision) {
         self.note_bias(number, BiasEvent::Decided(decision));
     }
@@ -163,7 +163,7 @@ impl Dispatches {
         self.bias.reading(self.audits)
     }
 
-    /// Notes that a step has ended, and sends out no more new prompts.
+    /// Notes that a step has ended. No more new prompts belong to it.
     pub(crate) fn end_step(&mut self, step: u64, end: StepEnd) {
         self.bias.close(step);
         self.write(|| Record::Tokens(self.tokens.run()));
@@ -207,8 +207,8 @@ impl Dispatches {
         id
     }
 
-    /// Ends a dispatch, whose tokens go into `bucket`. Changes nothing and returns `false` if it is not open,
-    /// so that no dispatch has two fates.
+    /// Ends a dispatch and moves its tokens into `bucket`. If the dispatch is not open, nothing changes and
+    /// the result is `false`, so no dispatch has two fates.
     pub(crate) fn end(&mut self, id: DispatchId, fate: Fate, bucket: Bucket) -> bool {
         let record = Record::end(id, fate.clone());
         self.finish(id, fate, (bucket, u64::MAX), |journal| journal.append(record))
@@ -220,14 +220,15 @@ impl Dispatches {
         self.finish(id, fate, (Bucket::Wasted(waste), u64::MAX), |journal| journal.append(record))
     }
 
-    /// Ends a dispatch that was cut off. Its prompt is sent out again, and goes on from the `kept` tokens with
-    /// which this dispatch began.
+    /// Ends a dispatch that was cut off. The next dispatch of its prompt continues from the `kept` tokens
+    /// with which this dispatch began.
     pub(crate) fn end_requeued(&mut self, id: DispatchId, kept: u64) -> bool {
         let record = Record::end(id, Fate::Requeued);
         self.finish(id, Fate::Requeued, (Bucket::Carried, kept), |journal| journal.append(record))
     }
 
-    /// Ends a dispatch whose next dispatch continues from `kept` tokens of `group`, which are now in `bucket`.
+    /// Ends a dispatch whose next dispatch continues from tokens of `group`. `kept` is the bucket and the
+    /// number of these tokens.
     pub(crate) fn end_with(
         &mut self,
         id: DispatchId,

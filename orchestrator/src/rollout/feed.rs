@@ -1,4 +1,4 @@
-//! Prompts for the manager, drawn off the I/O threads.
+//! The source of the manager's prompts. Prompts are drawn away from the I/O threads.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use crate::data::{DataError, DrawCounts, Prompt, PromptSource};
 use crate::rollout::RolloutError;
 use crate::scope::Scope;
 
-/// A prompt that was drawn, and where the data continues after it.
+/// A prompt that was drawn, and the position in the data after the prompt.
 #[derive(Debug)]
 pub(crate) struct Drawn {
     pub(crate) prompt: Prompt,
     pub(crate) drawn_to: Option<Position>,
-    /// What the source had counted by then.
+    /// The counts of the source when it returned the prompt.
     pub(crate) counts: Option<DrawCounts>,
 }
 
-/// A prompt source that steps share. Drawing reads and tokenises, so it runs on the blocking pool.
+/// A prompt source that all steps share. A draw reads and tokenises rows, so it runs on the blocking pool.
 #[derive(Clone)]
 pub struct PromptFeed {
     source: Arc<Mutex<Box<dyn PromptSource>>>,
@@ -31,13 +31,14 @@ impl PromptFeed {
         Self { source: Arc::new(Mutex::new(source)), inline: false }
     }
 
-    /// Wraps a source that is drawn from in the caller's own task. This is for virtual time, on which the
-    /// pace of another thread must have no effect.
+    /// Wraps a source from which the caller's task draws directly. This is for virtual time, where the speed
+    /// of another thread must have no effect.
     pub fn inline(source: Box<dyn PromptSource>) -> Self {
         Self { inline: true, ..Self::new(source) }
     }
 
-    /// Up to `count` prompts; fewer at the end of the data. Not cancel-safe: prompts on their way are lost.
+    /// Draws up to `count` prompts. Fewer mean the end of the data. Not cancel-safe: if the future is
+    /// dropped, the drawn prompts are lost.
     pub(crate) async fn draw(&self, count: usize, scope: &Scope) -> Result<Vec<Drawn>, RolloutError> {
         if self.inline {
             return Ok(draw_from(&mut **self.source.lock(), count)?);
@@ -50,13 +51,13 @@ impl PromptFeed {
         }
     }
 
-    /// The prompt of a row, independently of the draws. This reads and tokenises, so I/O threads must not
-    /// call it.
+    /// The prompt of a row, independently of the draws. The call reads and tokenises the row, so I/O threads
+    /// must not make it.
     pub(crate) fn fetch(&self, row: u64, visit: u32) -> Result<Option<Prompt>, DataError> {
         self.source.lock().fetch(row, visit)
     }
 
-    /// Gives access to the source between steps, for its position and reports.
+    /// Gives access to the source between steps, to read its position and reports.
     pub fn with_source<T>(&self, read: impl FnOnce(&mut dyn PromptSource) -> T) -> T {
         read(&mut **self.source.lock())
     }

@@ -1,10 +1,10 @@
-//! Scores of finished samples, away from the threads that serve sockets.
+//! The grading of finished samples, away from the I/O threads.
 //!
-//! Scoring in this process is processor work: it runs on the blocking pool, in as many places as the recipe
-//! gives it, and each grading has a deadline. On virtual time it runs in the worker's own task instead, so
-//! that the order of events is a pure function of the seed. A reward from outside is only awaited here: its
-//! runner bounds it, repeats it, waits out an outage and gives it up. A group that is cut off drops the wait,
-//! and with it the work.
+//! Scoring in this process is CPU work. It runs on the blocking pool, with the concurrency that the recipe
+//! sets, and each grading has a deadline. On virtual time the worker's task does the scoring itself, so that
+//! the order of events is a pure function of the seed. For a reward outside of this process, this module only
+//! awaits the runner. The runner bounds and repeats a grading, waits out an outage, and gives up. When a
+//! group is cut off, the wait is dropped and the runner's work is cancelled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,15 +23,15 @@ use crate::scope::Scope;
 /// The grade of a sample.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grade {
-    /// The scorer's number.
+    /// The score that the scorer returned.
     pub score: f32,
-    /// Whether the answer is right, 1 or 0.
+    /// 1 if the answer is right, and 0 if it is not.
     pub acc: f32,
     /// The penalty for length; zero or negative.
     pub overlong_penalty: f32,
-    /// The answer the scorer found.
+    /// The answer that the scorer found in the response.
     pub prediction: Option<String>,
-    /// The scores of which `score` is made, by name; empty if it is not made of others.
+    /// The partial scores from which `score` was computed, by name. Empty if there are none.
     pub parts: Parts,
 }
 
@@ -47,9 +47,9 @@ impl Grade {
     }
 }
 
-/// Grades samples; it is called from many threads.
+/// Grades samples. It is called from many threads.
 pub trait Grader: Send + Sync + 'static {
-    /// Grades a sample. An error is the reason why there is no grade, and the sample fails.
+    /// Grades a sample. The error is the reason why there is no grade; the sample then fails.
     fn grade(&self, prompt: &Prompt, output: &SampleOutput) -> Result<Grade, String>;
 }
 
@@ -57,7 +57,7 @@ fn penalty(overlong: Option<&Overlong>, output: &SampleOutput) -> f32 {
     overlong.map_or(0.0, |overlong| overlong.penalty(output.response_ids.len() as u32) as f32)
 }
 
-/// Decodes the response, as much of it as the scorer reads, and scores the text.
+/// Decodes as much of a response as the scorer reads, and scores the text.
 pub struct TextGrader {
     codec: Arc<TextCodec>,
     scorer: Arc<dyn Scorer>,
@@ -93,14 +93,14 @@ impl Grader for TextGrader {
 pub struct OutsideGrader {
     /// Decodes the responses.
     pub codec: Arc<TextCodec>,
-    /// The runner that scores; it keeps the deadline.
+    /// The runner that scores. It enforces the deadline.
     pub runner: Arc<dyn RewardRunner>,
     /// Shaping of the score.
     pub overlong: Option<Overlong>,
 }
 
 impl OutsideGrader {
-    /// Makes the job of a sample. This is processor work, because it decodes the response.
+    /// Makes the job of a sample. This is CPU work, because it decodes the response.
     fn job(&self, prompt: &Prompt, output: &SampleOutput) -> RewardJob {
         reward_job(prompt, self.codec.decode(&output.response_ids).into())
     }
@@ -117,12 +117,12 @@ fn reward_job(prompt: &Prompt, response: Arc<str>) -> RewardJob {
     }
 }
 
-/// A job that finds out whether a reward answers: its response is the right answer to `prompt`.
+/// A job that tests whether a reward answers. The job's response is the right answer to `prompt`.
 pub fn probe_job(prompt: &Prompt) -> RewardJob {
     reward_job(prompt, Arc::clone(&prompt.answer))
 }
 
-/// What a gate outside of this process is told about the row of `prompt`.
+/// The data of the row of `prompt` that a gate outside of this process gets.
 pub fn gate_row(prompt: &Prompt) -> GateRow {
     GateRow {
         ground_truth: Arc::clone(&prompt.answer),
@@ -132,12 +132,12 @@ pub fn gate_row(prompt: &Prompt) -> GateRow {
     }
 }
 
-/// The reason why there is no grade.
+/// Why a sample has no grade.
 #[derive(Debug)]
 pub(crate) enum Ungraded {
-    /// The grading failed; the reason.
+    /// The grading failed, for this reason.
     Failed(String),
-    /// The cut, or the end of the run, came before the score; the sample is returned as it was.
+    /// A cut or the end of the run came before the score. The sample is returned unchanged.
     Cut(SampleOutput),
 }
 
@@ -148,16 +148,16 @@ pub enum Grading {
     Pool {
         /// The grader.
         grader: Arc<dyn Grader>,
-        /// Concurrent gradings.
+        /// The maximum number of concurrent gradings.
         places: usize,
     },
-    /// In the worker's own task; this is for virtual time.
+    /// In the worker's own task, for virtual time.
     Inline(Arc<dyn Grader>),
     /// Outside of this process; at most this many responses are decoded at a time.
     Outside {
         /// The grader.
         grader: OutsideGrader,
-        /// Concurrent decodings.
+        /// The maximum number of concurrent decodings.
         places: usize,
     },
 }
@@ -168,7 +168,7 @@ pub(crate) struct Grades {
     places: Arc<Semaphore>,
     deadline: Duration,
     scope: Scope,
-    /// The reason why the run has to end: a reward failed, and its rule ends the run.
+    /// The reason why the run has to end: a reward failed, and the recipe ends the run in this case.
     ending: Mutex<Option<String>>,
     pub(crate) has_ended: CancellationToken,
 }
@@ -194,9 +194,11 @@ impl Grades {
         self.ending.lock().clone()
     }
 
-    /// Grades `output` and gives it back. Once `cut` ends, the call no longer waits for a runner outside.
+    /// Grades `output` and returns it with its grade. When `cut` completes, the call stops waiting for a
+    /// runner outside of this process.
     ///
-    /// Cancel-safe: a grading here that has begun ends on its own, unread; one outside is cancelled.
+    /// Cancel-safe. A grading in this process that has begun runs to its end, and its result is dropped. A
+    /// grading outside of this process is cancelled.
     pub(crate) async fn grade(
         &self,
         prompt: &Arc<Prompt>,
@@ -226,7 +228,7 @@ impl Grades {
                 };
                 let score = match score {
                     Ok(score) => score,
-                    // The sample is not at fault: when the run is resumed, its grading is repeated.
+                    // The sample did not fail. Its grading is repeated when the run is resumed.
                     Err(error) if error.ends_run() => {
                         self.end(&error);
                         return Err(Ungraded::Cut(output));
@@ -239,7 +241,7 @@ impl Grades {
         }
     }
 
-    /// Does processor work on the blocking pool when there is a place for it.
+    /// Does CPU work on the blocking pool, after a wait for one of `places`.
     async fn in_place<T: Send + 'static>(
         &self,
         prompt: &Arc<Prompt>,
@@ -261,7 +263,7 @@ impl Grades {
         timed.map_err(|_| format!("no score within reward_s={}", self.deadline.as_secs_f64()))?
     }
 
-    /// The health of a reward outside of this process, if its runner watches it.
+    /// The health of a reward outside of this process, if its runner reports it.
     pub(crate) fn health(&self) -> Option<watch::Receiver<RewardHealth>> {
         match &self.grading {
             Grading::Outside { grader, .. } => grader.runner.health(),
@@ -269,7 +271,7 @@ impl Grades {
         }
     }
 
-    /// Ends the run because of `error`, unless an earlier one has ended it.
+    /// Ends the run because of `error`, unless an earlier error has ended it.
     pub(crate) fn end(&self, error: &RewardError) {
         self.ending.lock().get_or_insert_with(|| error.to_string());
         self.has_ended.cancel();

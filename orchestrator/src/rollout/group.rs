@@ -12,9 +12,9 @@ use crate::data::Prompt;
 /// One scored response.
 #[derive(Debug, Clone)]
 pub struct Sample {
-    /// The sample's index in the group, from 0 on.
+    /// The sample's index in the group, from 0.
     pub index: u32,
-    /// How many attempts came before this one.
+    /// The number of earlier attempts at this sample.
     pub attempt: u32,
     /// Token ids, the stop token included.
     pub response_ids: Vec<u32>,
@@ -22,66 +22,69 @@ pub struct Sample {
     pub logprobs: Vec<f32>,
     /// Why the sample ended.
     pub finish_reason: FinishReason,
-    /// The spans that the engine reported, or spans with the versions that the client knew.
+    /// The version spans that the engine reported. If the engine reported none, the spans have the versions
+    /// that the client assumed.
     pub version_spans: Vec<VersionSpan>,
     /// Oldest policy version of its tokens.
     pub policy_version_min: u64,
     /// Newest policy version of its tokens.
     pub policy_version_max: u64,
-    /// Whether the engine reported its versions; otherwise they are those that the client knew.
+    /// Whether the engine reported the versions. If it did not, the versions are those that the client
+    /// assumed.
     pub versions_reported: bool,
-    /// Number of requests that generated its tokens: more than one if it was cut off and resumed.
+    /// The number of requests that generated its tokens. It is more than 1 if the sample was cut off and
+    /// resumed.
     pub segments: u32,
     /// The server that generated it.
     pub server: Arc<str>,
-    /// The scorer's number.
+    /// The score that the scorer returned.
     pub score: f32,
-    /// Whether the answer is right, 1 or 0.
+    /// 1 if the answer is right, and 0 if it is not.
     pub acc: f32,
-    /// The scores of which `score` is made, by name; empty if it is not made of others.
+    /// The partial scores from which `score` was computed, by name. Empty if there are none.
     pub parts: Parts,
     /// The penalty for length; zero or negative.
     pub overlong_penalty: f32,
-    /// `score + overlong_penalty`, clipped and normalised as the recipe says; the advantage is computed from
-    /// it.
+    /// `score + overlong_penalty`, clipped and normalised as the recipe says. The advantage is computed from
+    /// this value.
     pub reward: f32,
     /// Whether its tokens are masked, so that the trainer learns nothing from them.
     pub is_masked: bool,
-    /// The answer the scorer found.
+    /// The answer that the scorer found in the response.
     pub prediction: Option<String>,
     /// The advantage, relative to the group; set when the group is complete.
     pub advantage: f32,
-    /// The time that it spent in each phase.
+    /// The time that the sample spent in each phase.
     pub spent: Spent,
 }
 
 /// A prompt with all of its samples.
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// The dispatch that completed it.
+    /// The dispatch that completed the group.
     pub dispatch: DispatchId,
-    /// Its place in dispatch order.
+    /// Its number in dispatch order.
     pub number: u64,
     /// The data-set row.
     pub prompt: Arc<Prompt>,
     /// The samples in order of their index.
     pub samples: Vec<Sample>,
-    /// When the group was dispatched, since the start of the run.
+    /// The time of the dispatch, since the start of the run.
     pub dispatched_at: Duration,
-    /// When the group was complete, since the start of the run.
+    /// The time at which the group was complete, since the start of the run.
     pub ended_at: Duration,
-    /// The gate that rejects it, if the gate yields to a step that would be short.
+    /// The rejection by a gate that yields, if the group was set aside.
     pub set_aside: Option<Rejection>,
-    /// The step that accepted it; 0 until then.
+    /// The step that accepted the group; 0 until then.
     pub step: u64,
-    /// How many versions its oldest token will be behind when its step is claimed. It is set when the group
-    /// is accepted.
+    /// The number of versions that its oldest token will be behind when its step is claimed. It is set when
+    /// the group is accepted.
     pub staleness: u64,
-    /// Whether that is more than the recipe's bound.
+    /// Whether `staleness` exceeds the recipe's bound.
     pub is_stale: bool,
     /// Tokens of versions older than this are masked; 0 masks none.
     pub mask_before: u64,
-    /// How often an earlier group of its prompt was given up, as too old or by the watchdog.
+    /// The number of earlier groups of its prompt that were too old or were given up by the watchdog.
     pub returns: u32,
 }
 

@@ -1,14 +1,15 @@
-//! What the run does when early stopping is seen to prefer short answers.
+//! The guard that acts when early stopping prefers short answers.
 //!
-//! The [meter](rolldock_dispatch::bias) compares the mean length of accepted responses with that of all dispatched
-//! responses. When the first is below the second by more than a set share, and this is no accident (the
-//! interval of two standard errors lies below the share too), the run changes to a rule that does not depend
-//! on length, and reports the change. It does nothing while the bias is not known.
+//! The [meter](rolldock_dispatch::bias) compares the mean length of accepted responses with the mean length
+//! of all dispatched responses. The guard acts when accepted responses are shorter by more than a set share,
+//! and the difference is significant: the whole interval of two standard errors must be beyond the share. The
+//! run then changes to a rule that does not depend on length, and reports the change. The guard does nothing
+//! while the bias is not known.
 
 use rolldock_dispatch::bias::Bias;
 use rolldock_dispatch::modes::{BiasGuard, EarlyStop, GuardAction};
 
-/// What the guard has done so far.
+/// The changes that the guard has made so far.
 #[derive(Debug, Default)]
 pub(crate) struct GuardState {
     in_long_round: bool,
@@ -16,7 +17,7 @@ pub(crate) struct GuardState {
 }
 
 impl GuardState {
-    /// The state after the guard has set this rule in an earlier process.
+    /// The state of a guard that set `rule` in an earlier process.
     pub(crate) fn after_rule(guard: &BiasGuard, configured: EarlyStop, rule: EarlyStop) -> Self {
         let has_changed = rule != configured;
         Self {
@@ -30,8 +31,8 @@ impl GuardState {
         self.in_long_round || self.has_switched
     }
 
-    /// Called after a step; returns the rule of the next step if it has to change. `configured` is the rule
-    /// of the recipe.
+    /// Returns the rule of the next step if it has to change. This is called after each step. `configured` is
+    /// the rule of the recipe.
     pub(crate) fn after_step(
         &mut self,
         guard: &BiasGuard,

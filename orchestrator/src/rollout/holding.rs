@@ -1,4 +1,4 @@
-//! What holds back new groups, as a wait that the watchdog can report.
+//! The wait of new groups that are held back, which the watchdog can report.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::rollout::Hold;
 use crate::rollout::timeline::Timeline;
 use crate::rollout::waits::{InWait, Phase, Subject, Waits};
 
-/// The wait for what holds back new groups while no group runs.
+/// The open wait while new groups are held back and no group runs.
 pub(crate) struct Holding {
     waits: Arc<Waits>,
     timeline: Arc<Timeline>,
@@ -18,8 +18,8 @@ impl Holding {
         Self { waits, timeline, held_for: None }
     }
 
-    /// Enters the wait that holds back new groups, and leaves it when it is over. `version` is that of the
-    /// servers.
+    /// Enters a wait when new groups are held back, and leaves it when they are not. `version` is the policy
+    /// version of the servers.
     pub(crate) fn note(&mut self, hold: Option<Hold>, version: u64) {
         self.timeline.hold(hold);
         let Some(hold) = hold else {

@@ -1,5 +1,5 @@
-//! The invariants of a rollout, besides those of [dispatches](rolldock_dispatch::invariants), as functions
-//! that check them.
+//! Functions that check the invariants of a rollout. [`rolldock_dispatch::invariants`] checks those of
+//! dispatches.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,8 @@ pub fn settled(totals: &Totals, tokens: &TokenTotals) -> Result<(), Violation> {
     Err(Violation(format!("in_flight={dispatches} with tokens={tokens} at the end of a step")))
 }
 
-/// Checks that all tokens that engines say they generated are counted, and no others. Only simulated engines
-/// count exactly what this run has asked for.
+/// Checks that the counted tokens are exactly the tokens that engines report as generated. Only simulated
+/// engines count exactly the tokens of this run.
 pub fn tokens_counted(tokens: &TokenTotals, by_engines: u64) -> Result<(), Violation> {
     if tokens.generated == by_engines && tokens.estimated == 0 {
         return Ok(());
@@ -25,7 +25,7 @@ pub fn tokens_counted(tokens: &TokenTotals, by_engines: u64) -> Result<(), Viola
     Err(Violation(format!("tokens counted={counted} (estimated={estimated}), by the engines={by_engines}")))
 }
 
-/// Checks that a step hands on at most its target, and no dispatch number twice over a run.
+/// Checks that a step accepts at most its target, and that a run accepts no dispatch number twice.
 pub fn accepted_once(
     numbers: &[u64],
     target: usize,
@@ -42,7 +42,7 @@ pub fn accepted_once(
     Ok(())
 }
 
-/// Checks the fifo rule: groups are handed on in dispatch order.
+/// Checks the fifo rule: groups are accepted in dispatch order.
 pub fn in_dispatch_order(numbers: &[u64]) -> Result<(), Violation> {
     if numbers.is_sorted() {
         return Ok(());
@@ -50,7 +50,7 @@ pub fn in_dispatch_order(numbers: &[u64]) -> Result<(), Violation> {
     Err(Violation(format!("accepted out of dispatch order: {numbers:?}")))
 }
 
-/// Checks that after a step every permit is back.
+/// Checks that every permit was returned at the end of a step.
 pub fn no_permit_out(in_use: u64) -> Result<(), Violation> {
     if in_use == 0 {
         return Ok(());

@@ -1,7 +1,7 @@
-//! A look at a running step, for displays and for the question why it has not ended.
+//! A snapshot of a running step, for displays and for `rolldock why`.
 //!
-//! These are plain values that can be sent to another process. A look costs time in proportion to the open
-//! waits, and is taken only when someone asks.
+//! Snapshots are plain values that can be sent to another process. The cost of a snapshot is proportional to
+//! the open waits, and it is taken only on request.
 
 use std::collections::BTreeMap;
 
@@ -16,19 +16,19 @@ use crate::rollout::waits::{Phase, Waiting};
 /// An open wait.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct WaitLook {
-    /// What is waited for.
+    /// The phase that the wait is in.
     pub phase: Phase,
-    /// How long it has lasted; seconds.
+    /// The age of the wait, in seconds.
     pub age_s: f64,
     /// The group's dispatch.
     pub dispatch: Option<u64>,
-    /// The place of the request's first sample in its group.
+    /// The index of the request's first sample in its group.
     pub sample: Option<u32>,
-    /// The server that is asked.
+    /// The server that has the request.
     pub server: Option<String>,
-    /// The tokens so far, if the engine reports them as they come.
+    /// The number of tokens so far, if the engine streams tokens.
     pub tokens: Option<u64>,
-    /// Further words.
+    /// A further description, such as a version.
     pub detail: Option<String>,
 }
 
@@ -50,49 +50,49 @@ impl From<Waiting> for WaitLook {
 /// The oldest group of a step that has not ended.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct GroupLook {
-    /// Its dispatch; the last one, if the prompt waits to be sent out again.
+    /// The group's dispatch. If the prompt waits for its next dispatch, this is the last dispatch.
     pub dispatch: u64,
-    /// Its place in dispatch order.
+    /// Its number in dispatch order.
     pub number: u64,
-    /// The prompt, as rows and logs name it.
+    /// The `prompt_uid` of the prompt, as in rows and logs.
     pub prompt_uid: String,
     /// The prompt's row in the data.
     pub row: u64,
-    /// How long the group has run; seconds. `None` if the prompt waits to be sent out again.
+    /// The time for which the group has run, in seconds; `None` if the prompt waits for its next dispatch.
     pub age_s: Option<f64>,
-    /// Valid groups without a decision. If groups are decided in dispatch order, they wait for this one.
+    /// Valid groups without a decision. If groups are decided in dispatch order, they wait for this group.
     pub behind: usize,
-    /// What its samples wait for. Samples without a wait have finished.
+    /// The waits of its samples. Samples without a wait have finished.
     pub waits: Vec<WaitLook>,
 }
 
-/// A step in progress.
+/// A snapshot of the step in progress.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct StepLook {
-    /// Its number; 0 before the first step.
+    /// The number of the step; 0 before the first step.
     pub step: u64,
     /// Whether groups are still accepted. If not, the run is between two steps.
     pub is_open: bool,
-    /// Whether it has a use for new groups. `counts.hold` says what holds them back.
+    /// Whether the step needs new groups. `counts.hold` is the reason why they are held back.
     pub wants_new: bool,
-    /// Which groups it accepts, and when it ends.
+    /// The rule by which the step accepts groups and ends.
     pub early_stop: EarlyStop,
     /// Groups by state.
     pub counts: Counts,
-    /// The version of the servers.
+    /// The policy version of the servers.
     pub policy_version: u64,
     /// The oldest group that has not ended.
     pub oldest: Option<GroupLook>,
-    /// The number of open waits of each phase that has any.
+    /// The number of open waits by phase. Phases without a wait are left out.
     pub waiting: BTreeMap<Phase, usize>,
-    /// The oldest wait of each phase that has any.
+    /// The oldest wait of each phase. Phases without a wait are left out.
     pub oldest_waits: Vec<WaitLook>,
 }
 
 impl RolloutView {
     /// The oldest group of the step that has not ended.
     pub fn oldest(&self) -> Option<GroupLook> {
-        // The lock of the board is released before that of the waits is taken.
+        // The lock of the board is released before the lock of the waits is taken.
         let oldest = self.board.lock().oldest()?;
         let id = oldest.dispatch;
         let waits = if oldest.is_running { self.waits.all_of_dispatch(id) } else { Vec::new() };
@@ -107,9 +107,9 @@ impl RolloutView {
         })
     }
 
-    /// The step in progress, or the last one between two steps.
+    /// A snapshot of the step in progress, or of the last step between two steps.
     pub fn look(&self) -> StepLook {
-        // The lock of the board is not held while that of the waits is.
+        // The locks of the board and of the waits are never held together.
         let (oldest, oldest_waits) = (self.oldest(), self.waits.oldest());
         let counted = |phase: Phase| Some((phase, self.waits.count(phase))).filter(|(_, count)| *count > 0);
         let board = self.board.lock();
@@ -126,7 +126,7 @@ impl RolloutView {
         }
     }
 
-    /// What has been dispatched in the whole run, by fate.
+    /// The dispatches of the whole run, by fate.
     pub fn run_totals(&self) -> Totals {
         self.board.lock().dispatches().run_totals().clone()
     }

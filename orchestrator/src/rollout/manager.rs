@@ -1,4 +1,5 @@
-//! The public entry: one call collects the groups of one step, or of several steps without a cut.
+//! The public entry point. One call collects the groups of one step, or of several steps without a cut
+//! between them.
 
 mod resume;
 
@@ -35,13 +36,13 @@ use crate::scope::Scope;
 /// The groups of a step, and its metrics.
 #[derive(Debug)]
 pub struct RolloutOutput {
-    /// The groups: exactly the target, or fewer if the step ended short.
+    /// The accepted groups: as many as the target, or fewer if the step ended short.
     pub groups: Vec<Group>,
     /// See [`StepMetrics`].
     pub metrics: StepMetrics,
 }
 
-/// The parts of a rollout.
+/// The components that a rollout uses.
 pub struct RolloutParts {
     /// The servers.
     pub engine: Arc<dyn Engine>,
@@ -53,8 +54,8 @@ pub struct RolloutParts {
 
 /// Splits prompts across workers and collects accepted groups.
 ///
-/// It keeps the state that outlives a step: held groups, requeued and carried prompts, drawn prompts that
-/// were not sent out, the ledger, and the measured accept rate.
+/// It keeps the state that outlives a step: held groups, requeued and carried prompts, prompts that were
+/// drawn but not sent out, the ledger, and the measured accept rate.
 pub struct AgentLoopManager {
     config: Arc<RolloutConfig>,
     engine: Arc<dyn Engine>,
@@ -101,11 +102,11 @@ impl AgentLoopManager {
     /// The step that the next call collects first.
     pub fn next_step(&self) -> u64 {
         let board = self.board.lock();
-        // A flow that was dropped may have come further than `self.step` says.
+        // A flow whose future was dropped may be at a later step than `self.step`.
         board.step_after(board.step().max(self.step))
     }
 
-    /// A reader for displays.
+    /// A handle that reads the state of the rollout, for displays.
     pub fn view(&self) -> RolloutView {
         RolloutView {
             board: Arc::clone(&self.board),
@@ -125,7 +126,7 @@ impl AgentLoopManager {
         }
     }
 
-    /// What the gates have counted in the whole run.
+    /// The counts of the gates over the whole run.
     pub fn gate_counts(&self) -> Vec<GateCounts> {
         self.config.gates.counts()
     }
@@ -137,8 +138,8 @@ impl AgentLoopManager {
 
     /// Collects `expected_prompt_num` valid groups.
     ///
-    /// Not cancel-safe: dropping the future ends the step. The groups that it had accepted are lost, and all
-    /// others are cut off as by an early stop.
+    /// Not cancel-safe: dropping the future ends the step. The groups that the step had accepted are lost,
+    /// and all other groups are cut off as by an early stop.
     pub async fn generate(
         &mut self,
         prompts: &PromptFeed,
@@ -155,8 +156,8 @@ impl AgentLoopManager {
         Ok(RolloutOutput { groups, metrics })
     }
 
-    /// Does what [`AgentLoopManager::generate`] does, but hands every group on as soon as it is accepted: at
-    /// most `expected_prompt_num` of them, so that the channel is bounded by the step.
+    /// Collects groups like [`AgentLoopManager::generate`], but sends every group as soon as it is accepted.
+    /// It sends at most `expected_prompt_num` groups, which bounds the channel.
     ///
     /// Not cancel-safe: dropping the future ends the step, but the groups in the channel stay there.
     pub async fn generate_into(
@@ -169,14 +170,14 @@ impl AgentLoopManager {
         self.collect(prompts, handed, |board| board.begin_step(step, expected_prompt_num)).await
     }
 
-    /// Collects step after step, of `target` groups each and up to the step `last`, without a cut between
-    /// them: a group that is in flight when a step reaches its target counts for the next step. Hands on
-    /// every group as soon as it is accepted, and after the last group of a step its metrics; returns those
-    /// of the last step.
+    /// Collects the steps up to `last`, of `target` groups each, without a cut between them. A group that is
+    /// in flight when a step reaches its target counts for the next step. The call sends every group as soon
+    /// as it is accepted, and the metrics of a step after its last group. It returns the metrics of the last
+    /// step.
     ///
-    /// It dispatches nothing that would become too old (see [`Staleness`](crate::rollout::Staleness)), and
-    /// hands on at most `target x (max_staleness + 1)` groups before [`RolloutControl::was_put`] is called
-    /// for them. So the channel holds at most that many groups.
+    /// It dispatches no group that would become too old (see [`Staleness`](crate::rollout::Staleness)). It
+    /// accepts at most `target x (max_staleness + 1)` groups before [`RolloutControl::was_put`] is called for
+    /// them, so the channel holds at most that many groups.
     ///
     /// Not cancel-safe, like [`AgentLoopManager::generate_into`].
     pub async fn generate_flow(
@@ -213,7 +214,8 @@ impl AgentLoopManager {
         {
             let mut board = self.board.lock();
             begin(&mut board);
-            // An update that has reached no server has left the bound of its version here, which is too high.
+            // An update that reached no server has left the bound for its version here. That bound is too
+            // high.
             let bound = board.fresh_from_at(board.policy_version());
             self.signals.fresh_from.send_if_modified(|fresh_from| {
                 let is_too_high = *fresh_from > bound;
@@ -222,7 +224,7 @@ impl AgentLoopManager {
             });
             state.publish(&context, &mut board);
         }
-        // This is noted before the first await, so that it holds even if this future is dropped.
+        // The step is noted before the first await, so that it is known even if this future is dropped.
         self.step = self.board.lock().step();
         let drawn = self.drive(prompts, &context, &state).await;
         let interrupted = self.scope.token().is_cancelled();
@@ -276,7 +278,7 @@ impl AgentLoopManager {
         if self.board.lock().out_of_prompts() { StepEnd::OutOfPrompts } else { StepEnd::OutOfBatches }
     }
 
-    /// Runs the workers, draws prompts for them, and returns when all have ended.
+    /// Runs the workers, draws prompts for them, and returns when all workers have ended.
     async fn drive(
         &self,
         prompts: &PromptFeed,
@@ -334,7 +336,7 @@ impl AgentLoopManager {
                 () = state.signals.low.notified() => {}
             }
         }
-        // After an interrupt from outside, the workers learn of it from the board.
+        // The stopped board tells the workers about an interrupt.
         state.board.lock().stop();
         state.publish(context, &mut state.board.lock());
         self.drain(workers).await;
@@ -342,7 +344,7 @@ impl AgentLoopManager {
         failure.or_else(ended_by_reward).map_or(Ok(()), Err)
     }
 
-    /// Waits for the workers of a step that has stopped, and aborts those that take longer than `drain`.
+    /// Waits for the workers of a step that has stopped, and aborts workers that take longer than `drain`.
     async fn drain(&self, mut workers: FuturesUnordered<AbortOnDropHandle<()>>) {
         let drain = self.config.timeouts.drain;
         let in_time = tokio::time::timeout(drain, async { while workers.next().await.is_some() {} }).await;
@@ -350,13 +352,12 @@ impl AgentLoopManager {
             let drain_s = drain.as_secs_f64();
             tracing::warn!(drain_s, "workers did not end in time and are aborted; their groups are cut off");
             workers.iter().for_each(AbortOnDropHandle::abort);
-            // An aborted task gives its permits and requests back when the runtime polls it next, not at
-            // once.
+            // An aborted task returns its permits and requests only when the runtime polls it next.
             while workers.next().await.is_some() {}
         }
     }
 
-    /// Sends out nothing while a reward is out, and ends the run if one is given up.
+    /// Sends out nothing during a reward's outage, and ends the run if a reward is given up.
     fn follow_rewards(&self, rewards: &RewardWatch, context: &StepContext, state: &StepState) {
         if let Some(error) = rewards.given_up() {
             self.grades.end(&error);
@@ -366,7 +367,8 @@ impl AgentLoopManager {
         state.publish(context, &mut board);
     }
 
-    /// Why the last group failed that has failed, if it is among the ended dispatches that are kept.
+    /// The failure reason of the last failed group, if that group is among the ended dispatches that are
+    /// kept.
     pub fn last_failure(&self) -> Option<String> {
         let board = self.board.lock();
         let reasons = board.dispatches().ended().filter_map(|entry| match &entry.fate {
@@ -385,7 +387,7 @@ impl AgentLoopManager {
     }
 }
 
-/// Ends the step when it is dropped, so on every way out, even if the step's future is dropped.
+/// Ends the step when it is dropped. So the step ends on every return, and also if its future is dropped.
 struct OpenStep {
     board: Arc<Mutex<Board>>,
     stop: CancellationToken,

@@ -1,6 +1,6 @@
-//! The costs of a step, counted as its samples and groups end, for displays and logs.
+//! The costs of a step, for displays and logs. They are counted as samples and groups end.
 //!
-//! Workers add to it once per sample.
+//! Workers update the meter once per sample.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use rolldock_dispatch::{FinishReason, Spent};
 
 use crate::rollout::Sample;
 
-/// The share of the evidence for the decode rate that stays from step to step. It makes an effective window of
-/// twenty steps.
+/// The share of the evidence for the decode rate that is kept from step to step. It makes an effective window
+/// of twenty steps.
 const RATE_KEPT: f64 = 0.95;
 
-/// What one server did in a step.
+/// The work of one server in a step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerLoad {
-    /// Samples it finished.
+    /// Samples that the server finished.
     pub samples: u64,
     /// The response tokens of these samples.
     pub tokens: u64,
-    /// Samples cut off on it.
+    /// Samples that were cut off on the server.
     pub cancelled: u64,
-    /// Requests that failed on it.
+    /// Requests that failed on the server.
     pub failures: u64,
 }
 
@@ -35,15 +35,15 @@ pub struct StepCosts {
     pub samples: u64,
     /// Response tokens of finished samples.
     pub tokens: u64,
-    /// Samples cut off.
+    /// Samples that were cut off.
     pub samples_cancelled: u64,
     /// Attempts after the first one.
     pub attempts_extra: u64,
-    /// Requests sent again because they cannot have been admitted.
+    /// Requests that were sent again because the engine cannot have admitted them.
     pub replays: u64,
     /// Samples that hit the token limit.
     pub truncated: u64,
-    /// The time that finished samples spent in each phase, summed up.
+    /// The total time that finished samples spent in each phase.
     pub spent: Spent,
     /// The loads of the servers by name.
     pub servers: BTreeMap<Arc<str>, ServerLoad>,
@@ -84,7 +84,7 @@ struct Rate {
 #[derive(Debug)]
 pub(crate) struct Meter {
     max_response_length: u32,
-    /// Shared with the meters that count apart.
+    /// The decode rate, which meters made by [`Self::apart`] share.
     rate: Arc<Mutex<Rate>>,
     step: Mutex<StepCosts>,
 }
@@ -125,16 +125,17 @@ impl Meter {
         server.tokens += tokens;
     }
 
-    /// An estimate of the tokens that an engine generates for `samples` samples in `age`, at the measured rate.
+    /// An estimate of the tokens that an engine generates for `samples` samples in the time `age`, at the
+    /// measured decode rate.
     pub(crate) fn tokens_by(&self, age: Duration, samples: u32) -> u64 {
         let Rate { seconds, tokens } = *self.rate.lock();
         let rate = if seconds > 0.0 { tokens / seconds } else { 0.0 };
-        // The age has the time in the engine's own queue in it, so the estimate is bounded.
+        // The age includes the time in the engine's own queue, so the estimate needs a bound.
         let tokens_each = (age.as_secs_f64() * rate).min(f64::from(self.max_response_length));
         (tokens_each * f64::from(samples)) as u64
     }
 
-    /// `samples` requests were cut off on `server`.
+    /// Counts `samples` samples that were cut off on `server`.
     pub(crate) fn cancelled(&self, server: &Arc<str>, samples: u32) {
         let mut step = self.step.lock();
         step.samples_cancelled += u64::from(samples);
@@ -151,7 +152,7 @@ impl Meter {
         }
     }
 
-    /// Adds what a group has counted on a meter of its own.
+    /// Adds the costs that a group has counted on its own meter.
     pub(crate) fn join(&self, group: &Self) {
         let costs = group.step_costs();
         self.step.lock().add(&costs);

@@ -1,9 +1,9 @@
 //! The rollout: prompts in, accepted groups out.
 //!
-//! [`AgentLoopManager::generate`] runs one step. Workers take prompts from a board (`board.rs`), which has
-//! the dispatch queue, the early-stopping coordinator and the fate ledger behind one lock. Each sample asks
-//! the load balancer for a permit, the engine for a response and the reward for a grade. A group is filtered
-//! when its last sample has ended.
+//! [`AgentLoopManager::generate`] runs one step. Workers take prompts from a board (`board.rs`). The board
+//! has the dispatch queue, the early-stopping coordinator and the ledger of fates behind one lock. Each
+//! sample asks the load balancer for a permit, the engine for a response and the reward for a grade. The
+//! gates judge a group when its last sample has ended.
 //!
 //! ```text
 //!  data set --draw--> board --next--> worker x workers
@@ -15,12 +15,12 @@
 //! ```
 //!
 //! # Invariants
-//! Dispatches and response tokens are conserved, a step accepts at most its target, no dispatch number is accepted twice, and no
-//! permit is out after a step. [`invariants`] has the functions that check this.
+//! Dispatches and response tokens are conserved. A step accepts at most its target, and no dispatch number is
+//! accepted twice. No permit is out after a step. [`invariants`] has the functions that check these rules.
 //!
 //! # Deliberately absent
-//! Wire formats (see [`crate::engine`]), rows and columns (see [`crate::rows`]), and the clock: only
-//! `tokio::time`, so that tests can pause it.
+//! Wire formats (see [`crate::engine`]), rows and columns (see [`crate::rows`]), and the system clock: time
+//! comes from `tokio::time`, so that tests can pause it.
 
 mod accept_rate;
 mod board;

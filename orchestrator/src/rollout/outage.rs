@@ -1,8 +1,8 @@
-//! Watches the rewards of a run that come from outside of this process: the reward itself and the gates.
+//! Watches the rewards of a run that are outside of this process: the reward itself and the gates.
 //!
-//! Their guards find outages, hold the samples that wait for grades, and probe
-//! ([`rolldock_reward::external`]). The rollout only sends out no new group while one of them is out, and ends
-//! when one of them is given up. A running group goes on to its last token, and waits there without a permit.
+//! The guards in [`rolldock_reward::external`] detect outages, hold the samples that wait for grades, and
+//! probe the reward. The rollout sends out no group during an outage, and it ends when a reward is given up.
+//! A running group continues to its last token, and then waits for its grades without a permit.
 
 use futures::future::select_all;
 use rolldock_reward::{Gates, RewardError, RewardHealth, RewardState};
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::rollout::grading::Grades;
 
-/// The rewards that are watched; cheap to clone.
+/// The rewards that are watched. It is cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RewardWatch {
     rewards: Vec<watch::Receiver<RewardHealth>>,
@@ -27,17 +27,17 @@ impl RewardWatch {
         watch
     }
 
-    /// Whether a reward is out, so that samples wait for it.
+    /// Whether a reward is in an outage, so that samples wait for it.
     pub(crate) fn is_out(&self) -> bool {
         self.any(|state| *state == RewardState::Out)
     }
 
-    /// Whether every reward answers, as far as is known.
+    /// Whether no reward is known to fail.
     pub(crate) fn all_answer(&self) -> bool {
         !self.any(|state| *state != RewardState::Answering)
     }
 
-    /// Why the run has to end, if a reward is given up.
+    /// The error that ends the run, if a reward is given up.
     pub(crate) fn given_up(&self) -> Option<RewardError> {
         self.rewards.iter().find_map(|reward| match &reward.borrow().state {
             RewardState::GivenUp(error) => Some(error.clone()),
@@ -45,8 +45,8 @@ impl RewardWatch {
         })
     }
 
-    /// Waits until the health of a reward has changed since the last call. It never ends if none is watched.
-    /// Cancel-safe.
+    /// Waits until the health of a reward has changed since the last call. The wait never ends if no reward
+    /// is watched. Cancel-safe.
     pub(crate) async fn changed(&mut self) {
         if self.rewards.is_empty() {
             std::future::pending::<()>().await;
@@ -54,7 +54,7 @@ impl RewardWatch {
         let changes = self.rewards.iter_mut().map(|reward| Box::pin(reward.changed()));
         let (changed, index, _) = select_all(changes).await;
         if changed.is_err() {
-            // The reward is gone, and its health will not change any more.
+            // The reward was dropped, so its health does not change any more.
             drop(self.rewards.swap_remove(index));
         }
         self.meter();

@@ -3,8 +3,8 @@
 use rolldock_dispatch::interned_reason;
 use rolldock_reward::{GateRule, Rejection};
 
-/// The reason under which a rejection is counted. If several gates may have the reason, it starts with the
-/// gate's name.
+/// The reason under which a rejection is counted. It starts with the gate's name if several gates can give
+/// the same reason.
 pub(crate) fn counted_as(rejection: &Rejection) -> &'static str {
     let Rejection { gate, reason, .. } = rejection;
     match *reason {

@@ -1,15 +1,15 @@
-//! One request from permit to graded samples, with its attempts and segments.
+//! The work of one request, from its permit to its graded samples, with all attempts and segments.
 //!
-//! A request is replayed (same id, same seed) only if the engine cannot have admitted it. Any other loss
-//! costs one of at most `sample_attempts_max` tries. The next try goes to a server that has not failed this
-//! request, if there is one. If tokens of the lost try are known (from an answer that was aborted, or a
-//! stream that broke off), the sample goes on from them as a further *segment*, with a new id and a new seed.
-//! Without tokens it starts again as a further *attempt*, a draw of its own.
+//! A request is replayed (same id, same seed) only if the engine cannot have admitted it. Any other failure
+//! uses up one of `sample_attempts_max` tries. The next try goes to a server that has not failed this
+//! request, if there is such a server. If the failed try left tokens (in an aborted answer or a broken
+//! stream), the sample continues from them in a new *segment*, with a new id and a new seed. Without tokens,
+//! the sample starts again in a new *attempt*, with a new draw.
 //!
-//! A weight update that pauses a server may abort its requests. Such an abort costs the sample no try: the
-//! sample goes on as soon as it gets a permit again. The deadline of the sample bounds everything up to its
-//! last token, so every wait for a server has an end. The grading after that holds no permit and has limits of
-//! its own: a sample that waits for a reward that is out is as good as before.
+//! A weight update that pauses a server may abort its requests. Such an abort uses up no try, and the sample
+//! continues when it has a permit again. The deadline of the sample bounds the time up to its last token, so
+//! every wait for a server ends. The grading holds no permit and has its own limits. The deadline does not
+//! include the grading, because a sample loses no value while it waits for a reward.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,13 +30,13 @@ use crate::rollout::tokens::TokenBook;
 use crate::rollout::waits::{Phase, Subject, Waits};
 use crate::rollout::{RolloutConfig, Sample};
 
-/// The most replays of a request that could not reach its server. A busy server is asked again until the
-/// deadline.
+/// The maximum number of replays of a request that could not reach its server. Requests to a busy server are
+/// repeated until the deadline.
 const UNREACHABLE_REPLAYS_MAX: u32 = 8;
-/// First and longest pause before a busy server is asked again.
+/// The first and the longest pause before a request to a busy server is repeated.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
 const BUSY_PAUSE_MAX: Duration = Duration::from_secs(2);
-/// Seeds stay below 2^48: exact in every JSON reader, with room for the samples of a group.
+/// Seeds stay below 2^48, so that every JSON reader reads a seed plus a sample index exactly.
 const SEED_MASK: u64 = (1 << 48) - 1;
 
 mod ask;
@@ -45,7 +45,7 @@ mod grade;
 
 use asked::Asked;
 
-/// What all requests of a step share.
+/// The state that all requests of a step share.
 #[derive(Clone)]
 pub(crate) struct StepContext {
     pub(crate) config: Arc<RolloutConfig>,
@@ -58,7 +58,7 @@ pub(crate) struct StepContext {
     pub(crate) waits: Arc<Waits>,
     pub(crate) sampling: Arc<SamplingParams>,
     pub(crate) priority_new: Priority,
-    /// The version that the servers have now, as far as the client knows.
+    /// The version that the servers have now, as the client sees it.
     pub(crate) policy_version: Arc<AtomicU64>,
     /// When the run started.
     pub(crate) epoch: Instant,
@@ -69,13 +69,13 @@ pub(crate) struct StepContext {
 }
 
 impl StepContext {
-    /// The cache salt of the present version: prefixes that one version computed are of no use to another.
+    /// The cache salt of the present version. A version must not use prefixes that another version computed.
     fn salt(&self) -> Arc<str> {
         format!("v{}", self.policy_version.load(Ordering::Relaxed)).into()
     }
 
-    /// Completes when groups are cut off, if their tokens are kept. If tokens are not kept, it never
-    /// completes: the future is dropped instead.
+    /// Completes when groups are cut off and their tokens are kept. If tokens are not kept, this never
+    /// completes, and the group's future is dropped at the cut.
     pub(crate) async fn is_cut(&self) {
         if !self.carries {
             std::future::pending::<()>().await;
@@ -83,7 +83,7 @@ impl StepContext {
         self.cut.cancelled().await;
     }
 
-    /// Counts the tokens that servers generated to prove that they can.
+    /// Counts the tokens that servers generated for health probes.
     pub(crate) fn count_probes(&self) {
         self.tokens.probed(self.engine.probe_tokens() + self.balancer.probe_tokens());
     }
@@ -107,11 +107,11 @@ pub fn sample_seed(run_seed: u64, prompt_uid: u64, visit: u32, attempt: u32) -> 
 /// Why a try at a request failed.
 enum Trouble {
     Engine(EngineError),
-    /// The balancer declared the server dead, stalled or removed.
+    /// The server is dead, stalled or removed, as the balancer reported.
     ServerLost,
     /// The balancer granted no permit.
     NoPermit(String),
-    /// Groups are cut off.
+    /// The group was cut off.
     Cut,
 }
 
@@ -129,15 +129,15 @@ impl Trouble {
 /// Why a request has ended without graded samples.
 #[derive(Debug)]
 pub(crate) enum Unfinished {
-    /// It cannot be done.
+    /// The request cannot be completed, for this reason.
     Failed(String),
-    /// It was cut off; its sample may have tokens.
+    /// The request was cut off. Its sample may have tokens.
     Cut(Option<Box<CarriedSample>>),
 }
 
 /// The tries of a request so far.
 struct Tries {
-    /// The attempt whose draw is generated.
+    /// The number of the attempt, which determines the draw.
     attempt: u32,
     /// The number of earlier tries that an engine may have seen. It is part of the next request's id.
     sent: u32,
@@ -151,7 +151,7 @@ struct Tries {
     so_far: CarriedSample,
 }
 
-/// Whole samples that wait for their grades.
+/// Complete samples that wait for their grades.
 struct Generated {
     samples: Vec<CarriedSample>,
     spent: Spent,
@@ -165,27 +165,28 @@ struct Generated {
 pub(crate) struct SampleRequest<'a> {
     pub(crate) context: &'a StepContext,
     pub(crate) dispatch: &'a Dispatch,
-    /// Set once any sample of the group has had a permit: its siblings then go before new groups.
+    /// Set when the first sample of the group gets a permit. The other samples then have priority over new
+    /// groups.
     pub(crate) group_started: &'a AtomicBool,
     pub(crate) first: u32,
     pub(crate) count: u32,
-    /// The tokens that an earlier dispatch left; only for a request of one sample.
+    /// The tokens that an earlier dispatch left. Only a request for one sample has them.
     pub(crate) carried: Option<CarriedSample>,
 }
 
 impl SampleRequest<'_> {
-    /// Runs the request to graded samples, or says why there are none. Cancel-safe.
+    /// Runs the request to its graded samples, or returns why there are none. Cancel-safe.
     pub(crate) async fn run(&self) -> Result<Vec<Sample>, Unfinished> {
         let limit = self.context.config.timeouts.sample;
         let Ok(generated) = tokio::time::timeout(limit, self.generate()).await else {
             return Err(Unfinished::Failed(format!("not finished within sample_s={}", limit.as_secs_f64())));
         };
-        // This is boxed, as the wait for a permit is below: thousands of requests wait in `ask`, and their
-        // futures would otherwise have room for the permit and the grading too.
+        // The grading is boxed, like the wait for a permit below. Thousands of requests wait in `ask`, and
+        // without the boxes each of their futures would reserve memory for the permit and the grading too.
         Box::pin(self.grade(generated?)).await
     }
 
-    /// Generates the samples, with as many tries as it takes and the recipe allows.
+    /// Generates the samples. Failed tries are repeated as often as the recipe allows.
     async fn generate(&self) -> Result<Generated, Unfinished> {
         let first_attempt = self.dispatch.first_attempt;
         let so_far = self.carried.clone().unwrap_or_else(|| CarriedSample::new(self.first, first_attempt));
@@ -242,15 +243,16 @@ impl SampleRequest<'_> {
         so_far.finish_reason.is_some()
     }
 
-    /// Takes the tokens that a request has left which did not end well. Returns their number.
+    /// Keeps the tokens of a failed request. Returns the number of kept tokens.
     fn keep(&self, tries: &mut Tries, progress: &Progress, stamp: Stamp) -> u64 {
-        // Parts of a request for several samples could only be resumed one by one.
+        // Partial outputs of a request for several samples are not kept, because each would need a request of
+        // its own.
         let [part] = <[PartialOutput; 1]>::try_from(progress.take()).unwrap_or_default();
         let tokens = part.response_ids.len() as u64;
         if self.count == 1 && tries.so_far.extend(part, stamp) { tokens } else { 0 }
     }
 
-    /// Decides what follows from a failed try: the request goes on, or an error says why it cannot.
+    /// Decides whether a request is tried again after a failed try. The error is the reason why it is not.
     async fn after(
         &self,
         trouble: &Trouble,
@@ -262,7 +264,7 @@ impl SampleRequest<'_> {
         let reason = trouble.words(server_name);
         let is_replay = match trouble {
             Trouble::Engine(EngineError::Refused { .. } | EngineError::Unfit { .. }) => return Err(reason),
-            // An update paused the server and aborted the request: the server has not failed, and no token is
+            // An update paused the server and aborted the request. The server has not failed, and no token is
             // lost.
             Trouble::Engine(EngineError::Aborted { .. }) if self.outlives_abort(tries) => return Ok(()),
             Trouble::Engine(EngineError::Busy { retry_after, .. }) => {
@@ -300,7 +302,7 @@ impl SampleRequest<'_> {
         Ok(())
     }
 
-    /// Whether the sample goes on after an abort that this run did not ask for.
+    /// Whether the sample continues after an abort that this run did not request.
     fn outlives_abort(&self, tries: &mut Tries) -> bool {
         let segments_max = self.context.config.carry.segments_max;
         if tries.aborted >= segments_max || tries.so_far.segments >= segments_max {
@@ -320,7 +322,7 @@ impl SampleRequest<'_> {
         }
     }
 
-    /// Waits before a busy server is asked again.
+    /// Waits before a request to a busy server is repeated.
     async fn wait_for_busy(&self, server: &Arc<str>, pause: Duration, times: u32) {
         let detail = Some(format!("it was busy times={times}").into());
         let subject = Subject { server: Some(Arc::clone(server)), detail, ..self.subject() };
@@ -351,16 +353,16 @@ impl SampleRequest<'_> {
         Ok(permit)
     }
 
-    /// The number of tokens that a sample is expected to take still. Lengths have heavy tails: a sample is
-    /// expected to get as many tokens again as it has, within the limit. For a sample without tokens this is
-    /// 0, and the balancer uses the fleet's mean.
+    /// The number of tokens that a sample is expected to need still. Lengths have heavy tails, so the
+    /// estimate is the number of tokens that the sample has, within the limit. For a sample without tokens
+    /// the estimate is 0, and the balancer uses the fleet's mean.
     fn expected_tokens(&self, so_far: &CarriedSample) -> u32 {
         let tokens = so_far.tokens();
         tokens.min(self.context.config.max_response_length.saturating_sub(tokens))
     }
 }
 
-/// The tokens of a sample, if it has any.
+/// The sample with its tokens; `None` if it has no tokens.
 fn kept(so_far: CarriedSample) -> Option<Box<CarriedSample>> {
     (so_far.segments > 0).then(|| Box::new(so_far))
 }

@@ -1,34 +1,34 @@
-//! How old a group may be when a trainer takes it, and how many may be under way so that none gets older.
+//! How old a group may be when a trainer takes it, and how many groups may be under way so that none becomes
+//! older.
 //!
 //! A trainer takes the groups of step `s` (from 1) when it has trained on all steps before. It announces a
 //! version after every `steps_per_version` steps. So the version at the claim follows from the step, and a
-//! group's staleness is known when the group is accepted: the rollout need not wait for the trainer to know
-//! it.
+//! group's staleness is already known when the group is accepted.
 //!
 //! Pacing applies this rule in advance. The `p`-th accepted group of the run is claimed at a version that
-//! follows from `p`. In dispatch order, `p` is at most one more than the number of groups before it that are
-//! accepted or may be. A group is sent out only while the version at its claim would be within the bound
-//! ([`Staleness::admitted`]); then no group is ever too old, and nothing has to be thrown away.
+//! follows from `p`. In dispatch order, `p` is at most one more than the number of earlier groups that are
+//! accepted or may still be accepted. A group is sent out only if the version at its claim would be within
+//! the bound ([`Staleness::admitted`]). So no group becomes too old, and none has to be discarded.
 //!
 //! # Deliberately absent
-//! The claim itself: the queue compares versions again when rows are taken, because a trainer may claim them
-//! at another version.
+//! The claim itself. The queue compares versions again when rows are claimed, because a trainer may claim
+//! them at another version.
 
 use rolldock_dispatch::modes::OnStale;
 
-/// How often a prompt may be sent out again because its group was too old or was given up.
+/// The maximum number of times that a prompt is sent out again because its group was too old or was given up.
 pub(crate) const RETURNS_MAX: u32 = 3;
 
-/// The staleness bound of a run, and what follows from it.
+/// The staleness bound of a run, and the rules that follow from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Staleness {
     /// Versions that the oldest token of a group may be behind when the group is claimed.
     pub max: u64,
-    /// What becomes of a group that is older.
+    /// What happens to a group that exceeds the bound.
     pub on_stale: OnStale,
-    /// Whether no more is sent out than the trainer can take within the bound.
+    /// Whether groups are sent out only as long as the trainer can take them within the bound.
     pub pacing: bool,
-    /// Whether a trainer announces versions; without one there is one version for ever, and nothing gets old.
+    /// Whether a trainer announces versions. If not, the version never changes and no group becomes old.
     pub is_announced: bool,
     /// The version at which the trainer claims the first step.
     pub first_version: u64,
@@ -50,7 +50,8 @@ impl Default for Staleness {
 }
 
 impl Staleness {
-    /// The version at which a trainer claims the groups of `step` (from 1), seen at version `current`.
+    /// The version at which a trainer will claim the groups of `step` (from 1), if the servers have version
+    /// `current` now.
     pub fn claim_version(&self, step: u64, current: u64) -> u64 {
         if !self.is_announced {
             return current;
@@ -59,8 +60,8 @@ impl Staleness {
         current.max(self.first_version + announced_by_then)
     }
 
-    /// The most groups of the run that may be accepted or under way while the servers have version `current`,
-    /// so that none of them becomes too old. Each step has `target` groups.
+    /// The maximum number of groups of the run that may be accepted or under way at version `current`, so
+    /// that none of them becomes too old. Each step has `target` groups.
     pub fn admitted(&self, current: u64, target: u64) -> u64 {
         if !self.is_announced || !self.pacing {
             return u64::MAX;
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// An admitted group is claimed within the bound, and one more would not be.
+        /// An admitted group is claimed within the bound. One more group would not be.
         #[test]
         fn what_is_admitted_is_exactly_what_stays_fresh(
             max in 0..5_u64, steps_per_version in 1..4_u64, first_version in 0..9_u64, behind in 0..9_u64, target in 1..9_u64,

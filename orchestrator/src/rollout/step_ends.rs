@@ -1,4 +1,4 @@
-//! The metrics of a step, which are made when it ends.
+//! The metrics of a step, which are computed when the step ends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,49 +17,48 @@ use crate::rollout::sample::StepContext;
 use crate::rollout::timeline::StepTimeline;
 use crate::rollout::{EarlyStop, Group};
 
-/// What a step did.
+/// The metrics of a step.
 #[derive(Debug, Clone)]
 pub struct StepMetrics {
-    /// The number of the step, from 1 on.
+    /// The number of the step, from 1.
     pub step: u64,
     /// Why the step ended.
     pub end: StepEnd,
-    /// The time from the start of the step until its last permit was back. If the next step follows without a
-    /// cut, it is the time until the target was reached.
+    /// The time from the start of the step until its last permit was returned. If the next step follows
+    /// without a cut, it is the time until the target was reached.
     pub elapsed: Duration,
-    /// Target, accepted and generation batches.
+    /// Groups by state at the end of the step, and its generation batches.
     pub counts: Counts,
     /// Dispatches by fate.
     pub totals: Totals,
     /// Response tokens of the step by bucket.
     pub tokens: TokenTotals,
-    /// Response tokens of the run so far, earlier lives included.
+    /// Response tokens of the run so far, including earlier lives.
     pub tokens_run: TokenTotals,
-    /// Samples, their tokens and their time.
+    /// The samples of the step, with their tokens and times.
     pub costs: StepCosts,
     /// The bias of accepted groups, up to the last step whose groups are all decided.
     pub bias: BiasReading,
     /// The servers' version when the step ended.
     pub policy_version: u64,
-    /// The number of accepted groups for each number of versions that their oldest token is behind at the
-    /// claim.
+    /// The number of accepted groups for each staleness at the claim.
     pub ages: BTreeMap<u64, u64>,
-    /// The rule that the bias guard has changed to.
+    /// The new rule, if the bias guard has changed the rule after this step.
     pub guarded: Option<EarlyStop>,
-    /// When its requests ran, and how long nothing ran.
+    /// The times of its requests, and the time for which no group ran.
     pub timeline: Arc<StepTimeline>,
 }
 
-/// What a rollout hands on, in this order.
+/// The output of a rollout, in the order of the channel.
 #[derive(Debug)]
 pub enum Handed {
     /// An accepted group.
     Group(Box<Group>),
-    /// A step of a flow reached its target; the next one is under way.
+    /// A step of a flow reached its target. The next step is under way.
     StepEnd(Box<StepMetrics>),
 }
 
-/// The clock of the steps, and the state of the run's bias guard.
+/// The start time of the current step, and the state of the run's bias guard.
 #[derive(Debug)]
 pub(crate) struct StepEnds {
     began: Mutex<Instant>,

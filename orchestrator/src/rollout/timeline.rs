@@ -1,5 +1,5 @@
-//! The times of a step: when each request ran on its server, and how long nothing ran because groups were held
-//! back.
+//! The times of a step: when each request ran on its server, and for how long no group ran because new groups
+//! were held back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::rollout::Hold;
 
-/// Maximum number of requests of a step whose times are kept. Further ones are only counted.
+/// Maximum number of requests of a step whose times are kept. Further requests are only counted.
 const REQUESTS_MAX: usize = 16_384;
 
 /// How a request to a server ended.
@@ -18,20 +18,20 @@ const REQUESTS_MAX: usize = 16_384;
 pub enum RequestEnd {
     /// The server answered.
     Answered,
-    /// The server failed, or it was lost.
+    /// The server failed or was lost.
     Failed,
-    /// The run cut it off.
+    /// The run cut the request off.
     CutOff,
 }
 
-/// A request on a server. Times are since the start of the run.
+/// A request on a server. Times are relative to the start of the run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestTimes {
     /// The server.
     pub server: Arc<str>,
-    /// The dispatch that it belongs to.
+    /// The dispatch to which the request belongs.
     pub dispatch: DispatchId,
-    /// Samples that it asked for.
+    /// The number of samples of the request.
     pub samples: u32,
     /// When it was sent.
     pub began: Duration,
@@ -41,14 +41,14 @@ pub struct RequestTimes {
     pub end: RequestEnd,
 }
 
-/// For how long no group ran because new ones were held back, by what held them back.
+/// The time for which no group ran because new groups were held back, by the reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HeldTimes {
     /// The trainer's next version was awaited.
     pub trainer: Duration,
     /// The queue was full.
     pub queue: Duration,
-    /// The reward was out.
+    /// A reward was in an outage.
     pub reward: Duration,
 }
 
@@ -57,7 +57,7 @@ pub struct HeldTimes {
 pub struct StepTimeline {
     /// When the step began, since the start of the run.
     pub began: Duration,
-    /// When it ended, since the start of the run.
+    /// When the step ended, since the start of the run.
     pub ended: Duration,
     /// See [`HeldTimes`].
     pub held: HeldTimes,
@@ -70,12 +70,12 @@ pub struct StepTimeline {
 #[derive(Debug)]
 struct Inner {
     step: StepTimeline,
-    /// What holds back new groups, and the moment up to which this is counted.
+    /// The reason why new groups are held back, and the moment up to which the time is counted.
     hold: Option<(Hold, Instant)>,
 }
 
 impl Inner {
-    /// Counts the time since the last call for what holds back new groups.
+    /// Adds the time since the last call to the reason why new groups are held back.
     fn count_hold(&mut self, now: Instant) {
         let Some((hold, since)) = &mut self.hold else { return };
         let held = &mut self.step.held;
@@ -89,7 +89,7 @@ impl Inner {
     }
 }
 
-/// Gathers the times of the step in progress.
+/// Collects the times of the step in progress.
 #[derive(Debug)]
 pub(crate) struct Timeline {
     /// The start of the run.
@@ -107,12 +107,12 @@ impl Timeline {
         self.epoch
     }
 
-    /// A step begins now. What was gathered before belongs to no step.
+    /// Starts a step. Times that were collected before belong to no step, and are dropped.
     pub(crate) fn begin_step(&self) {
         self.take();
     }
 
-    /// Notes what holds back new groups while no group runs.
+    /// Notes why new groups are held back while no group runs; `None` if they are not.
     pub(crate) fn hold(&self, hold: Option<Hold>) {
         let mut inner = self.inner.lock();
         if inner.hold.map(|(hold, _)| hold) == hold {
@@ -123,7 +123,7 @@ impl Timeline {
         inner.hold = hold.map(|hold| (hold, now));
     }
 
-    /// A request that was sent at `began` has ended now.
+    /// Notes that a request that was sent at `began` has ended now.
     pub(crate) fn ended(
         &self,
         server: &Arc<str>,
@@ -141,7 +141,7 @@ impl Timeline {
         step.requests.push(RequestTimes { server: Arc::clone(server), dispatch, samples, began, ended, end });
     }
 
-    /// The times of the step, which ends now. The next one begins.
+    /// Ends the step and returns its times. The next step begins.
     pub(crate) fn take(&self) -> StepTimeline {
         let now = Instant::now();
         let mut inner = self.inner.lock();

@@ -1,15 +1,16 @@
-//! The response tokens of this process, of which each is in exactly one bucket.
+//! The response tokens of this process. Each token is in exactly one bucket.
 //!
-//! Requests count what engines generated for them, as soon as that is known. The tokens are then in flight for
-//! their dispatch, and the end of the dispatch says what becomes of them: [`Dispatches`](super::Dispatches)
-//! settles them where it counts the fate. Tokens that are of no use before that, such as those of a failed
-//! attempt, leave at once.
+//! A request counts its generated tokens as soon as their number is known. The tokens are then in flight for
+//! their dispatch. [`Dispatches`](super::Dispatches) moves them to their last bucket when it counts the fate
+//! of the dispatch. Tokens that become useless earlier, such as those of a failed attempt, are moved
+//! immediately.
 //!
 //! # Invariants
-//! Conservation ([`token_conservation`]) holds at every moment, over the step and over the run, and the tokens in
-//! flight are those of the open dispatches. A request that is dropped after its dispatch has ended counts as cut.
+//! Conservation ([`token_conservation`]) always holds, over the step and over the run. The tokens in flight
+//! are the tokens of the open dispatches. A request that is dropped after its dispatch has ended counts as
+//! cut.
 //!
-//! The lock of the book is taken after that of the board, if both are held.
+//! If both locks are held, the lock of the board is taken before the lock of the token book.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +18,7 @@ use parking_lot::Mutex;
 use rolldock_dispatch::invariants::{Violation, token_conservation};
 use rolldock_dispatch::{Bucket, DispatchId, TokenTotals, Waste};
 
-/// A number of tokens, and how many of them are an estimate.
+/// A number of tokens, and how many of them are estimated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
     pub(crate) tokens: u64,
@@ -25,7 +26,7 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// Tokens of which the number is known.
+    /// A number of tokens that is known exactly.
     pub(crate) fn known(tokens: u64) -> Self {
         Self { tokens, estimated: 0 }
     }
@@ -34,9 +35,9 @@ impl Counted {
 /// The tokens of an open dispatch.
 #[derive(Debug, Clone, Copy, Default)]
 struct Open {
-    /// Those that may still be of use.
+    /// Tokens that may still be of use.
     live: u64,
-    /// Those of whole samples that wait for their grades.
+    /// Tokens of complete samples that wait for their grades.
     ungraded: u64,
 }
 
@@ -45,14 +46,14 @@ struct Inner {
     run: TokenTotals,
     step: TokenTotals,
     open: BTreeMap<DispatchId, Open>,
-    /// Groups that run on after their cut, to be measured.
+    /// Dispatches whose groups are audited: they run on after their cut.
     audits: BTreeSet<DispatchId>,
-    /// Tokens of probes that are counted.
+    /// The number of probe tokens that are counted already.
     probes: u64,
 }
 
 impl Inner {
-    /// Why the tokens of a dispatch that is cut off are of no use.
+    /// The kind of waste of a dispatch that is cut off.
     fn cut_as(&self, id: DispatchId) -> Waste {
         if self.audits.contains(&id) { Waste::Audit } else { Waste::Cut }
     }
@@ -82,22 +83,23 @@ pub(crate) struct TokenBook {
 }
 
 impl TokenBook {
-    /// Goes on from the counts of an earlier process.
+    /// Continues from the counts of an earlier process.
     pub(crate) fn restore(&self, run: TokenTotals) {
         let mut inner = self.inner.lock();
         inner.run = run;
         inner.step = run.next_step();
     }
 
-    /// Ends the counts of a step and returns them. What is counted from now on counts for the next step, such as
-    /// a validation between two steps.
+    /// Ends the counts of a step and returns them. Tokens that are counted later, such as those of a
+    /// validation between two steps, belong to the next step.
     pub(crate) fn begin_step(&self) -> TokenTotals {
         let mut inner = self.inner.lock();
         let next = inner.run.next_step();
         std::mem::replace(&mut inner.step, next)
     }
 
-    /// Enters a dispatch. It begins with the tokens that `brought` names: their bucket and number.
+    /// Enters a dispatch. `brought` is the bucket and the number of the tokens with which the dispatch
+    /// begins.
     pub(crate) fn dispatched(&self, id: DispatchId, brought: Option<(Bucket, u64)>) {
         let mut inner = self.inner.lock();
         let mut live = 0;
@@ -114,7 +116,7 @@ impl TokenBook {
         inner.generate(counted);
         match inner.open.get_mut(&id) {
             Some(open) => open.live += counted.tokens,
-            // Its task was aborted, and ended later than the dispatch; or its group is audited.
+            // Either the request's task was aborted and ended after the dispatch, or its group is audited.
             None => {
                 let waste = inner.cut_as(id);
                 inner.settle(Bucket::Wasted(waste), counted.tokens);
@@ -129,7 +131,7 @@ impl TokenBook {
         inner.settle(Bucket::Wasted(waste), counted.tokens);
     }
 
-    /// Notes that tokens of a dispatch in flight are of no use any more.
+    /// Notes that tokens of a dispatch in flight are of no more use.
     pub(crate) fn lost(&self, id: DispatchId, tokens: u64, waste: Waste) {
         let mut inner = self.inner.lock();
         let Some(open) = inner.open.get_mut(&id) else { return };
@@ -138,21 +140,22 @@ impl TokenBook {
         inner.settle(Bucket::Wasted(waste), tokens);
     }
 
-    /// Notes that a whole sample waits for its grade.
+    /// Notes that a complete sample waits for its grade.
     pub(crate) fn awaits_grade(&self, id: DispatchId, tokens: u64) {
         if let Some(open) = self.inner.lock().open.get_mut(&id) {
             open.ungraded += tokens;
         }
     }
 
-    /// Notes that a whole sample waits for its grade no longer.
+    /// Notes that a complete sample does not wait for its grade any more.
     pub(crate) fn grade_is_decided(&self, id: DispatchId, tokens: u64) {
         if let Some(open) = self.inner.lock().open.get_mut(&id) {
             open.ungraded = open.ungraded.saturating_sub(tokens);
         }
     }
 
-    /// Notes that the group of a dispatch is complete and has `tokens`. Others belong to samples that failed.
+    /// Notes that the group of a dispatch is complete and has `tokens` tokens. Other tokens of the dispatch
+    /// belong to failed samples and are wasted.
     pub(crate) fn complete(&self, id: DispatchId, tokens: u64) {
         let mut inner = self.inner.lock();
         let Some(open) = inner.open.get_mut(&id) else { return };
@@ -161,17 +164,17 @@ impl TokenBook {
         inner.settle(Bucket::Wasted(Waste::FailedAttempt), failed);
     }
 
-    /// Notes that a group runs on after its cut, to be measured. All its tokens count as audit from then on.
+    /// Notes that a group is audited: it runs on after its cut. All its tokens count as audit from now on.
     pub(crate) fn audit_began(&self, id: DispatchId) {
         self.inner.lock().audits.insert(id);
     }
 
-    /// Notes that a group that ran on after its cut has ended.
+    /// Notes that the audit of a group has ended.
     pub(crate) fn audit_ended(&self, id: DispatchId) {
         self.inner.lock().audits.remove(&id);
     }
 
-    /// Ends a dispatch. Its first `kept` tokens go into `bucket`; the others are cut off.
+    /// Ends a dispatch. Its first `kept` tokens go into `bucket`, and the other tokens count as cut off.
     pub(crate) fn ended(&self, id: DispatchId, bucket: Bucket, kept: u64) {
         let mut inner = self.inner.lock();
         let Some(Open { live, ungraded }) = inner.open.remove(&id) else { return };
@@ -187,7 +190,7 @@ impl TokenBook {
         inner.settle(Bucket::Wasted(Waste::Cut), live - kept - ungraded);
     }
 
-    /// Notes that tokens that were carried are too old to go on from.
+    /// Notes that carried tokens are too old to continue from.
     pub(crate) fn carried_in_vain(&self, tokens: u64) {
         let mut inner = self.inner.lock();
         let brought = inner.run.bring(Bucket::Carried, tokens);
@@ -200,7 +203,7 @@ impl TokenBook {
         self.inner.lock().both().into_iter().for_each(|totals| totals.validate(validation));
     }
 
-    /// Counts the tokens of probes, of which there are `total` since the process began.
+    /// Counts probe tokens. `total` is their number since the start of the process.
     pub(crate) fn probed(&self, total: u64) {
         let mut inner = self.inner.lock();
         let new = total.saturating_sub(inner.probes);

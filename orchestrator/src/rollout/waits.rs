@@ -1,8 +1,7 @@
-//! The open waits of a rollout: what is waited for, and since when, so that a wait without an end can be
-//! named.
+//! The open waits of a rollout: the phase and the start of each wait. They identify a wait that does not end.
 //!
-//! Every wait that may take long is entered here while it lasts; it leaves when its `InWait` is dropped.
-//! The display reads the counts without a lock; the watchdog reads the oldest wait of each kind.
+//! Every wait that may take long is entered here, and removed when its `InWait` is dropped. The display reads
+//! the counts without a lock. The watchdog reads the oldest wait of each phase.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,15 +16,15 @@ use tokio::time::Instant;
 
 use crate::engine::Progress;
 
-/// What is waited for.
+/// The kind of a wait, named after what it waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// A free place on a server.
+    /// A permit on a server.
     Permit,
     /// A response.
     Engine,
-    /// A score, or a gate's verdict.
+    /// A score, or the decision of a gate.
     Reward,
     /// Room in the queue.
     Queue,
@@ -59,20 +58,20 @@ impl fmt::Display for Phase {
     }
 }
 
-/// What a wait is for; fields that do not apply are absent.
+/// The subject of a wait. Fields that do not apply are `None`.
 #[derive(Debug, Clone, Default)]
 pub struct Subject {
     /// The group's dispatch.
     pub dispatch: Option<DispatchId>,
     /// Its prompt.
     pub prompt_uid: Option<PromptUid>,
-    /// Place of the request's first sample in its group.
+    /// The index of the request's first sample in its group.
     pub sample: Option<u32>,
-    /// The server that is asked.
+    /// The server that has the request.
     pub server: Option<Arc<str>>,
-    /// The tokens so far, if the engine reports them as they come.
+    /// The tokens so far, if the engine streams tokens.
     pub progress: Option<Progress>,
-    /// Further words that name it, such as a version.
+    /// A further description, such as a version.
     pub detail: Option<Arc<str>>,
 }
 
@@ -83,16 +82,16 @@ struct Wait {
     subject: Subject,
 }
 
-/// A wait as it stood when it was looked at.
+/// A snapshot of a wait.
 #[derive(Debug, Clone)]
 pub struct Waiting {
-    /// What is waited for.
+    /// The phase of the wait.
     pub phase: Phase,
-    /// How long it has lasted.
+    /// The age of the wait.
     pub age: Duration,
-    /// What it is for.
+    /// The subject of the wait.
     pub subject: Subject,
-    /// The number of tokens so far, if it is known.
+    /// The number of tokens so far, if known.
     pub tokens: Option<u64>,
 }
 
@@ -132,7 +131,7 @@ pub struct Waits {
     groups: Mutex<BTreeMap<DispatchId, Instant>>,
     counts: [AtomicUsize; Phase::ALL.len()],
     progress: AtomicU64,
-    /// Dispatches that were cut off and run on. The run waits for none of them.
+    /// Dispatches that run on after their cut. The run does not wait for them.
     audited: Mutex<BTreeSet<DispatchId>>,
 }
 
@@ -145,22 +144,22 @@ impl Waits {
         InWait { waits: Arc::clone(self), id, phase }
     }
 
-    /// Notes that a dispatch was cut off and runs on: the run does not wait for it from now on.
+    /// Notes that a dispatch runs on after its cut. The run does not wait for it any more.
     pub(crate) fn audit_began(&self, id: DispatchId) {
         self.audited.lock().insert(id);
     }
 
-    /// Notes that a dispatch has ended that ran on after its cut.
+    /// Notes that a dispatch that ran on after its cut has ended.
     pub(crate) fn audit_ended(&self, id: DispatchId) {
         self.audited.lock().remove(&id);
     }
 
-    /// Notes that the run has come nearer to its end.
+    /// Notes that the run has made progress.
     pub fn progressed(&self) {
         self.progress.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A number that changes with every progress.
+    /// A number that changes whenever the run makes progress.
     pub fn progress(&self) -> u64 {
         self.progress.load(Ordering::Relaxed)
     }
@@ -170,8 +169,8 @@ impl Waits {
         self.counts[phase as usize].load(Ordering::Relaxed)
     }
 
-    /// The wait that began first, of each phase. Waits that say which group they are for go before those that
-    /// do not. Waits of groups that run on after their cut are left out.
+    /// The oldest wait of each phase. Waits that name their group are preferred to waits that do not. Waits
+    /// of groups that run on after their cut are left out.
     pub fn oldest(&self) -> Vec<Waiting> {
         let (audited, open) = (self.audited.lock(), self.open.lock());
         let is_awaited = |wait: &Wait| wait.subject.dispatch.is_none_or(|id| !audited.contains(&id));
@@ -203,7 +202,8 @@ impl Waits {
         waits
     }
 
-    /// The wait of this dispatch that began first. Samples that wait for a permit come last.
+    /// The oldest wait of this dispatch. A wait for a permit is returned only if the dispatch has no other
+    /// wait.
     pub fn of_dispatch(&self, id: DispatchId) -> Option<Waiting> {
         let open = self.open.lock();
         let mut of_group = open.values().filter(|wait| wait.subject.dispatch == Some(id));

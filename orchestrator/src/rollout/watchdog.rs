@@ -1,17 +1,19 @@
-//! Says what a run waits for when nothing has happened for a while, and does what the recipe says then.
+//! Reports the waits of a run that has made no progress for a while, and takes the action that the recipe
+//! sets.
 //!
 //! Progress is anything that brings the run nearer to its end: a group ended, rows were put, servers were
-//! updated, a version was announced. If there is none for `silence`, a report names the wait that matters
-//! (see below) and the oldest wait of every other kind. The report is repeated after every further `silence`.
+//! updated, a version was announced. After `silence` without progress, a report names the wait that matters
+//! (see below) and the oldest wait of every other phase. The report is repeated after every further
+//! `silence`.
 //!
-//! An outage of a reward is no silence: its guard reports it and ends it, and the samples that wait for their
-//! grades are worth keeping.
+//! The outage of a reward does not count as silence. The reward's guard reports the outage and limits its
+//! length, and the samples that wait for grades must be kept.
 //!
 //! # Which wait matters
-//! The outermost wait matters: servers that are being updated; then, if no group runs, the trainer or the
-//! queue; then the oldest wait of the first running group in dispatch order. A sample without a permit waits
-//! for the samples that have one: as long as any request is with an engine, the engine is named. So the
-//! watchdog only gives up a group that has a request with an engine or waits for a grade.
+//! The outermost wait matters. The order is: an update of the servers; if no group runs, the wait for the
+//! trainer or the queue; the oldest wait of the first running group in dispatch order. A sample without a
+//! permit waits for the samples that have one, so the engine is named as long as any request is with an
+//! engine. The watchdog gives up a group only if it has a request with an engine or waits for a grade.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,17 +28,17 @@ use crate::rollout::outage::RewardWatch;
 use crate::rollout::waits::{Phase, Waiting, Waits};
 use crate::rollout::worker::Signals;
 
-/// How often the watchdog looks in each `silence`: a report is late by at most that share of it.
+/// The number of checks in each `silence`. A report is late by at most one interval between checks.
 const LOOKS: u32 = 8;
 
-/// What a run waits for, after it has waited for too long.
+/// The report about a run without progress, with its waits.
 #[derive(Debug, Clone)]
 pub struct Silence {
     /// The time since the last progress.
     pub lasted: Duration,
     /// The wait that matters.
     pub cause: Option<Waiting>,
-    /// The oldest wait of each other kind.
+    /// The oldest wait of each other phase.
     pub others: Vec<Waiting>,
     /// Groups by state.
     pub counts: Counts,
@@ -58,7 +60,7 @@ impl std::fmt::Display for Silence {
     }
 }
 
-/// Reports what a run waits for, from the waits that are open and the board.
+/// Watches the progress of a run, and reports from the open waits and the board.
 #[derive(Clone)]
 pub struct Watchdog {
     pub(crate) waits: Arc<Waits>,
@@ -70,9 +72,9 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Watches until the run has to be stopped, which happens only with `OnSilence::Stop`. Cancel-safe.
+    /// Watches until the run has to stop. Only `OnSilence::Stop` stops a run. Cancel-safe.
     pub async fn run(&self) -> Silence {
-        // The counter begins at 0, so that there is a rate from the first report on.
+        // The counter begins at 0, so that the first report shows in its rate.
         metrics::counter!("rolldock_silences_total").increment(0);
         let mut seen = self.waits.progress();
         let mut quiet_since = Instant::now();
@@ -101,7 +103,7 @@ impl Watchdog {
         }
     }
 
-    /// What is waited for now.
+    /// The report about the present waits.
     pub fn look(&self, lasted: Duration) -> Silence {
         let (counts, first) = {
             let board = self.board.lock();
@@ -109,17 +111,17 @@ impl Watchdog {
         };
         let oldest = self.waits.oldest();
         let of = |phase: Phase| oldest.iter().find(|wait| wait.phase == phase).cloned();
-        // A group that is being put cannot be with the trainer yet.
+        // While a group is being put, the trainer cannot have it.
         let is_putting = of(Phase::Queue).filter(|wait| wait.subject.dispatch.is_some());
-        // If the trainer or the queue holds new groups back and none runs, no engine is the cause.
+        // If the trainer or the queue holds new groups back and no group runs, the cause is not an engine.
         let held_for = match counts.hold {
             Some(Hold::Trainer) if counts.running == 0 => is_putting.or_else(|| of(Phase::Trainer)),
             Some(Hold::Queue) if counts.running == 0 => of(Phase::Queue),
             _ => None,
         };
         let of_first = || first.and_then(|(id, _)| self.waits.of_dispatch(id));
-        // A request returns its permit when its engine answers: as long as an engine has a request, a sample
-        // that waits for a permit waits for an engine.
+        // A request returns its permit when its engine answers. So as long as an engine has a request, a wait
+        // for a permit is a wait for an engine.
         let behind_permits = |wait: Waiting| match wait.phase {
             Phase::Permit => of(Phase::Engine).unwrap_or(wait),
             _ => wait,
@@ -134,8 +136,8 @@ impl Watchdog {
         Silence { lasted, cause, others, counts }
     }
 
-    /// Gives up the group that is waited for; its prompt is sent out again. A group that waits for a permit
-    /// is not given up: it would wait again after that, and its wait has a deadline of its own.
+    /// Gives up the group that the run waits for, so that its prompt is sent out again. A group that waits
+    /// for a permit is not given up: its next dispatch would wait too, and its wait has a deadline.
     fn cancel(&self, cause: Option<&Waiting>) {
         let stuck = cause.filter(|cause| matches!(cause.phase, Phase::Engine | Phase::Reward));
         let Some(id) = stuck.and_then(|cause| cause.subject.dispatch) else { return };

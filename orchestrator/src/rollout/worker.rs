@@ -1,5 +1,5 @@
-//! An agent-loop worker: keeps `max_concurrent_prompts` groups running and starts the next one only when one
-//! ends, so that the samples of a prompt run close together and finish close together.
+//! An agent-loop worker. It keeps `max_concurrent_prompts` groups running, and starts the next group only
+//! when a group ends. So the samples of a prompt run and finish close together.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -25,19 +25,19 @@ use crate::rollout::{Group, OnStale, RequestShape, Sample};
 
 pub(crate) mod audited;
 
-/// The most failures of a step that are logged one by one. They tend to be alike, so later ones are logged
-/// when their number has doubled. All of them are counted.
+/// The maximum number of failures of a step that are logged one by one. Failures tend to be alike, so a later
+/// failure is logged only when the number of failures has doubled. All failures are counted.
 const FAILURES_LOGGED_MAX: usize = 8;
-/// How much longer than its engine a group that is cut off may take to hand over its samples.
+/// The time that a group that is cut off has to collect its samples, beyond the grace period of its engine.
 const CUT_SLACK: Duration = Duration::from_secs(1);
 
 /// Wakes the tasks that wait for the board.
 #[derive(Debug)]
 pub(crate) struct Signals {
-    /// The board has changed: there may be something to start, or nothing more to do.
+    /// The board has changed. There may be a group to start, or the step may be over.
     pub(crate) changed: Notify,
-    /// Workers have taken prompts and the manager should draw more: nothing has ended, so no other signal
-    /// would wake it.
+    /// Workers have taken prompts, and the manager should draw more. No other signal wakes the manager,
+    /// because no group has ended.
     pub(crate) low: Notify,
     /// The oldest version that is still fresh enough for running groups.
     pub(crate) fresh_from: watch::Sender<u64>,
@@ -56,14 +56,14 @@ impl Default for Signals {
     }
 }
 
-/// What the workers and the manager of a step, or of a flow of steps, share.
+/// The state that the workers and the manager of a step, or of a flow of steps, share.
 pub(crate) struct StepState {
     pub(crate) board: Arc<Mutex<Board>>,
     pub(crate) signals: Arc<Signals>,
-    /// Cuts running groups off.
+    /// Cancelled to cut off running groups.
     pub(crate) stop: CancellationToken,
-    /// Where decided groups go. The board's bounds hold for this channel too: it never holds more groups than
-    /// may be accepted.
+    /// The channel of accepted groups. The board's bounds limit it: it never holds more groups than may be
+    /// accepted.
     pub(crate) handed: mpsc::UnboundedSender<Handed>,
     /// Groups that failed in this step.
     pub(crate) failures: AtomicUsize,
@@ -72,7 +72,7 @@ pub(crate) struct StepState {
 }
 
 impl StepState {
-    /// Hands on what has been decided and wakes all tasks that wait for a change.
+    /// Sends the board's decisions to the channel, and wakes all tasks that wait for a change.
     pub(crate) fn publish(&self, context: &StepContext, board: &mut Board) {
         while let Some(decided) = board.take_decided() {
             let handed = match decided {
@@ -95,9 +95,9 @@ impl StepState {
                 }
             };
             if let Err(error) = self.handed.send(handed) {
-                // The receiver is gone only if the step was dropped, so that its caller no longer wants the
+                // The receiver was dropped only if the step was dropped, so its caller does not want the
                 // groups.
-                tracing::error!(%error, "an accepted group was lost: its receiver is gone");
+                tracing::error!(%error, "an accepted group was lost: its receiver was dropped");
             }
         }
         if board.is_stopped() {
@@ -121,7 +121,7 @@ impl StepState {
     }
 }
 
-/// Whether the failure with this number in its step, from 1 on, is logged.
+/// Whether the failure with this number (from 1) in its step is logged.
 fn is_logged(failures: usize) -> bool {
     failures <= FAILURES_LOGGED_MAX || failures.is_power_of_two()
 }
@@ -137,12 +137,13 @@ impl AgentLoopWorker {
     pub(crate) async fn run(self) {
         let mut running = FuturesUnordered::new();
         loop {
-            // This is registered before the board is read, so that no change in between is missed.
+            // The waiter is registered before the board is read, so that it misses no change.
             let changed = self.state.signals.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
             let done = loop {
-                // After an interrupt nothing more is sent out, also before the manager has told the board.
+                // After an interrupt nothing more is sent out, even if the manager has not stopped the board
+                // yet.
                 if self.state.stop.is_cancelled() {
                     break true;
                 }
@@ -175,7 +176,7 @@ impl AgentLoopWorker {
         }
     }
 
-    /// Runs a group to its end. If the group panics, the group fails and the worker goes on.
+    /// Runs a group to its end. If the group panics, the group fails and the worker continues.
     async fn run_group(&self, dispatch: Dispatch) -> (Dispatch, GroupEnd) {
         if self.state.audits.takes(&dispatch) {
             return Box::pin(self.run_audited(dispatch)).await;
@@ -204,7 +205,7 @@ impl AgentLoopWorker {
             () = self.is_given_up(dispatch) => return GroupEnd::GivenUp,
         };
         let ended = match ended {
-            // The group's requests know of the cut, or of the reward that ends the run, and hand over the tokens
+            // The group's requests see the cut, or the end of the run by a reward. They return the tokens
             // that they have.
             None if self.context.carries || self.context.grades.has_ended.is_cancelled() => {
                 let limit = self.context.config.carry.grace + CUT_SLACK;
@@ -219,7 +220,7 @@ impl AgentLoopWorker {
         }
     }
 
-    /// Completes when the servers have moved on so far that the version the group began with is too old.
+    /// Completes when the version with which the group began is too old for the servers' version.
     async fn becomes_stale(&self, dispatch: &Dispatch) {
         let matters = matches!(self.context.config.staleness.on_stale, OnStale::Drop | OnStale::Requeue);
         let mut fresh_from = self.state.signals.fresh_from.subscribe();
@@ -238,7 +239,8 @@ impl AgentLoopWorker {
     }
 }
 
-/// The requests of a dispatch: one for each sample that is resumed, and for the others what the recipe says.
+/// The requests of a dispatch: one for each sample that is resumed. The recipe sets how the other samples are
+/// requested.
 fn requests<'a>(
     context: &'a StepContext,
     dispatch: &'a Dispatch,
@@ -265,8 +267,8 @@ fn requests<'a>(
     left.map(|index| request(index, 1, carried.sample(index).cloned())).collect()
 }
 
-/// Collects the samples of a group, filters the group and computes its advantages. If the group does not come
-/// to its end, its graded samples stay in `graded`.
+/// Collects the samples of a group, filters the group and computes its advantages. If the group is cut off,
+/// its graded samples stay in `graded`.
 async fn collect(context: &StepContext, dispatch: &Dispatch, graded: &Mutex<Vec<Sample>>) -> GroupEnd {
     let dispatched_at = context.epoch.elapsed();
     let _running = context.waits.begin_group(dispatch.id);
@@ -290,10 +292,10 @@ async fn collect(context: &StepContext, dispatch: &Dispatch, graded: &Mutex<Vec<
             Err(Unfinished::Failed(reason)) => match spare.checked_sub(request.count) {
                 Some(left) => {
                     spare = left;
-                    tracing::warn!(dispatch = %dispatch.id, reason, "a sample has failed, and its group goes on without it");
+                    tracing::warn!(dispatch = %dispatch.id, reason, "a sample has failed, and its group continues without it");
                 }
-                // Dropping the other requests cancels them: with so few samples the group would not be
-                // accepted.
+                // The group has too few samples to be accepted, so its other requests are dropped, which
+                // cancels them.
                 None => return GroupEnd::Failed(reason),
             },
         }
@@ -322,14 +324,15 @@ async fn collect(context: &StepContext, dispatch: &Dispatch, graded: &Mutex<Vec<
     judge(context, dispatch, group).await
 }
 
-/// The number of samples that a group can do without: none, unless a gate says how many it needs.
+/// The number of samples that may fail without a failure of the group. It is 0 unless a gate sets how many
+/// samples a group needs.
 fn spare_samples(context: &StepContext) -> u32 {
     let samples = context.config.samples_per_prompt;
     let needed = context.config.gates.samples_min().map_or(samples, |needed| needed.max(1) as u32);
     samples.saturating_sub(needed)
 }
 
-/// Asks the gates for their verdict, and computes the advantages of a group that may be accepted. Advantages
+/// Asks the gates for their decision, and computes the advantages of a group that may be accepted. Advantages
 /// that need the whole batch stay 0 here.
 async fn judge(context: &StepContext, dispatch: &Dispatch, mut group: Group) -> GroupEnd {
     let samples = &group.samples;
@@ -386,7 +389,7 @@ async fn judge(context: &StepContext, dispatch: &Dispatch, mut group: Group) -> 
     GroupEnd::Valid(Box::new(group))
 }
 
-/// The end of a group that lacks only the verdict of a gate.
+/// The end of a group that lacks only the decision of a gate.
 fn carried_whole(group: Group) -> GroupEnd {
     GroupEnd::Carried(Box::new(CarriedGroup { graded: group.samples, samples: Vec::new() }))
 }

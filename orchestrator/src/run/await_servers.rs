@@ -1,9 +1,9 @@
 //! Waits for the servers with which a run starts.
 //!
-//! Each server is asked until it answers. The run starts as soon as enough servers have answered and each other
-//! one has been asked once, or has had a grace. The others join the run when they answer. One answer that is
-//! busy, cut off or lost therefore prevents nothing. A server that answers and cannot serve the recipe ends the
-//! start, since either the recipe or the server is not what its author believes.
+//! Each server is asked until it answers. The run starts when enough servers have answered and every other
+//! server has failed once or a grace period is over. The other servers join the run when they answer, so a
+//! single busy, broken or lost answer does not prevent the start. A server that answers but cannot serve the
+//! recipe ends the start, because either the recipe or the server is wrong.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::engine::{EngineError, ErrorClass};
 
 /// First pause before a server is asked again. It doubles each time.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
-/// The longest such pause.
+/// The longest pause before a server is asked again.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Maximum number of servers whose errors are listed.
 const LISTED_MAX: usize = 8;
@@ -28,42 +28,43 @@ pub(super) struct Endpoint {
     pub(super) url: String,
 }
 
-/// How many servers have to answer, and how long they are asked.
+/// How many servers have to answer, and for how long they are asked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Terms {
-    /// Number of servers that are enough: `fleet.servers_min`.
+    /// The number of servers with which a run can start: `fleet.servers_min`.
     pub(super) enough: usize,
-    /// How long a server without an answer delays the start once enough servers have answered.
+    /// The maximum time for which a server without an answer delays a start with enough servers.
     pub(super) grace: Duration,
-    /// How long a server is asked that no connection can be made to.
+    /// The time for which a server that accepts no connection is asked.
     pub(super) unreachable_max: Duration,
-    /// How long servers are asked.
+    /// The time for which other servers are asked.
     pub(super) asked_max: Duration,
 }
 
-/// The servers of a recipe, as they were found. Both lists are in the recipe's order.
+/// The result of asking the servers of a recipe. Both lists are in the recipe's order.
 #[derive(Debug)]
 pub(super) struct Found<T> {
-    /// The servers that can be used, with what they answered.
+    /// The servers that can be used, with their answers.
     pub(super) ready: Vec<(Endpoint, T)>,
-    /// The servers that have not answered well.
+    /// The servers without a usable answer.
     pub(super) absent: Vec<Endpoint>,
 }
 
-/// What is known of a server.
+/// The last result of asking a server.
 enum Seen<T> {
     Unheard,
     Failing(EngineError),
     Ready(T),
 }
 
-/// Asks `endpoints` by `ask` until the run can start. The time for which this process was late does not count.
+/// Calls `ask` for each of `endpoints` until the run can start. Time in which this process itself was stalled
+/// does not count towards the limits.
 ///
 /// Cancel-safe if `ask` is.
 ///
 /// # Errors
-/// If a server cannot serve the recipe, with the server's error. If too few servers answer in time, with the last
-/// errors of the others.
+/// Returns the error of a server that cannot serve the recipe. If too few servers answer in time, the error
+/// lists the last errors of the other servers.
 pub(super) async fn await_servers<T, Ask, Asking>(
     endpoints: Vec<Endpoint>,
     terms: &Terms,
@@ -144,7 +145,7 @@ where
         let asked_max = if is_unreachable { terms.unreachable_max } else { terms.asked_max };
         if matches!(seen[server], Seen::Unheard) {
             let limit_s = asked_max.as_secs_f64();
-            tracing::warn!(%error, limit_s, "a server does not answer well yet, and is asked again");
+            tracing::warn!(%error, limit_s, "a server gives no usable answer yet, and is asked again");
         }
         let next = (pause * 2).clamp(PAUSE_MIN, PAUSE_MAX);
         if began.elapsed() + next < asked_max {

@@ -1,4 +1,4 @@
-//! Converts the recipe's settings to the configurations of the parts of a run.
+//! Converts the recipe's settings to the configurations of a run's components.
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +22,7 @@ use crate::rollout::{
 };
 
 /// The configuration of the tokenizer and the chat template. A template may write the date of `unix_seconds`
-/// into its prompts, as the servers' own templates write theirs.
+/// into its prompts, as the servers' templates write the date.
 pub(super) fn codec_config(model: &recipe::Model, unix_seconds: u64) -> CodecConfig {
     CodecConfig {
         tokenizer: model.tokenizer.clone(),
@@ -31,13 +31,13 @@ pub(super) fn codec_config(model: &recipe::Model, unix_seconds: u64) -> CodecCon
     }
 }
 
-/// The data that a run learns from.
+/// The configuration of the training data.
 pub(super) fn train_data(data: &recipe::Data) -> DatasetConfig {
     DatasetConfig { shuffle: data.shuffle, epochs: data.epochs, ..in_file_order(data, data.train.paths()) }
 }
 
-/// The data that a run is measured with: one pass in the files' order, so that the figures of two runs can be
-/// compared.
+/// The configuration of the validation data. The data is read once, in the files' order, so that the figures
+/// of two runs can be compared.
 pub(super) fn validation_data(data: &recipe::Data) -> Option<DatasetConfig> {
     let files = data.validation.as_ref()?;
     Some(DatasetConfig { epochs: Some(1), ..in_file_order(data, files.paths()) })
@@ -102,7 +102,7 @@ pub(super) fn rollout_config(recipe: &Recipe, run_id: &str, gates: Arc<Gates>) -
     }
 }
 
-/// How old a group may be when it is delivered, and what is done with older ones.
+/// The maximum staleness of a delivered group, and what happens to older groups.
 pub(super) fn staleness(recipe: &Recipe) -> Staleness {
     let policy = &recipe.policy;
     Staleness {
@@ -115,18 +115,18 @@ pub(super) fn staleness(recipe: &Recipe) -> Staleness {
     }
 }
 
-/// The recipe's mode, and its bound on staleness.
+/// The recipe's policy mode and its bound on staleness.
 pub(super) fn policy_terms(policy: &recipe::Policy) -> PolicyTerms {
     PolicyTerms { mode: policy.mode, max_staleness: policy.staleness_max() }
 }
 
-/// How the queue is served to other processes.
+/// The settings for serving the queue to other processes.
 pub(super) fn queue_service(recipe: &Recipe) -> ServiceConfig {
     let connections = Connections::new("queue", &recipe.limits.connections);
     ServiceConfig { token: recipe.queue.token.clone(), connections, ..ServiceConfig::default() }
 }
 
-/// Where versions are announced.
+/// The sources of version announcements.
 pub(super) fn policy_sources(recipe: &Recipe) -> SourcesConfig {
     let policy = &recipe.policy;
     SourcesConfig {
@@ -137,14 +137,14 @@ pub(super) fn policy_sources(recipe: &Recipe) -> SourcesConfig {
     }
 }
 
-/// How old a group may be when the trainer's stand-in takes it, and what is done with older ones.
+/// The maximum staleness of a group that the embedded consumer takes, and what happens to older groups.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Claims {
     pub(super) max_staleness: Option<u64>,
     pub(super) stale: Stale,
 }
 
-/// The recipe's limits for the groups that the trainer's stand-in takes.
+/// The recipe's limits for the groups that the embedded consumer takes.
 pub(super) fn claims(recipe: &Recipe) -> Claims {
     let policy = &recipe.policy;
     Claims {
@@ -156,7 +156,7 @@ pub(super) fn claims(recipe: &Recipe) -> Claims {
     }
 }
 
-/// How advantages are computed.
+/// The estimator of advantages.
 pub(super) fn estimator(advantage: AdvantageEstimator) -> Estimator {
     match advantage {
         AdvantageEstimator::Grpo => Estimator::PerGroup(Advantage::GRPO),
@@ -167,7 +167,7 @@ pub(super) fn estimator(advantage: AdvantageEstimator) -> Estimator {
     }
 }
 
-/// The configuration of a validation, which waits for all of its prompts and filters none.
+/// The rollout configuration of a validation. A validation waits for all of its groups and filters none.
 pub(super) fn validation_rollout_config(
     recipe: &Recipe,
     validation: &recipe::Validation,
@@ -183,7 +183,7 @@ pub(super) fn validation_rollout_config(
         launch: Launch::Batch,
         early_stop: EarlyStop::Off,
         on_stop: OnStop::Discard,
-        // A validation measures whatever version the servers have.
+        // A validation measures the version that the servers have.
         staleness: Staleness { is_announced: false, ..config.staleness },
         bias_guard: None,
         bias_audit: 0.0,
@@ -208,7 +208,7 @@ pub(super) fn balancer_config(recipe: &Recipe) -> BalancerConfig {
     }
 }
 
-/// The number of permits of a server. If the number is adapted while the run goes on, this is the first one.
+/// The number of permits of a server. If the number is adapted during the run, this is its first value.
 pub(super) fn permits_per_server(recipe: &Recipe) -> u32 {
     match recipe.fleet.max_loads_per_server {
         MaxLoads::Fixed(loads) => loads,
@@ -238,8 +238,8 @@ pub(super) fn http_config(recipe: &Recipe) -> HttpConfig {
     }
 }
 
-/// How many servers a run needs to start, and how long they are asked: for `wait`, or else for the recipe's
-/// time-outs.
+/// The number of servers that a run needs to start, and for how long they are asked: for `wait` if it is
+/// given, and otherwise for the recipe's time-outs.
 pub(super) fn server_terms(recipe: &Recipe, wait: Option<Duration>) -> Terms {
     let grace = seconds(recipe.timeouts.connect);
     Terms {
@@ -250,7 +250,7 @@ pub(super) fn server_terms(recipe: &Recipe, wait: Option<Duration>) -> Terms {
     }
 }
 
-/// "recipes/dapo_qwen3_8b.toml" runs in "runs/dapo_qwen3_8b".
+/// The default directory of a run. For `recipes/dapo_qwen3_8b.toml` it is `runs/dapo_qwen3_8b`.
 pub fn default_out(recipe: &Path) -> PathBuf {
     Path::new("runs").join(recipe.file_stem().unwrap_or("run".as_ref()))
 }

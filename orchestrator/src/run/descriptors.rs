@@ -1,7 +1,8 @@
-//! The file descriptors of a run: those that it holds for its files, and those that its recipe may need.
+//! The file descriptors of a run: the descriptors that it reserves for its files, and the number that its
+//! recipe may need.
 //!
-//! Requests to servers that find no descriptor wait, so a run with too few of them is slow but goes on. It
-//! cannot start if there are too few for everything else.
+//! A request to a server waits if there is no free descriptor. So a run with too few descriptors for its
+//! requests is slow, but it works. A run with too few descriptors for everything else cannot start.
 
 use anyhow::bail;
 use rustix::process::{Resource, getrlimit};
@@ -10,18 +11,18 @@ use super::convert::seconds;
 use crate::process::{held_files, hold_for_files, threads_default};
 use crate::recipe::{MaxLoads, Recipe, Simulated, Transport};
 
-/// What every process has open: its streams, its runtime, its logs, the ledger, the data and its listeners.
+/// Descriptors that every run has open: for its streams, runtime, logs, ledger, data and listeners.
 const PROCESS: u64 = 64;
 /// Connections to a server besides its requests: probes, control calls and weight updates.
 const CALLS_PER_SERVER: u64 = 4;
 /// Connections that clients make to one listener.
 const CLIENTS: u64 = 64;
-/// Pipes and handles of a program that grades.
+/// Pipes and handles of one program that grades.
 const PER_GRADING: u64 = 4;
-/// The gradings at a time of an outside reward that sets no `reward.guard.concurrency`.
+/// Concurrent gradings of an outside reward without `reward.guard.concurrency`.
 const GRADINGS: u64 = 64;
 
-/// The descriptors that a recipe may need at a time.
+/// The maximum number of descriptors that a recipe may need at a time, by use.
 #[derive(Debug, PartialEq, Eq)]
 struct Demand {
     files: u64,
@@ -31,12 +32,13 @@ struct Demand {
     requests: u64,
 }
 
-/// The consumers and serving threads of a run that read segments.
+/// The number of consumers and serving threads of a run that read segments.
 fn readers(recipe: &Recipe) -> usize {
     let serving = if recipe.queue.listen.is_some() { threads_default() } else { 0 };
     serving + usize::from(recipe.queue.consumer.is_some())
 }
 
+/// The number of descriptors to reserve for the files of a queue with `readers` readers.
 impl Demand {
     fn of(recipe: &Recipe) -> Self {
         let (servers, per_request) = match &recipe.fleet.simulated {
@@ -58,7 +60,8 @@ impl Demand {
         }
     }
 
-    /// Everything but the requests, and one request per call.
+    /// The minimum for a start: all descriptors except those for requests, plus as many for requests as for
+    /// calls.
     fn least(&self) -> u64 {
         self.files + self.rewards + self.listeners + 2 * self.calls
     }
@@ -68,7 +71,7 @@ impl Demand {
     }
 }
 
-/// The requests that can be open at a time: as many as there are permits and samples.
+/// The maximum number of requests that are open at a time. Permits and samples both bound it.
 fn requests(recipe: &Recipe, servers: u64) -> u64 {
     let fleet = &recipe.fleet;
     let per_server = match fleet.max_loads_per_server {
@@ -94,11 +97,12 @@ impl std::fmt::Display for Demand {
     }
 }
 
-/// Checks what a recipe may open against the limit of this process, and holds descriptors for its files.
+/// Checks the recipe's demand against the limit of this process, and reserves descriptors for the run's
+/// files.
 ///
 /// # Errors
-/// Returns an error if the limit is too low for anything but requests. If it is only too low for all requests,
-/// logs a warning.
+/// Returns an error if the limit is below the minimum for a start. If the limit is only too low for all
+/// requests at the same time, logs a warning.
 pub(super) fn prepare(recipe: &Recipe) -> anyhow::Result<()> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     if let Some(words) = checked(&Demand::of(recipe), limit)? {
@@ -124,6 +128,8 @@ fn checked(demand: &Demand, limit: u64) -> anyhow::Result<Option<String>> {
     Ok(Some(format!("{words}; until then requests wait for descriptors")))
 }
 
+/// Reserves descriptors for the files of a queue that `readers` consumers or threads read, before connections
+/// can use the descriptors up.
 #[cfg(test)]
 mod tests {
     use super::*;

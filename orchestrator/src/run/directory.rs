@@ -1,5 +1,5 @@
-//! The directory of a run: how a run starts in it, and how files in it are replaced. A start that fails leaves no
-//! new directory behind.
+//! The directory of a run: how a run starts in it, and how its files are replaced. A start that fails leaves
+//! no new directory behind.
 
 use std::fs;
 use std::io;
@@ -15,12 +15,12 @@ pub fn is_free(dir: &Path) -> bool {
     }
 }
 
-/// The directory of a run that is being started. Dropping it removes what the start has written, unless the
-/// directory had something in it before, or [`keep`](Self::keep) was called.
+/// The directory of a run that is being started. Dropping the value removes all files that the start has
+/// written, unless the directory was not empty before the start or [`keep`](Self::keep) was called.
 ///
 /// # Invariants
-/// Nothing is removed that was there before. The owner calls [`keep`](Self::keep) if the directory belongs to
-/// another process.
+/// No file that existed before the start is removed. The owner calls [`keep`](Self::keep) if the directory
+/// belongs to another process.
 pub(super) struct StartingDirectory {
     out: PathBuf,
     /// Directories that did not exist before, `out` first and then its parents.
@@ -29,7 +29,7 @@ pub(super) struct StartingDirectory {
 }
 
 impl StartingDirectory {
-    /// Makes the directory with its parents.
+    /// Creates the directory and its parents.
     pub(super) fn make(out: &Path) -> anyhow::Result<Self> {
         let is_new = is_free(out);
         let is_absent = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
@@ -67,7 +67,7 @@ impl Drop for StartingDirectory {
     }
 }
 
-/// Writes a file under another name and then renames it, so that a reader never finds a part of it.
+/// Writes a file under a temporary name and then renames it, so that a reader never finds an incomplete file.
 pub(super) fn write_whole(file: &Path, text: &str) -> anyhow::Result<()> {
     let unfinished = file.with_extension("unfinished");
     let written = fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, file));

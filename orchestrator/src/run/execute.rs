@@ -1,4 +1,4 @@
-//! Opens the parts of a run in order, lets it collect its steps, and closes the parts again.
+//! Opens the components of a run in order, collects the steps, and closes the components again.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -35,11 +35,12 @@ pub const RECIPE_FILE: &str = "recipe.toml";
 /// The log of all lives of the run, inside its directory.
 const LOG_FILE: &str = "run.log";
 
-/// How long the run's own tasks may take to end.
+/// The time that the run's tasks have to end.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Collects all steps of a run. When this returns, the accepted groups are in the queue, except for groups
-/// that found no room in it after an interruption. An error of a run that can go on is [`Unfinished`].
+/// that found no room after an interruption. If the run fails but can be resumed, the error is
+/// [`Unfinished`].
 pub(super) async fn execute(mut run: Run, progress: &Progress) -> anyhow::Result<Summary> {
     let services = run.scope.child();
     let steps_scope = run.scope.child();
@@ -59,7 +60,8 @@ pub(super) async fn execute(mut run: Run, progress: &Progress) -> anyhow::Result
     let started = match start(&run, &records, resumption, &steps_scope, &services).await {
         Ok(started) => started,
         Err(error) => {
-            // The files are closed before the directory is removed. The error of the start is the one to show.
+            // The files are closed before the directory is removed. An error of the close is ignored, because
+            // the user needs the error of the start.
             let _ = records.close(&run, &services).await;
             return Err(if is_new { error } else { unfinished(error) });
         }
@@ -88,7 +90,7 @@ pub(super) async fn execute(mut run: Run, progress: &Progress) -> anyhow::Result
     })
 }
 
-/// What the run writes, besides its recipe and its log.
+/// The files that the run writes, besides its recipe and its log.
 struct Records {
     queue: RunQueue,
     ledger: RunJournal,
@@ -117,7 +119,7 @@ impl Records {
         Ok((Self { queue, ledger, figures }, resumption))
     }
 
-    /// Ends the services, closes everything, and returns the number of rows that are left in the queue.
+    /// Ends the services, closes everything, and returns the number of rows in the queue.
     async fn close(&self, run: &Run, services: &Scope) -> anyhow::Result<u64> {
         services.close(CLOSE_LIMIT).await;
         self.ledger.close().await?;
@@ -127,15 +129,15 @@ impl Records {
     }
 }
 
-/// What collects the steps, and what works beside it.
+/// The components that collect the steps, and the tasks that run beside them.
 struct Started {
     manager: AgentLoopManager,
     prompts: PromptFeed,
     serving: Serving,
 }
 
-/// Opens everything that has to work before the first dispatch. If that succeeds, the recipe becomes that of the
-/// run; a run that cannot go on with a changed recipe keeps the one it had.
+/// Opens everything that has to work before the first dispatch. Only then is the recipe written into the
+/// run's directory, so a run that cannot continue with a changed recipe keeps its old one.
 async fn start(
     run: &Run,
     records: &Records,
@@ -154,8 +156,8 @@ async fn start(
     Ok(Started { manager, prompts, serving })
 }
 
-/// Collects the steps, waits for consumers, and closes everything. Returns what was collected, the number of
-/// groups that the embedded consumer took, and the number of rows that are left in the queue.
+/// Collects the steps, waits for consumers, and closes everything. Returns the outcome of the steps, the
+/// number of groups that the embedded consumer took, and the number of rows in the queue.
 async fn collect(
     run: &Run,
     progress: &Progress,
@@ -188,7 +190,8 @@ async fn collect(
     Ok((outcome?, consumed_groups, rows_left))
 }
 
-/// The rollout and its prompts, from the place in the data where an earlier life of the run left them.
+/// Opens the rollout and its prompts. The prompts begin at the position in the data at which an earlier life
+/// of the run ended.
 async fn open_rollout(
     run: &Run,
     ledger: &RunJournal,
@@ -222,21 +225,23 @@ async fn open_rollout(
     Ok((manager, prompts))
 }
 
-/// The rows that earlier lives of the run have drawn. A prompt that they drew and never sent out is drawn again.
+/// The counts of the rows that earlier lives of the run have drawn. A prompt that was drawn but never sent
+/// out is not counted, because it is drawn again.
 fn drawn_before(resumption: &Resumption) -> DrawCounts {
     let meters = resumption.meters.as_ref();
     DrawCounts {
-        // Each prompt that was sent out has a number of its own.
+        // Each prompt that was sent out has its own number.
         prompts: resumption.next_number,
         overlong_dropped: meters.map_or(0, |meters| meters.overlong_dropped),
         overlong_truncated: meters.map_or(0, |meters| meters.overlong_truncated),
     }
 }
 
-/// What works beside the steps. It has to be kept until its scope is closed: dropping it aborts its tasks.
+/// The tasks that run beside the steps. This value must live until its scope is closed, because dropping it
+/// aborts the tasks.
 struct Serving {
     policy: Option<RunPolicy>,
-    /// The embedded consumer; it returns the number of groups that it took.
+    /// The task of the embedded consumer, which returns the number of groups that it took.
     consuming: Option<AbortOnDropHandle<anyhow::Result<u64>>>,
     /// The address at which other processes take rows.
     served_at: Option<SocketAddr>,
@@ -299,9 +304,9 @@ impl Serving {
         })
     }
 
-    /// Waits for consumers after the last put, unless the steps failed: for clients of the served queue until
-    /// they have taken everything or `interrupted` is cancelled, and then for the embedded consumer. Returns
-    /// the number of groups that the embedded consumer took.
+    /// Waits for consumers after the last put, unless the steps failed. Clients of the served queue are
+    /// awaited until they have taken everything or `interrupted` is cancelled. After that the embedded
+    /// consumer is awaited. Returns the number of groups that the embedded consumer took.
     async fn until_taken(
         &mut self,
         queue: &RunQueue,
@@ -315,7 +320,7 @@ impl Serving {
             queue.until_taken(at, interrupted).await;
         }
         let Some(consuming) = &mut self.consuming else { return Ok(0) };
-        // The consumer ends by itself when it has taken all that it may.
+        // The consumer ends by itself when it has taken all groups that it is allowed to take.
         tokio::select! {
             biased;
             consumed = consuming => consumed.context("the embedded consumer died")?,
@@ -324,7 +329,7 @@ impl Serving {
     }
 }
 
-/// What the run's page of metrics and its status are made of.
+/// The sources of the run's metrics page and of its status.
 fn reporter(
     run: &Run,
     queue: &RunQueue,
@@ -356,25 +361,27 @@ async fn after_steps(policy: Option<&RunPolicy>) {
     }
 }
 
-/// Ends a run that is asked to end.
+/// Ends a run after a signal.
 struct Interrupt {
     /// The first request to end.
     ended_by: Arc<OnceLock<Ending>>,
-    /// The command with which the run goes on.
+    /// The command that resumes the run.
     command: String,
 }
 
 impl Interrupt {
-    /// The first signal cuts the step off, and everything accepted is kept. A second one ends the process at
-    /// once. Ends when `end` is cancelled.
+    /// Handles signals until `end` is cancelled. The first signal cuts the step off, and accepted groups are
+    /// kept. A second signal ends the process immediately.
     async fn watch(self, mut endings: Endings, steps: CancellationToken, end: CancellationToken) {
         let Some(first) = end.run_until_cancelled(endings.asked()).await else { return };
-        // No other task sets it.
+        // No other task sets this value.
         let _ = self.ended_by.set(first);
-        tracing::warn!("interrupted: cancelling what runs on the engines; press Ctrl-C again to end at once");
+        tracing::warn!(
+            "interrupted: cancelling the requests on the engines; press Ctrl-C again to end immediately"
+        );
         steps.cancel();
         let Some(second) = end.run_until_cancelled(endings.asked()).await else { return };
-        say_error(&format!("ended at once; go on with: {}", self.command));
+        say_error(&format!("ended immediately; go on with: {}", self.command));
         #[expect(clippy::disallowed_methods, reason = "the user asked twice; the journal is made for this")]
         std::process::exit(second.exit_code().into());
     }

@@ -1,7 +1,8 @@
-//! Writes the figures of a run into its directory, when a step or a validation has ended.
+//! Writes the figures of a run into its directory whenever a step or a validation has ended.
 //!
-//! A line of a step is written after the ledger has its end and the queue has its groups. A run that is resumed
-//! keeps the lines of steps that have ended, and adds those that an earlier process could not write.
+//! The line of a step is written after the ledger has the end of the step and the queue has its groups. A
+//! resumed run keeps the lines of steps that have ended, and adds the lines that an earlier process did not
+//! write.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -31,11 +32,11 @@ use crate::scope::blocking;
 /// The figures of a run.
 pub(super) struct RunFigures {
     out: PathBuf,
-    /// The number of this process of the run.
+    /// The number of this life of the run.
     life: u32,
-    /// Number of newest steps whose requests are kept.
+    /// The number of newest steps for which the times of requests are kept.
     timelines: usize,
-    /// The dispatches of steps that go on, which ended in earlier processes.
+    /// For steps that earlier processes began but did not end: the dispatches that ended in these processes.
     earlier: BTreeMap<u64, Totals>,
     /// The groups of the present step that are in the queue.
     accepted: Mutex<AcceptedGroups>,
@@ -43,7 +44,8 @@ pub(super) struct RunFigures {
 }
 
 impl RunFigures {
-    /// Opens the files in the run's directory. `begun` has the steps that the ledger had before this process.
+    /// Opens the files in the run's directory. `begun` has the steps that were in the ledger before this
+    /// process.
     pub(super) async fn open(
         run: &Run,
         begun: BTreeMap<u64, StepState>,
@@ -75,9 +77,9 @@ impl RunFigures {
         self.accepted.lock().add(group);
     }
 
-    /// Writes the figures of a step whose groups are in the queue. `before` is the wait for the trainer before
-    /// it, `put` the time from its end until the last group was in the queue. A step that was interrupted gets
-    /// its figures when it has ended.
+    /// Writes the figures of a step whose groups are in the queue. `before` is the time for which the step
+    /// waited for the trainer, and `put` is the time from the step's end until its last group was in the
+    /// queue. An interrupted step gets its figures in the life in which it ends.
     pub(super) async fn step_ended(&self, metrics: &StepMetrics, before: Duration, put: Duration) {
         let accepted = std::mem::take(&mut *self.accepted.lock());
         if metrics.end == StepEnd::Interrupted {
@@ -111,7 +113,7 @@ impl RunFigures {
     }
 }
 
-/// A run does not end because its figures cannot be written.
+/// Logs an error of writing figures. Such an error does not end the run.
 fn warn_unless(written: anyhow::Result<()>, step: u64) {
     if let Err(error) = written {
         tracing::warn!(step, "some figures of the step cannot be written: {error:#}");
@@ -131,8 +133,8 @@ struct Files {
 }
 
 impl Files {
-    /// Opens the files of a run in which these steps have ended. Event files are made if they have a start, in
-    /// seconds since 1970. Blocks.
+    /// Opens the files of a run in which the steps of `ended` have ended. If `events_since` is given, in
+    /// seconds since 1970, event files are created. Blocks.
     fn open(
         out: &Path,
         fsync: bool,
@@ -157,7 +159,7 @@ impl Files {
         Ok(Self { steps, validations, events })
     }
 
-    /// Adds a line, unless its step has one. Blocks.
+    /// Adds a line, unless the file has a line of the step. Blocks.
     fn add(&mut self, kind: Kind, step: u64, figures: &impl Serialize) -> anyhow::Result<()> {
         let figures = serde_json::to_value(figures)?;
         let (file, prefix) = match kind {
@@ -177,7 +179,8 @@ fn append(file: &mut FigureFile, step: u64, figures: &Value) -> anyhow::Result<b
     appended.with_context(|| format!("cannot write {}", file.path().display()))
 }
 
-/// Writes the times of a step's requests, and removes those of all but the `newest` last steps. Blocks.
+/// Writes the times of a step's requests, and removes the files of all steps but the `newest` last ones.
+/// Blocks.
 fn keep_timeline(out: &Path, timeline: &KeptTimeline, newest: usize) -> anyhow::Result<()> {
     let file = KeptTimeline::file(out, timeline.step);
     if let Some(folder) = file.parent() {

@@ -1,4 +1,4 @@
-//! The servers of a run: real ones at endpoints, or simulated ones of our own.
+//! The servers of a run: real servers at endpoints, or simulated servers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,27 +22,27 @@ use crate::process::unix_seconds;
 use crate::recipe::{Recipe, Simulated, Transport};
 use crate::scope::Scope;
 
-/// The longest that a control call may take. Control calls are small, so a longer one shows that something is
-/// wrong.
+/// The time limit of a control call. Control calls are small, so a call that takes longer is a sign of a
+/// fault.
 const CONTROL_DEADLINE: Duration = Duration::from_secs(5);
 
-/// What a run sends its requests to.
+/// The servers to which a run sends its requests, and their load balancer.
 pub(super) struct Fleet {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) control: Arc<dyn EngineControl>,
     pub(super) balancer: LoadBalancer,
-    /// The membership, by which servers join and leave; absent where the servers are in this process.
+    /// The membership through which servers join and leave; `None` if the servers are in this process.
     pub(super) members: Option<Membership>,
-    /// Servers of the recipe that have not answered yet. They join when they do.
+    /// Servers of the recipe that have not answered yet. They join the fleet when they answer.
     pub(super) absent: Vec<NewMember>,
     pub(super) description: String,
-    /// The simulated model's answers; filled as prompts are drawn.
+    /// The simulated model's answers, which are added as prompts are drawn.
     pub(super) key: Option<GrowingKey>,
 }
 
 impl Fleet {
-    /// Opens the fleet with the servers that answer. Those that do not are asked for `servers_wait`, or else for
-    /// the recipe's time-outs.
+    /// Opens the fleet with the servers that answer. Servers that do not answer are asked again for
+    /// `servers_wait` if it is given, and otherwise for the recipe's time-outs.
     pub(super) async fn open(
         recipe: &Recipe,
         servers_wait: Option<Duration>,
@@ -66,7 +66,7 @@ impl Fleet {
         key: Option<GrowingKey>,
     ) -> anyhow::Result<Self> {
         let encoder = Arc::clone(codec);
-        // An unencodable text has no ids, which the engine reports as a bad answer.
+        // A text that cannot be encoded gets no ids, and the engine reports a bad answer.
         let encode: Encode = Arc::new(move |text: &str| encoder.encode(text).unwrap_or_default());
         let engine = HttpEngine::new(convert::http_config(recipe), Some(encode), scope.clone())?;
         let room = recipe.data.max_prompt_length + recipe.rollout.max_response_length as usize;
@@ -163,10 +163,10 @@ impl Fleet {
     }
 }
 
-/// Lets a server join when a probe has found out which dialect it speaks.
+/// Adds servers to the engine. Each server is probed first to find out its dialect.
 struct Probed {
     engine: Arc<HttpEngine>,
-    /// Tokens of the longest prompt and response together.
+    /// The maximum number of tokens of a prompt and its response together.
     room: usize,
 }
 
@@ -202,7 +202,7 @@ impl Enlist for Probed {
     }
 }
 
-/// The fleet in words.
+/// A description of the fleet, for people.
 fn described(ready: &[(Endpoint, ServerFacts)], absent: &[Endpoint], capacity: u32) -> String {
     let found = |(server, facts): &(Endpoint, ServerFacts)| {
         let longest = facts.max_model_len.map_or("unknown".to_owned(), |tokens| tokens.to_string());

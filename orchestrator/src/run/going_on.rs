@@ -1,12 +1,12 @@
-//! The command with which a run goes on, and errors that come with it.
+//! The command that resumes a run, and the errors that name the command.
 
 use std::path::Path;
 
 use crate::process::Ending;
 use crate::recipe::Recipe;
 
-/// The command that resumes the run in `out`. It names each secret of `recipe`, because the run's directory
-/// does not have them.
+/// The command that resumes the run in `out`. The command names each secret of `recipe`, because the run's
+/// directory does not store secrets.
 pub fn resume_command(out: &Path, recipe: &Recipe) -> String {
     let secrets: String = recipe.secrets().iter().map(|key| format!(" --set {key}=...")).collect();
     format!("rolldock run --resume {}{secrets}", shell_word(&out.to_string_lossy()))
@@ -21,17 +21,17 @@ fn shell_word(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// The error of a run that can go on. Its text is that of the cause alone.
+/// The error of a run that can be resumed. Its text is the text of the cause.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause:#}")]
 pub struct Unfinished {
-    /// What ended the run.
+    /// The error that ended the run.
     pub cause: anyhow::Error,
-    /// The command that resumes it.
+    /// The command that resumes the run.
     pub command: String,
 }
 
-/// The process was asked to end while the data and the servers were being opened.
+/// A signal asked the process to end while the data and the servers were being opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0} before the run began")]
 pub struct EndedEarly(pub Ending);

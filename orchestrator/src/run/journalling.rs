@@ -1,5 +1,5 @@
-//! The run's ledger on disk. It is opened before the first dispatch and written before every put, and a run
-//! that was ended goes on from it.
+//! The run's ledger on disk. It is opened before the first dispatch and written before every put. A resumed
+//! run continues from it.
 
 use std::path::Path;
 
@@ -21,21 +21,22 @@ use rolldock_ledger::{
 /// The maximum number of ids in one record.
 const SETTLED_MAX: usize = 4096;
 
-/// The ledger and the queue of a run, which are written in an order that a restart can rely on.
+/// The ledger of a run. It is written before the queue, and a restart relies on this order.
 pub(super) struct RunJournal {
     pub(super) writer: LedgerWriter,
     /// The run's id with the number of this life. The request ids of this life start with it.
     pub(super) run_id: String,
     partition: Partition,
-    /// Dispatches whose groups are in the queue and not settled, in the order of the queue's journal.
+    /// Dispatches whose groups are in the queue but not settled, in the order of the queue's journal.
     unsettled: Mutex<Vec<DispatchId>>,
 }
 
 impl RunJournal {
     /// Opens the ledger of the run in `out`, before anything else of the run is written. The ledger marks the
-    /// directory as that of a run, and while it is open, no other process can work on the run.
+    /// directory as the directory of a run. While the ledger is open, no other process can work on the run.
     ///
-    /// A queue without a ledger is refused: the ledger was lost, since it is written before the queue is made.
+    /// A queue without a ledger is refused. The ledger is created before the queue, so it must have been
+    /// lost.
     pub(super) async fn open(out: &Path, recipe: &Recipe) -> anyhow::Result<Opened> {
         let (ledger, queue) = (ledger_file(out), out.join(QUEUE_FOLDER));
         let is_empty = std::fs::metadata(&ledger).map_or(true, |file| file.len() == 0);
@@ -86,13 +87,14 @@ impl RunJournal {
         }
         writer.append(Record::Life(LifeRecord { number: life, pid: std::process::id(), started_s }));
         writer.sync_all().await.context("cannot write the run's ledger")?;
-        // The records above settle these groups: they stay accepted, even if the queue forgets their records.
+        // The records above settle these groups. The groups stay accepted, even if the queue forgets their
+        // records.
         partition.forget_records(records.len()).await?;
         let run_id = format!("{run_id}l{life}");
         Ok((Self { writer, run_id, partition, unsettled: Mutex::default() }, resumption))
     }
 
-    /// Reads the prompts and tokens that a resumption names.
+    /// Reads the prompts and tokens to which a resumption refers.
     pub(super) async fn restore(
         out: &Path,
         resumption: Resumption,
@@ -118,8 +120,8 @@ impl RunJournal {
         scope.spawn_blocking("ledger restore", reading).await?
     }
 
-    /// Makes everything that the ledger was told so far as durable as the recipe asks for. After that,
-    /// accepted groups may be put.
+    /// Makes all records of the ledger as durable as the recipe asks for. After that, accepted groups may be
+    /// put.
     pub(super) async fn before_put(&self) -> anyhow::Result<()> {
         self.writer.sync_all().await.context("cannot write the run's ledger")
     }
@@ -129,7 +131,8 @@ impl RunJournal {
         self.unsettled.lock().push(dispatch);
     }
 
-    /// Ends a step: accepted groups in the queue stay accepted, and the queue may forget their records.
+    /// Settles the groups that are in the queue. They stay accepted from now on, and the queue may forget
+    /// their records.
     pub(super) async fn settle(&self) -> anyhow::Result<()> {
         let put = std::mem::take(&mut *self.unsettled.lock());
         for ids in put.chunks(SETTLED_MAX) {
@@ -140,7 +143,7 @@ impl RunJournal {
         Ok(())
     }
 
-    /// Writes the records that are left, and closes the ledger.
+    /// Writes the remaining records, and closes the ledger.
     pub(super) async fn close(&self) -> anyhow::Result<()> {
         let writer = self.writer.clone();
         Ok(blocking("ledger close", move || writer.close()).await??)

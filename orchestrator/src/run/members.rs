@@ -1,5 +1,5 @@
-//! Servers that join and leave while the fleet is used: through the admin address, through the fleet's file, or
-//! because they did not answer when the run started.
+//! Servers that join and leave while the fleet is in use. They do so through the admin address or the fleet's
+//! file. Servers that did not answer when the run started join later, too.
 
 use anyhow::Context;
 use rolldock_listener::{Connections, RenderMetrics};
@@ -11,8 +11,8 @@ use crate::process::{say, serve_fleet};
 use crate::recipe::Recipe;
 use crate::scope::Scope;
 
-/// Opens the admin address and follows the fleet's file, if the recipe asks for them, and lets the servers join
-/// that were `absent` at the start. All of this ends with the scope or the handles.
+/// Opens the admin address and follows the fleet's file, if the recipe asks for them. Adds the servers that
+/// were `absent` at the start when they answer. The tasks end with the scope or the handles.
 pub(super) async fn open(
     members: &Membership,
     absent: &[NewMember],

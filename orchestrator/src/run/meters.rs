@@ -1,7 +1,8 @@
 //! The figures of a run's steps as metrics.
 //!
-//! What a step ends with is summed up here, at its end and once for each accepted group. What the present step
-//! does is read from the board and the waits when the metrics are asked for. So no sample costs anything for them.
+//! The figures of ended steps are summed up here, at the end of each step and once for each accepted group.
+//! The figures of the step in progress are read from the board and the waits when the metrics are requested.
+//! So the metrics cost nothing per sample.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,10 +15,10 @@ use tokio::time::Instant;
 use crate::report::Stage;
 use crate::rollout::{Group, Hold, Phase, RolloutView, StepMetrics};
 
-/// Groups that are this many versions behind or more are counted together.
+/// Groups of this staleness or more are counted together.
 const AGES_MAX: u64 = 16;
 
-/// The figures of the bias meter, by the names of their gauges. A figure that is not known is absent.
+/// The figures of the bias meter, by the names of their gauges. Unknown figures are left out.
 fn bias(metrics: &StepMetrics) -> Vec<(&'static str, f64)> {
     let reading = &metrics.bias;
     let figures = [
@@ -29,10 +30,10 @@ fn bias(metrics: &StepMetrics) -> Vec<(&'static str, f64)> {
     known.flat_map(|(bias, ratio, error)| [(ratio, bias.ratio()), (error, bias.standard_error)]).collect()
 }
 
-/// Buckets whose tokens move on to another one. They are gauges, and the other buckets are counters.
+/// Buckets whose tokens later move to another bucket. They are gauges, and the other buckets are counters.
 const PENDING: [&str; 3] = ["in_flight", "held", "carried"];
 
-/// Mean and spread of values, without keeping them.
+/// The mean and the spread of values. The values themselves are not stored.
 #[derive(Debug, Clone, Copy, Default)]
 struct Spread {
     count: u64,
@@ -84,7 +85,7 @@ impl Samples {
     }
 }
 
-/// The sums over the steps that have ended in this life of the run.
+/// Sums over the steps that have ended in this life of the run.
 #[derive(Debug, Default)]
 struct Sums {
     ends: BTreeMap<&'static str, u64>,
@@ -93,9 +94,9 @@ struct Sums {
     cancelled: u64,
     attempts_extra: u64,
     replays: u64,
-    /// Those of the whole run, also of its earlier lives.
+    /// Response tokens of the whole run, including its earlier lives.
     tokens: TokenTotals,
-    /// Accepted groups by the number of versions that they are behind.
+    /// The number of accepted groups by staleness.
     ages: BTreeMap<u64, u64>,
 }
 
@@ -158,7 +159,7 @@ fn end_name(end: StepEnd) -> &'static str {
 struct LastStep {
     took: Duration,
     samples: Samples,
-    /// The mean time of its finished samples in each phase; seconds.
+    /// The mean time of its finished samples in each phase, in seconds.
     phases: [(Phase, f64); 3],
     bias: Vec<(&'static str, f64)>,
 }
@@ -203,7 +204,7 @@ pub(super) struct Meters(Mutex<Inner>);
 
 impl Meters {
     pub(super) fn new() -> Self {
-        // The histogram is there from the start.
+        // This creates the histogram, so that it is shown from the start.
         let _ = histogram!("rolldock_step_seconds");
         Self(Mutex::new(Inner {
             stage: Stage::default(),
@@ -214,7 +215,7 @@ impl Meters {
         }))
     }
 
-    /// What the run does, and the time since its step began.
+    /// The stage of the run, and the time since its step began.
     pub(super) fn stage(&self) -> (Stage, Duration) {
         let inner = self.0.lock();
         (inner.stage, inner.step_began.elapsed())
@@ -224,18 +225,18 @@ impl Meters {
         self.0.lock().stage = stage;
     }
 
-    /// A step begins now.
+    /// Notes that a step begins now.
     pub(super) fn begin_step(&self) {
         let mut inner = self.0.lock();
         (inner.stage, inner.step_began) = (Stage::Collecting, Instant::now());
     }
 
-    /// A group of the step in progress is accepted.
+    /// Notes that a group of the step in progress is accepted.
     pub(super) fn accepted(&self, group: &Group) {
         self.0.lock().accepted.add(group);
     }
 
-    /// A step has ended, and all of its groups have been noted.
+    /// Notes that a step has ended. All of its groups must have been noted before.
     pub(super) fn step_ended(&self, metrics: &StepMetrics) {
         let mut inner = self.0.lock();
         let samples = std::mem::take(&mut inner.accepted);
@@ -245,7 +246,7 @@ impl Meters {
         histogram!("rolldock_step_seconds").record(metrics.elapsed.as_secs_f64());
     }
 
-    /// Sets the metrics of the steps in the present recorder.
+    /// Sets the metrics of the steps in the current recorder.
     pub(super) fn meter(&self, view: &RolloutView) {
         let inner = self.0.lock();
         inner.sums.meter();

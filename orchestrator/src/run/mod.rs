@@ -1,8 +1,8 @@
-//! A run: everything that a recipe names, put together and driven step by step.
+//! A run: the components that a recipe describes, assembled and driven step by step.
 //!
-//! [`Run::prepare`] opens the data, the tokenizer and the fleet, and fails before anything is written if one
-//! of them does not fit; [`Run::execute`] opens the queue in the run's directory and collects step after
-//! step.
+//! [`Run::prepare`] opens the data, the tokenizer and the fleet. If one of them does not fit the recipe, the
+//! call fails before anything is written. [`Run::execute`] opens the queue in the run's directory and
+//! collects step after step.
 //!
 //! ```text
 //!   data ---> AgentLoopManager ---> accepted groups ---> queue <--- consumer (in a trainer's place; optional)
@@ -70,19 +70,21 @@ pub struct Run {
     validation: Option<Dataset>,
     fleet: Fleet,
     reward: Reward,
-    /// The metrics of the process; `None` if another recorder has them.
+    /// The metrics of the process; `None` if other code has installed a recorder.
     metrics: Option<RenderMetrics>,
     scope: Scope,
-    /// The signals since the preparation began. Executing the run takes them.
+    /// The signals since the preparation began. [`Run::execute`] takes them over.
     endings: Option<Endings>,
 }
 
 impl Run {
-    /// Opens data, tokenizer and fleet, and checks that the addresses of the recipe are free. Nothing is written.
-    /// Servers that do not answer are asked for `servers_wait`, or else for the recipe's time-outs.
+    /// Opens data, tokenizer and fleet, and checks that the addresses of the recipe are free. Nothing is
+    /// written. Servers that do not answer are asked again for `servers_wait` if it is given, and otherwise
+    /// for the recipe's time-outs.
     ///
     /// # Errors
-    /// [`EndedEarly`] if a signal asks the process to end meanwhile, and the errors of what is opened.
+    /// Returns [`EndedEarly`] if a signal asks the process to end before this returns, and the errors of the
+    /// components that are opened.
     pub async fn prepare(
         recipe: Recipe,
         out: PathBuf,
@@ -116,7 +118,8 @@ impl Run {
             (Err(error), Ok(())) | (Ok(_), Err(error)) => return Err(error),
             (Err(data), Err(ports)) => anyhow::bail!("{data:#}; and {ports:#}"),
         };
-        // The parts of the run look their metrics up once, when they are made.
+        // The recorder is installed first, because each component looks its metrics up once, when it is
+        // created.
         let metrics = keep_metrics(&scope).inspect_err(|error| tracing::warn!("{error:#}")).ok();
         let fleet = Fleet::open(&recipe, servers_wait, &codec, &scope).await?;
         let metrics = metrics.map(|metrics| of_members(metrics, fleet.balancer.clone()));
@@ -124,7 +127,7 @@ impl Run {
         Ok(Self { recipe, out, codec, train, validation, fleet, reward, metrics, scope, endings: None })
     }
 
-    /// What the run will do, in words.
+    /// A description of the run, for people.
     pub fn describe(&self) -> String {
         let rollout = &self.recipe.rollout;
         let steps =
@@ -182,27 +185,27 @@ impl Run {
         lines.join("\n")
     }
 
-    /// Checks that rewards and gates outside of this process answer, by a row of the data. Cancel-safe.
+    /// Checks with a row of the data that rewards and gates outside of this process answer. Cancel-safe.
     async fn check_reward(&self) -> anyhow::Result<()> {
         if !self.reward.is_outside() {
             return Ok(());
         }
         let mut rows = self.train.pass(Arc::clone(&self.codec));
         let drawn = self.scope.spawn_blocking("reward probe", move || rows.next()).await;
-        // Data without a prompt that fits ends the run by itself.
+        // If the data has no prompt that fits, the first step ends the run.
         match drawn.context("cannot read the data")?? {
             Some(prompt) => self.reward.check(&prompt).await,
             None => Ok(()),
         }
     }
 
-    /// An id that is unique among the runs that share servers, since request ids start with it.
+    /// The id of the run. Request ids start with it, so it must be unique among the runs that share servers.
     fn id(&self) -> String {
         let name = self.out.to_string_lossy();
         format!("rd{:08x}{:x}", xxhash_rust::xxh3::xxh3_64(name.as_bytes()) as u32, std::process::id())
     }
 
-    /// What a rollout of this run works with.
+    /// The components of a rollout of this run.
     fn parts(&self) -> RolloutParts {
         RolloutParts {
             engine: Arc::clone(&self.fleet.engine),
@@ -211,13 +214,13 @@ impl Run {
         }
     }
 
-    /// Runs to the end, or until the scope is ended. A run that cannot start leaves nothing behind.
+    /// Runs to the end, or until the scope is ended. A run that cannot start leaves no files behind.
     pub async fn execute(self, progress: &Progress) -> anyhow::Result<Summary> {
         execute::execute(self, progress).await
     }
 }
 
-/// How far generation runs ahead, and where versions are announced.
+/// Describes how far generation may run ahead, and where versions are announced.
 fn policy_plan(recipe: &Recipe) -> String {
     let policy = &recipe.policy;
     if policy.mode == PolicyMode::Off {
@@ -260,7 +263,7 @@ fn open_data(recipe: &Recipe) -> anyhow::Result<(Arc<TextCodec>, Dataset, Option
     Ok((codec, train, validation))
 }
 
-/// The error of a data file that does not exist also says where the file was looked for.
+/// Adds the paths that were tried to the error of a data file that does not exist.
 fn with_places(error: DataError, recipe: &Recipe) -> anyhow::Error {
     let places = match &error {
         DataError::Read { file, reason } if reason.kind() == ErrorKind::NotFound => {
@@ -274,7 +277,8 @@ fn with_places(error: DataError, recipe: &Recipe) -> anyhow::Error {
     anyhow::anyhow!("{error}; it was looked for at {}", places.join(", "))
 }
 
-/// Whether the run is long enough to come to its first validation; data that is never read need not be there.
+/// Whether the run is long enough to reach its first validation. If it is not, the validation data need not
+/// exist.
 fn validates(recipe: &Recipe) -> bool {
     let steps = recipe.run.steps.unwrap_or(u64::MAX);
     let reaches = |validation: &Validation| validation.before_training || steps >= validation.every_steps;

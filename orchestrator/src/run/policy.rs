@@ -1,5 +1,5 @@
-//! Policy versions in a run: where they are announced, how they reach the servers, and which parts of the run
-//! are told.
+//! Policy versions in a run: where they are announced, how they reach the servers, and which components are
+//! told about them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,12 +19,12 @@ use crate::rollout::{InWait, Phase, RolloutControl, Staleness, Subject};
 use crate::scope::Scope;
 use rolldock_ledger::{LedgerWriter, Record, Resumption};
 
-/// The pause before an update that has reached no server is tried again between two steps. It doubles up to the
-/// maximum.
+/// The first pause before an update that has reached no server is tried again between two steps. The pause
+/// doubles up to the maximum.
 const UPDATE_PAUSE_MIN: Duration = Duration::from_secs(1);
 const UPDATE_PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// The policy versions of a run whose recipe lets versions be announced.
+/// The policy versions of a run whose recipe has a source of announcements.
 pub(super) struct RunPolicy {
     updates: Updates,
     control: RolloutControl,
@@ -32,7 +32,7 @@ pub(super) struct RunPolicy {
     mode: PolicyMode,
     /// The version of the last step, with the first step that began with it.
     begun: Mutex<Option<Begun>>,
-    /// The sources of announcements, which are open as long as this value lives.
+    /// The sources of announcements. They are open as long as this value lives.
     _sources: Announcements,
 }
 
@@ -43,7 +43,7 @@ struct Begun {
     first_step: u64,
 }
 
-/// What an earlier life of the run has left of its versions.
+/// The versions that an earlier life of the run has left.
 #[derive(Debug, Default)]
 pub(super) struct EarlierVersions {
     /// The last announcement.
@@ -53,7 +53,7 @@ pub(super) struct EarlierVersions {
 
 impl EarlierVersions {
     /// # Errors
-    /// If the ledger's announcement cannot be read.
+    /// Returns an error if the ledger's announcement cannot be parsed.
     pub(super) fn of(resumption: &Resumption) -> anyhow::Result<Self> {
         let parsed = resumption.weights.as_deref().map(serde_json::from_str).transpose();
         let last = parsed.context("the run's ledger has weights that are no announcement")?;
@@ -64,9 +64,9 @@ impl EarlierVersions {
 }
 
 impl RunPolicy {
-    /// Resumes servers that an earlier life of the run left paused, and listens for announcements. The servers
-    /// are brought to the version of the earlier life's last announcement. Returns `None` if versions cannot be
-    /// announced.
+    /// Resumes servers that an earlier life of the run left paused, updates them to the last version that the
+    /// earlier life announced, and listens for announcements. Returns `None` if the recipe has no source of
+    /// announcements.
     pub(super) async fn open(
         run: &Run,
         control: RolloutControl,
@@ -85,8 +85,8 @@ impl RunPolicy {
         let served = control.policy_version();
         let state = match earlier.last.filter(|last| last.version >= served) {
             Some(last) => {
-                // If the ledger has the announcement but not yet the run's new version, the earlier life ended
-                // between the two records. The servers had the version before both.
+                // If the ledger has the announcement but not yet the run's new version, the earlier life
+                // ended between the two records. The servers got the version before both records.
                 if last.version > served {
                     follower.publish(&last).await;
                 }
@@ -109,12 +109,12 @@ impl RunPolicy {
         Ok(Some(Self { updates, control, rule, mode: policy.mode, begun, _sources: sources }))
     }
 
-    /// The versions, for announcements from this process.
+    /// The state of the versions, for announcements from this process.
     pub(super) fn state(&self) -> &PolicyState {
         self.updates.state()
     }
 
-    /// Brings a pending version to the servers between two steps, and waits until they have the version that
+    /// Updates the servers to a pending version between two steps, and waits until they have the version that
     /// `step` needs in the run's mode.
     pub(super) async fn before_step(&self, step: u64) -> anyhow::Result<()> {
         let by_number = self.rule.claim_version(step, 0);
@@ -132,7 +132,7 @@ impl RunPolicy {
                 self.begin(step, served);
                 return Ok(());
             }
-            // If a version is announced that no server has, its update has failed and is tried again.
+            // If no server has the announced version, its update has failed and is tried again.
             let has_failed = self.state().announced() > served;
             let phase = if has_failed { Phase::Update } else { Phase::Trainer };
             let detail = format!("version={wanted} for step={step}");
@@ -148,9 +148,10 @@ impl RunPolicy {
         }
     }
 
-    /// The version above that of the steps before `step`, if these are all that the trainer trains on with it;
-    /// otherwise 0. A trainer may leave out numbers, so the number of a version alone does not say how many steps
-    /// it has trained on.
+    /// The version that `step` needs after the version of the previous steps. If the trainer has all the
+    /// steps that it trains on for one version, the result is the next version; otherwise it is zero. A
+    /// trainer may skip version numbers, so a number alone does not tell how many steps the trainer has
+    /// trained on.
     fn after_last_version(&self, step: u64) -> u64 {
         let is_complete = |begun: &Begun| step >= begun.first_step + self.rule.steps_per_version.max(1);
         self.begun.lock().filter(is_complete).map_or(0, |begun| begun.version + 1)
@@ -163,8 +164,8 @@ impl RunPolicy {
         }
     }
 
-    /// Brings every version that is announced after the last step to the servers at once, for trainers that
-    /// still train. It never ends by itself.
+    /// Updates the servers immediately to every version that is announced after the last step, for trainers
+    /// that still train. This never ends by itself.
     ///
     /// Cancel-safe.
     pub(super) async fn after_steps(&self) {
@@ -178,12 +179,12 @@ impl RunPolicy {
     }
 }
 
-/// The ledger's record of announced weights, with which a run that goes on brings its servers to them.
+/// The ledger's record of announced weights. A resumed run updates its servers from this record.
 fn weights_record(announcement: &Announcement) -> Record {
     Record::Weights { announcement: serde_json::json!(announcement).to_string().into() }
 }
 
-/// The parts of the run that are told of a version.
+/// Tells the components of the run about a version.
 struct Follower {
     control: RolloutControl,
     partition: Partition,
@@ -207,14 +208,14 @@ impl FollowVersion for Follower {
         async move {
             *self.updating.lock() = None;
             if let Err(error) = self.partition.announce(version).await {
-                tracing::error!(version, %error, "the queue does not know of the version: its takes judge by an older one");
+                tracing::error!(version, %error, "the queue did not get the version, so its takes use an older version");
             }
             self.ledger.append(weights_record(announcement));
             self.control.set_policy_version(version);
-            // The trainer may now forget the batch that the version came from, so a run that continues must
-            // know of the version.
+            // From now on the trainer may forget the batch that produced the version. So the version must be
+            // in the ledger, where a resumed run finds it.
             if let Err(error) = self.ledger.sync_all().await {
-                tracing::error!(version, %error, "the ledger does not know of the version");
+                tracing::error!(version, %error, "the ledger did not record the version");
             }
         }
         .boxed()

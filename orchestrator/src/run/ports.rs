@@ -7,7 +7,7 @@ use crate::recipe::Recipe;
 /// Binds every address of the recipe once, and releases all of them again.
 ///
 /// # Errors
-/// If some of them cannot be bound; the error names all of these with their keys.
+/// Returns an error that names every address that cannot be bound, with its key.
 pub(super) fn check(recipe: &Recipe) -> anyhow::Result<()> {
     let admin = recipe.fleet.admin.as_deref().and_then(|admin| admin.parse().ok());
     let addresses: [(&str, Option<SocketAddr>); 3] = [
@@ -15,7 +15,7 @@ pub(super) fn check(recipe: &Recipe) -> anyhow::Result<()> {
         ("policy.listen", recipe.policy.address()),
         ("fleet.admin", admin),
     ];
-    // They are held until the end, so that two keys with one port are found too.
+    // All listeners stay bound until the end, so that two keys with the same port are found too.
     let mut held = Vec::new();
     let mut refused = Vec::new();
     for (key, address) in addresses {

@@ -1,4 +1,4 @@
-//! Puts accepted groups into the queue as rows: each group once, and in the order in which the groups were
+//! Puts accepted groups into the queue as rows. Each group is put once, in the order in which the groups were
 //! accepted.
 
 use anyhow::Context;
@@ -12,7 +12,7 @@ use super::meters::Meters;
 use super::queue::RunQueue;
 use crate::rollout::{Group, Handed, Phase, RolloutControl, Sample, StepMetrics, Subject};
 
-/// How long an interrupted run waits for room for a group that it has accepted.
+/// The time for which an interrupted run waits until the queue has room for an accepted group.
 const INTERRUPTED_PUT_LIMIT: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Puts accepted groups into the queue.
@@ -23,13 +23,13 @@ pub(super) struct Puts<'a> {
     pub(super) control: RolloutControl,
     pub(super) meters: &'a Meters,
     pub(super) advantage: Estimator,
-    /// Cancelled when the run is interrupted. After that there may be no consumer left that makes room.
+    /// Cancelled when the run is interrupted. After that there may be no consumer that makes room.
     pub(super) interrupted: CancellationToken,
 }
 
 impl Puts<'_> {
-    /// Puts each group as soon as it is accepted. Where the advantages need the whole batch, puts all groups
-    /// of a step when the last of them is accepted. Calls `ended` for each step of a flow after its groups
+    /// Puts each group as soon as it is accepted. If the advantages need the whole batch, all groups of a
+    /// step are put when the last of them is accepted. Calls `ended` for each step of a flow after its groups
     /// are put.
     pub(super) async fn all(
         &self,
@@ -75,10 +75,10 @@ impl Puts<'_> {
         Ok(lost)
     }
 
-    /// Puts a group, and returns whether the queue had room for it. After an interruption it waits for room
-    /// no longer than [`INTERRUPTED_PUT_LIMIT`].
+    /// Puts a group, and returns whether the queue had room for it. After an interruption, the wait for room
+    /// is at most [`INTERRUPTED_PUT_LIMIT`].
     async fn put(&self, group: &Group) -> anyhow::Result<bool> {
-        // The ledger is written first, because it must know of every group that the queue has.
+        // The ledger is written first, because it must have every group that the queue has.
         self.ledger.before_put().await?;
         let subject = Subject {
             dispatch: Some(group.dispatch),

@@ -1,5 +1,5 @@
-//! The run's queue. Accepted groups are put into it, and taken from it again where the recipe has a trainer's
-//! stand-in.
+//! The run's queue. Accepted groups are put into the queue. If the recipe has an embedded consumer, it takes
+//! them in a trainer's place.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -28,11 +28,12 @@ use rolldock_ledger::{QueueRecord, Resumption};
 
 /// How long the consumer waits for groups before it checks again whether the run is over.
 const CONSUMER_PAUSE: Duration = Duration::from_millis(100);
-/// How long the run waits before it repeats a put for which the disk or the process lacked something.
+/// The pause before the run repeats a put that failed because the machine lacked disk space or descriptors.
 const LACK_PAUSE: Duration = Duration::from_millis(500);
-/// How often the lease of a batch that is trained on is renewed.
+/// The interval at which the consumer renews the lease of a batch while it trains.
 const RENEW: Duration = Duration::from_secs(10);
 
+/// The directory of the queue of the run in `dir`. `dir` may also be the queue's own directory.
 /// The queue of a run with its one partition. Clones share the queue.
 #[derive(Clone)]
 pub(super) struct RunQueue {
@@ -40,19 +41,19 @@ pub(super) struct RunQueue {
     partition: Partition,
     validation: Option<ValidationRows>,
     put_deadline: Duration,
-    /// The first step whose groups the consumer leaves alone.
+    /// The first step whose groups the consumer does not take.
     kept_from_step: u64,
     consumer_task: Option<String>,
     /// The number of groups that a step collects.
     step_groups: u64,
-    /// The number of groups that the consumer may take, those that it has taken included.
+    /// The number of groups that the consumer may take in total, including the groups that it has taken.
     allowed: Arc<watch::Sender<u64>>,
     consumed: Arc<AtomicU64>,
 }
 
 impl RunQueue {
-    /// Opens the queue of a run. `begun` is the id of the run if its ledger has one: then its queue exists, and
-    /// an empty one in its place would lose the accepted groups.
+    /// Opens the queue of a run. `begun` is the id of the run, if its ledger has one. In this case the queue
+    /// must exist, because a new, empty queue would lose the accepted groups.
     pub(super) async fn open(out: &Path, recipe: &Recipe, begun: Option<&str>) -> anyhow::Result<Self> {
         let durability = recipe.queue.durability;
         let folder = out.join(QUEUE_FOLDER);
@@ -97,7 +98,7 @@ impl RunQueue {
         })
     }
 
-    /// The queue, for its metrics.
+    /// The whole queue, for its metrics.
     pub(super) fn whole(&self) -> TransferQueue {
         self.queue.clone()
     }
@@ -108,11 +109,11 @@ impl RunQueue {
     }
 
     /// Allows the consumer to take the groups that earlier lives of the run have put and that are not taken
-    /// yet, except for as many as the steps have that it leaves alone.
+    /// yet. The groups of the last steps, which stay in the queue, are excepted.
     pub(super) fn allow_earlier(&self, resumption: Option<&Resumption>) -> anyhow::Result<()> {
         let Some(resumption) = resumption else { return Ok(()) };
         let Some(task) = &self.consumer_task else { return Ok(()) };
-        // A step that is not open counts with all of its groups.
+        // A step that is not open has all of its groups in the queue.
         let of_step = |step: u64| {
             let open = resumption.open_steps.iter().find(|open| open.step == step);
             open.map_or(self.step_groups, |open| open.accepted)
@@ -123,7 +124,7 @@ impl RunQueue {
         Ok(())
     }
 
-    /// Puts a group; waits for room in the queue and on its disk as long as the recipe says.
+    /// Puts a group. Waits for room in the queue and on its disk, up to the time that the recipe sets.
     pub(super) async fn put(&self, group: &Group) -> anyhow::Result<()> {
         let record = QueueRecord::new(group.dispatch, group.number, group.step, group.prompt.uid);
         let put = Put {
@@ -157,7 +158,8 @@ impl RunQueue {
         Ok(())
     }
 
-    /// Keeps the groups of the validation after `step`. If they cannot be kept, the run goes on without them.
+    /// Keeps the groups of the validation after `step`. If they cannot be kept, the run continues without
+    /// them.
     pub(super) async fn keep_validation(&self, step: u64, groups: &[Group]) {
         let Some(validation) = &self.validation else { return };
         if let Err(error) = validation.put(step, groups).await {
@@ -189,13 +191,13 @@ impl RunQueue {
         until_taken(&self.partition, at, interrupted).await;
     }
 
-    /// Takes and acks groups in a trainer's place until the end of puts or until `end` is cancelled. Returns
+    /// Takes and acks groups in a trainer's place, until the end of puts or until `end` is cancelled. Returns
     /// the number of groups that it acked.
     ///
     /// If the consumer trains, it takes whole batches, except for the last one. If it announces versions, it
     /// acks a batch only when the servers have the version that came from the batch. If the run ends before
-    /// that, its next life takes the batch again, trains on it again and announces the version. Otherwise the
-    /// next life would wait for a version that is never announced.
+    /// that, its next life takes the batch again, trains on it again and announces the version. If the batch
+    /// were already acked, the next life would wait for a version that is never announced.
     pub(super) async fn consume(
         self,
         consumer: Consumer,
@@ -211,7 +213,8 @@ impl RunQueue {
                 ..Take::groups(&consumer.task, open).held_by("the run's own consumer")
             };
             let Some(lease) = or_later(self.partition.take(&take).await)? else {
-                // Groups that the queue has dropped as stale or has lost never come, although they are allowed.
+                // Some allowed groups never arrive, because the queue has dropped them as stale or has lost
+                // them.
                 tokio::time::sleep(CONSUMER_PAUSE).await;
                 if self.partition.stats().ended && self.partition.ready_groups(&consumer.task)? == 0 {
                     break;
@@ -229,7 +232,8 @@ impl RunQueue {
             }
             if let Some(versions) = versions.as_ref().filter(|_| consumer.announces) {
                 let version = versions.announce_next();
-                // If the run is over, the batch is not acked: dropping its lease gives the rows back.
+                // If the run is over, the batch is not acked. Dropping its lease returns the rows to the
+                // queue.
                 if end.run_until_cancelled(served(&lease, versions, version)).await.is_none() {
                     break;
                 }
@@ -240,14 +244,14 @@ impl RunQueue {
         Ok(self.consumed.load(Ordering::Relaxed))
     }
 
-    /// Waits until the next batch may be taken, and returns its number of groups; `None` if there will be no
-    /// more batches.
+    /// Waits until the next batch may be taken, and returns its number of groups. Returns `None` if there
+    /// will be no more batches.
     async fn next_batch(&self, consumer: &Consumer, whole: bool, end: &CancellationToken) -> Option<usize> {
         let mut allowed = self.allowed.subscribe();
         while !end.is_cancelled() {
             let open = *allowed.borrow_and_update() - self.consumed.load(Ordering::Relaxed);
             let open = usize::try_from(open).unwrap_or(usize::MAX);
-            // The number that is allowed grows with puts only, so it is final after the last put.
+            // The allowed number grows only with puts, so it is final after the last put.
             let ended = self.partition.stats().ended;
             if open >= consumer.take_groups || open > 0 && (ended || !whole) {
                 return Some(open.min(consumer.take_groups));
@@ -268,13 +272,13 @@ impl RunQueue {
     }
 }
 
-/// Whether this machine lacks something that others may free: space on the disk, or file descriptors.
+/// Whether the machine lacks disk space or file descriptors, which other processes may free.
 fn is_lack(error: &QueueError) -> bool {
     matches!(error, QueueError::DiskFull { .. } | QueueError::OutOfFiles { .. })
 }
 
-/// The outcome of a take; `None` after an error that passes. The queue loses rows whose payload is damaged, and
-/// the others can still be taken. What this machine lacks may be there later.
+/// The outcome of a take; `None` after an error that is not permanent. After damaged rows are lost, the other
+/// rows can still be taken. Disk space or descriptors that the machine lacks may be free later.
 fn or_later(taken: Result<Option<Lease>, QueueError>) -> Result<Option<Lease>, QueueError> {
     match taken {
         Err(error @ QueueError::Corrupt { .. }) => {
@@ -289,8 +293,8 @@ fn or_later(taken: Result<Option<Lease>, QueueError>) -> Result<Option<Lease>, Q
     }
 }
 
-/// Pretends to train for `time`, and renews the lease of the batch meanwhile. Returns `false` if `end` was
-/// cancelled before.
+/// Pretends to train for `time`, and renews the lease of the batch during that time. Returns `false` if `end`
+/// was cancelled before the end of the training.
 async fn train(lease: &Lease, time: Duration, end: &CancellationToken) -> anyhow::Result<bool> {
     let until = Instant::now() + time;
     while Instant::now() < until {
@@ -303,10 +307,11 @@ async fn train(lease: &Lease, time: Duration, end: &CancellationToken) -> anyhow
     Ok(true)
 }
 
-/// Waits until the servers have the version, and meanwhile renews the lease of the batch that it comes from.
+/// Waits until the servers have the version. Renews the lease of the batch that produced the version during
+/// the wait.
 async fn served(lease: &Lease, versions: &PolicyState, version: u64) {
     while tokio::time::timeout(RENEW, versions.until_served(version)).await.is_err() {
-        // If the lease is lost, the batch is trained on again, and the version stays announced.
+        // If the lease is lost, the consumer trains on the batch again, and the version stays announced.
         let _ = lease.renew().await;
     }
 }

@@ -1,7 +1,7 @@
 //! The read-only address of a run: its metrics, and its status for `rolldock why`.
 //!
-//! The address is kept in the run's directory while the run goes on. A run whose address cannot be bound goes on
-//! without one.
+//! The address is in a file of the run's directory while the run is under way. A run whose address cannot be
+//! bound runs without an address.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -35,25 +35,26 @@ use crate::scope::Scope;
 const ADDRESS_FILE: &str = "address.json";
 /// The path of the status.
 pub const STATUS_PATH: &str = "/v1/status";
-/// The most connections. A scraper and a few people need no more, and the descriptors of the run are for requests.
+/// The maximum number of connections. A scraper and a few people need no more, and the run needs its
+/// descriptors for requests.
 const CONNECTIONS_MAX: usize = 16;
 
-/// Where a run that is under way is asked.
+/// The address of a run that is under way.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
 pub struct RunAddress {
     /// The base URL of its metrics and status.
     pub url: String,
-    /// The id of the run's life. A status with another id is that of another run.
+    /// The id of the run's life. A status with another id belongs to another run or another life.
     pub run_id: String,
-    /// The id of its process.
+    /// The id of the run's process.
     pub process: u32,
 }
 
 impl RunAddress {
-    /// The address that the run in `dir` has written; `None` if there is none. Blocks.
+    /// Reads the address that the run in `dir` has written; `None` if there is no address file. Blocks.
     ///
     /// # Errors
-    /// If the file cannot be read, or has something else in it.
+    /// Returns an error if the file cannot be read or is not an address.
     pub fn read(dir: &Path) -> anyhow::Result<Option<Self>> {
         let file = dir.join(ADDRESS_FILE);
         let text = match fs::read_to_string(&file) {
@@ -66,7 +67,7 @@ impl RunAddress {
     }
 }
 
-/// What the run's page and status are made of.
+/// The sources of the run's metrics page and of its status.
 pub(super) struct Reporter {
     pub(super) run_id: String,
     pub(super) view: RolloutView,
@@ -78,7 +79,8 @@ pub(super) struct Reporter {
     pub(super) samples_per_prompt: u32,
     pub(super) request: RequestShape,
     pub(super) limits: WaitLimits,
-    /// The metrics of the process, without those of servers that have left; `None` if another recorder has them.
+    /// The metrics of the process, without those of servers that have left; `None` if other code has
+    /// installed a recorder.
     pub(super) process: Option<RenderMetrics>,
 }
 
@@ -122,8 +124,8 @@ impl Reporter {
         }
     }
 
-    /// Answers at the recipe's address until the scope ends, and writes the address into `out`. `None` if the recipe
-    /// has no address, or if it cannot be bound, which is a warning.
+    /// Serves the recipe's address until the scope ends, and writes the address into `out`. Returns `None` if
+    /// the recipe has no address. If the address cannot be bound, logs a warning and returns `None`.
     pub(super) async fn open(self, recipe: &Recipe, out: &Path, scope: &Scope) -> Option<Reporting> {
         let address = recipe.report.address()?;
         match self.serve(address, &recipe.limits.connections, out, scope).await {
@@ -147,7 +149,7 @@ impl Reporter {
         let listener = TcpListener::bind(address).await?;
         let bound = listener.local_addr()?;
         if !bound.ip().is_loopback() {
-            tracing::warn!(%bound, "the metrics and the status are for everyone who can reach this address");
+            tracing::warn!(%bound, "everyone who can reach this address can read the metrics and the status");
         }
         let file = out.join(ADDRESS_FILE);
         let url = format!("http://{bound}");
@@ -170,7 +172,7 @@ impl Reporter {
     }
 }
 
-/// The address of a run in its directory. Dropping it removes the address: the run answers no more.
+/// The address file of a run. Dropping this removes the file, because the run does not answer any more.
 pub(super) struct Reporting {
     file: PathBuf,
 }
@@ -197,7 +199,8 @@ async fn unknown() -> Response {
     (StatusCode::NOT_FOUND, format!("expected /metrics or {STATUS_PATH}\n")).into_response()
 }
 
-/// The server's rate: by its own count, else by its answers.
+/// The rate of tokens of a server. It follows from the server's own count if known, and otherwise from its
+/// answers.
 fn rate(server: &ServerSnapshot) -> Option<f64> {
     server.decode_rate.or(server.tokens_per_second)
 }
@@ -213,7 +216,7 @@ fn server_status(server: &ServerSnapshot) -> ServerStatus {
     }
 }
 
-/// The recipe's limits of waits.
+/// The recipe's time limits of waits.
 pub(super) fn wait_limits(recipe: &Recipe) -> WaitLimits {
     let timeouts = &recipe.timeouts;
     WaitLimits { sample_s: timeouts.sample, permit_s: timeouts.permit, stall_s: timeouts.stall }

@@ -1,4 +1,5 @@
-//! Makes what grades a run's samples: its scorer or its external reward, and the gates of its filter.
+//! Creates the components that grade a run's samples: its scorer or its external reward, and the gates of its
+//! filter.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +13,17 @@ use crate::recipe::Recipe;
 use crate::rollout::{Grading, OutsideGrader, TextGrader, gate_row, probe_job};
 use crate::scope::Scope;
 
-/// The reward of a run; training and validation share it and its runner.
+/// The reward of a run. Training and validation share the reward and its runner.
 pub(super) struct Reward {
     pub(super) grading: Grading,
-    /// The gates of training; validation filters nothing.
+    /// The gates of training. Validation filters nothing.
     pub(super) gates: Arc<Gates>,
     outside: Option<Arc<dyn RewardRunner>>,
     samples_per_prompt: usize,
 }
 
 impl Reward {
-    /// Builds the reward of a run. No external scorer is asked or started yet; tasks that are started later
+    /// Builds the reward of a run. No external scorer is called or started yet. Tasks that are started later
     /// end with `scope`.
     pub(super) fn open(recipe: &Recipe, codec: &Arc<TextCodec>, scope: &Scope) -> anyhow::Result<Self> {
         let overlong = overlong(recipe);
@@ -44,8 +45,8 @@ impl Reward {
         Ok(Self { grading, gates, outside: Some(runner), samples_per_prompt })
     }
 
-    /// Checks that the reward and the gates can be used and answer, so that a failure is known before the first
-    /// step. They are asked about `prompt`, a row of the data. Cancel-safe.
+    /// Checks that the reward and the gates can be used and answer, so that a failure is found before the
+    /// first step. They are called with `prompt`, a row of the data. Cancel-safe.
     pub(super) async fn check(&self, prompt: &Prompt) -> anyhow::Result<()> {
         if let Some(outside) = &self.outside {
             outside.check().await.context("the reward cannot be used")?;
@@ -55,12 +56,12 @@ impl Reward {
         asked.context("a gate of the filter cannot be used")
     }
 
-    /// Whether a process or a server outside of this process decides anything.
+    /// Whether the reward or a gate is outside of this process.
     pub(super) fn is_outside(&self) -> bool {
         self.outside.is_some() || self.gates.has_outside()
     }
 
-    /// The number of outages of the reward and the gates, and the time that they lasted in all.
+    /// The number of outages of the reward and the gates, and their total duration.
     pub(super) fn outages(&self) -> (u64, Duration) {
         let mut watched = self.gates.outside_health();
         watched.extend(self.outside.as_ref().and_then(|outside| outside.health()));

@@ -1,5 +1,5 @@
-//! Which secrets a run was given. The run's directory has their keys and never their values, so a run whose
-//! listeners had tokens does not go on without them by mistake.
+//! The record of the secrets that a run was given. The run's directory stores their keys and never their
+//! values. With the keys, a run whose listeners had tokens is not resumed without the tokens by mistake.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,17 +25,18 @@ struct Given {
     keys: BTreeSet<String>,
 }
 
-/// The keys of the secrets that the run in `out` was given and that `recipe` lacks, although what they are for is
-/// configured. A directory of an older version has no record of secrets, and lacks none.
+/// The keys of the secrets that the run in `out` was given and that `recipe` lacks although it configures
+/// their use. If the directory has no record of secrets, because it is from an older version, none is
+/// missing.
 ///
 /// # Errors
-/// If the record cannot be read.
+/// Returns an error if the record cannot be read.
 pub fn missing_secrets(out: &Path, recipe: &Recipe) -> anyhow::Result<Vec<&'static str>> {
     let given = given(out)?;
     Ok(recipe.absent_secrets().into_iter().filter(|key| given.contains(*key)).collect())
 }
 
-/// Adds the secrets of `recipe` to those that the run in `out` was given.
+/// Adds the keys of the secrets of `recipe` to the record of the run in `out`.
 pub(super) fn record_secrets(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
     let mut keys = given(out)?;
     keys.extend(recipe.secrets().into_iter().map(str::to_owned));

@@ -1,7 +1,7 @@
-//! The simulated model: its tokenizer, its lengths, the servers that run it, and the answers that it knows.
+//! The simulated model: its tokenizer, its response lengths, its servers, and its key of answers.
 //!
-//! A simulated response is right or wrong as the workload draws it, so the model has to know the answer to
-//! every prompt that it is asked: [`GrowingKey`] learns the answers while prompts are drawn.
+//! The workload draws whether a simulated response is right or wrong. So the model needs the answer to every
+//! prompt that it gets. [`GrowingKey`] records the answers while prompts are drawn.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,17 +17,18 @@ use crate::data::{DataError, DrawCounts, Position, Prompt, PromptSource, TextCod
 use crate::recipe::{Recipe, Simulated};
 use crate::scope::Scope;
 
-/// The longest response, as a multiple of the mean length: the tail of the length distribution is cut there.
+/// The longest response, as a multiple of the mean length. The length distribution is truncated there.
 const LENGTH_SPREAD: f64 = 64.0;
-/// A factor on the mean length: about half of the samples are wrong, and wrong samples are a quarter longer.
+/// A factor that corrects the mean length: about half of the samples are wrong, and wrong samples are a
+/// quarter longer.
 const WRONG_ANSWERS_ARE_LONGER: f64 = 1.12;
 
-/// The simulated servers' own view of the tokenizer that `codec` was opened from under the name `tokenizer`.
+/// Opens the tokenizer `tokenizer` for the simulated servers, from the files from which `codec` was opened.
 pub fn open_sim_codec(tokenizer: &str, codec: &TextCodec) -> anyhow::Result<SimTextCodec> {
     if tokenizer == "builtin" {
         return Ok(SimTextCodec::builtin()?);
     }
-    // The id of a tokenizer on a hub is no path, but the place where its files were found is one.
+    // `tokenizer` may be an id on a hub, which is not a path. `codec.origin()` is then the path of its files.
     let path = [tokenizer, codec.origin()].map(Path::new).into_iter().find(|path| path.exists());
     let path = path.with_context(|| format!("cannot find the files of tokenizer {tokenizer}"))?;
     let file = if path.is_dir() { path.join("tokenizer.json") } else { path.to_owned() };
@@ -89,16 +90,16 @@ pub(super) fn start_servers(
     Ok(servers)
 }
 
-/// How a simulated response gives its result.
+/// The form in which a simulated response states its result.
 #[derive(Debug, Clone, Copy)]
 enum AnswerForm {
-    /// The answer has the form that `math_dapo` reads.
+    /// The form that `math_dapo` reads.
     AnswerLine,
-    /// The answer has a form that every scorer reads, whichever a prompt is routed to.
+    /// A form that every scorer reads, for prompts that are routed to different scorers.
     Every,
 }
 
-/// The answers to the prompts drawn so far. The table grows with the part of the data set that was drawn.
+/// The answers to the prompts drawn so far. The table grows with the number of prompts drawn.
 #[derive(Debug, Clone)]
 pub struct GrowingKey {
     table: Arc<RwLock<AnswerTable>>,
@@ -106,13 +107,13 @@ pub struct GrowingKey {
 }
 
 impl GrowingKey {
-    /// An empty key. Its answers will have a form that the scorer with the name `scorer` can read.
+    /// An empty key, for answers that the scorer named `scorer` can read.
     pub fn for_scorer(scorer: &str) -> Self {
         let form = if scorer == "math_dapo" { AnswerForm::AnswerLine } else { AnswerForm::Every };
         Self { table: Arc::default(), form }
     }
 
-    /// Wraps `source`: each prompt that is drawn adds its answer to the key.
+    /// Wraps `source` so that each drawn prompt adds its answer to the key.
     pub(super) fn watch(
         &self,
         source: Box<dyn PromptSource>,

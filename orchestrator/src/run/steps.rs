@@ -23,7 +23,7 @@ use crate::report::{Progress, Stage, step_table, validation_line};
 use crate::rollout::{AgentLoopManager, PromptFeed, RolloutControl, StepMetrics};
 use crate::scope::Scope;
 
-/// What the steps work with.
+/// The components with which the steps work.
 pub(super) struct Steps<'a> {
     pub(super) run: &'a Run,
     pub(super) queue: &'a RunQueue,
@@ -35,7 +35,8 @@ pub(super) struct Steps<'a> {
     pub(super) manager: AgentLoopManager,
     pub(super) advantage: Estimator,
     pub(super) prompts: PromptFeed,
-    /// The scope of the steps alone: the engines and the queue have to outlive them.
+    /// The scope of the steps only. The engines and the queue have their own scopes, because they have to
+    /// outlive the steps.
     pub(super) scope: Scope,
 }
 
@@ -50,8 +51,8 @@ pub(super) struct Collected {
 }
 
 impl<'a> Steps<'a> {
-    /// Collects all steps. Meanwhile the watchdog looks for silence, and ends the steps if the recipe asks
-    /// for that.
+    /// Collects all steps. The watchdog runs beside them, and ends the steps after a silence if the recipe
+    /// asks for that.
     pub(super) async fn collect(mut self) -> anyhow::Result<Collected> {
         let recipe = &self.run.recipe;
         let silence = convert::seconds(recipe.timeouts.silence);
@@ -59,7 +60,8 @@ impl<'a> Steps<'a> {
         let (stop, scope) = (CancellationToken::new(), self.scope.token().clone());
         let watching = async {
             let silence = stop.run_until_cancelled(watchdog.run()).await;
-            // The steps are interrupted, not dropped, so that accepted groups are put before the run ends.
+            // The steps are interrupted instead of dropped, so that accepted groups are put before the run
+            // ends.
             if silence.is_some() {
                 scope.cancel();
             }
@@ -84,7 +86,7 @@ impl<'a> Steps<'a> {
         Ok(Collected { steps, interrupted, totals, tokens, gates, drawn })
     }
 
-    /// Collects one step after the other. Returns the last step, and whether the run was interrupted.
+    /// Collects the steps one by one. Returns the last step, and whether the run was interrupted.
     async fn step_by_step(&mut self) -> anyhow::Result<(u64, bool)> {
         let last = self.run.recipe.run.steps.unwrap_or(u64::MAX);
         loop {
@@ -112,8 +114,8 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Collects a step's groups and puts each into the queue as soon as it is accepted. `before` is the time for
-    /// which the step has waited for the trainer.
+    /// Collects a step's groups and puts each into the queue as soon as it is accepted. `before` is the time
+    /// for which the step has waited for the trainer.
     async fn step(&mut self, step: u64, before: Duration) -> anyhow::Result<StepMetrics> {
         let target = self.run.recipe.rollout.train_batch_size;
         self.meters.begin_step();
@@ -141,8 +143,8 @@ impl<'a> Steps<'a> {
         Ok(metrics)
     }
 
-    /// Collects all steps as one flow, in which generation goes on while a step ends. Returns the last step,
-    /// and whether the run was interrupted.
+    /// Collects all steps as one flow, in which generation continues while a step ends. Returns the last
+    /// step, and whether the run was interrupted.
     async fn flow(&mut self) -> anyhow::Result<(u64, bool)> {
         let target = self.run.recipe.rollout.train_batch_size;
         let last = self.run.recipe.run.steps.unwrap_or(u64::MAX);
@@ -194,7 +196,7 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Returns an error if the run may not go on after a step that ended without an interruption.
+    /// Returns an error if the run must not continue after this step. The step ended without an interruption.
     fn judge(&self, metrics: &StepMetrics) -> anyhow::Result<()> {
         let StepMetrics { step, counts, totals, .. } = metrics;
         if metrics.end == StepEnd::OutOfBatches && self.run.recipe.run.on_short == OnShort::Error {
@@ -212,7 +214,7 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    /// Validates between two steps, if that is due.
+    /// Runs a validation after `step` if it is due.
     async fn validate_after(&self, step: u64) -> anyhow::Result<()> {
         self.meters.enter(Stage::Validating);
         let validated = self.measured().validate_after(step).await;
@@ -220,7 +222,8 @@ impl<'a> Steps<'a> {
         validated
     }
 
-    /// Measures the policy before its training, if the recipe asks for that and the run has dispatched nothing yet.
+    /// Runs a validation before the first step, if the recipe asks for that and the run has dispatched
+    /// nothing yet.
     async fn validate_before(&self) -> anyhow::Result<()> {
         let asks = self.run.recipe.validation.as_ref().is_some_and(|validation| validation.before_training);
         if !asks || self.manager.run_totals().dispatched > 0 || self.scope.token().is_cancelled() {
@@ -235,12 +238,12 @@ impl<'a> Steps<'a> {
     }
 }
 
-/// What a validation needs.
+/// The components that a validation needs.
 struct Measured<'a> {
     run: &'a Run,
     queue: &'a RunQueue,
     progress: &'a Progress,
-    /// The rollout that the validation's tokens are counted for.
+    /// The rollout that counts the validation's tokens.
     control: RolloutControl,
     figures: &'a RunFigures,
     scope: Scope,

@@ -1,4 +1,4 @@
-//! What a run did, in words.
+//! The summary of a run.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,15 +10,15 @@ use rolldock_reward::GateCounts;
 use crate::data::DrawCounts;
 use crate::process::{Ending, token_words};
 
-/// What a run did.
+/// The summary of a run. Its `Display` text is for people.
 #[derive(Debug, Clone)]
 pub struct Summary {
-    /// Steps that ended, the interrupted one included.
+    /// The number of steps that ended, including an interrupted step.
     pub steps: u64,
     /// Whether a signal cut the last step off.
     pub interrupted: bool,
-    /// The signal that ended the run, if one did. It may have come after the last step, while the queue was
-    /// served.
+    /// The signal that ended the run, if there was one. The signal may have arrived after the last step,
+    /// while the queue was served.
     pub ended_by: Option<Ending>,
     /// The command that resumes the run, if a signal ended it.
     pub resume_command: Option<String>,
@@ -30,17 +30,17 @@ pub struct Summary {
     pub gates: Vec<GateCounts>,
     /// Outages of the reward and of gates outside of this process.
     pub reward_outages: u64,
-    /// The time that these outages lasted in all.
+    /// The total duration of these outages.
     pub reward_out: Duration,
-    /// Rows of the training data that were read.
+    /// The counts of the training data's rows that were read.
     pub drawn: DrawCounts,
     /// Groups that the embedded consumer took and acked.
     pub consumed_groups: u64,
-    /// Rows that are left in the queue.
+    /// The number of rows in the queue at the end.
     pub rows_left: u64,
     /// The directory of the run.
     pub out: PathBuf,
-    /// The task for which rows are left.
+    /// The task for which the rows are in the queue.
     pub task: String,
 }
 

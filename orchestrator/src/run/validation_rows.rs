@@ -1,5 +1,5 @@
-//! The rows of validations, in a partition of their own. A trainer never gets them, and a run never waits for a
-//! consumer of them: the rows of the last validations are kept, and older ones make room.
+//! The rows of validations, in their own partition. A trainer never gets these rows. A run never waits for a
+//! consumer of them: only the rows of the last validations are kept, and older rows are removed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,12 +11,12 @@ use crate::recipe::VALIDATION;
 use crate::rollout::Group;
 use crate::rows::group_rows;
 
-/// Number of validations whose rows are kept.
+/// The number of validations whose rows are kept.
 const KEPT: usize = 8;
-/// Maximum number of rows of all of them. Beyond it the oldest groups are dropped.
+/// The maximum number of rows in the partition. Beyond it the oldest groups are dropped.
 const ROWS_MAX: usize = 65_536;
 
-/// The partition. Clones share it.
+/// The partition of validation rows. Clones share it.
 #[derive(Clone)]
 pub(super) struct ValidationRows {
     partition: Partition,
@@ -32,8 +32,8 @@ impl ValidationRows {
         Ok(Self { partition, kept: Arc::default() })
     }
 
-    /// Puts the groups of the validation after `step`, and frees the rows of the oldest validation if there are
-    /// too many.
+    /// Puts the groups of the validation after `step`, and removes the rows of the oldest validation if more
+    /// than [`KEPT`] are kept.
     pub(super) async fn put(&self, step: u64, groups: &[Group]) -> anyhow::Result<()> {
         let mut rows = Vec::new();
         for group in groups {
@@ -41,7 +41,7 @@ impl ValidationRows {
             let put = Put {
                 group_size: group.samples.len(),
                 policy_version: group.policy_version_min(),
-                // A validation that is repeated after a restart puts no rows twice.
+                // With the token, a validation that is repeated after a restart puts no rows twice.
                 token: Some(name.clone()),
                 ..Put::group(name, group_rows(group)?)
             };
@@ -55,7 +55,7 @@ impl ValidationRows {
         if let Some(oldest) = oldest
             && let Err(error) = self.partition.clear(&oldest).await
         {
-            // A consumer has taken some of them. The others are dropped when the partition is full.
+            // A consumer has taken some of these rows. The others are dropped when the partition is full.
             tracing::debug!(step, %error, "the rows of an old validation stay");
         }
         Ok(())

@@ -75,7 +75,7 @@ fn totals_steps_and_conservation_of_a_run_at_work() {
     assert!(words.contains("7 = 1 in flight + 2 accepted + 1 filtered"), "{words}");
     assert!(words.contains("filtered for: no_variance 1"), "{words}");
     assert!(words.contains("next: dispatch 7, number 7, data at epoch 0 row 107"), "{words}");
-    assert!(words.contains("goes on") && words.contains("conservation holds"), "{words}");
+    assert!(words.contains("in progress") && words.contains("conservation holds"), "{words}");
     assert!(words.contains("queue: cannot be read"), "there is none: {words}");
     let table: Vec<&str> = words.lines().filter(|line| line.starts_with(['\u{2502}', '\u{250c}'])).collect();
     assert!(table.len() > 2 && table.iter().all(|line| line.chars().count() <= 80), "{words}");
@@ -133,7 +133,7 @@ fn what_is_wrong_is_named() {
     let sound = std::fs::read(&file).unwrap();
     std::fs::write(&file, &sound[..sound.len() - 5]).unwrap();
     let torn = ledger(dir.path(), &[]).succeeds().stdout;
-    assert!(torn.contains("the last write is not whole"), "{torn}");
+    assert!(torn.contains("the last write is incomplete"), "{torn}");
     assert_eq!(std::fs::read(&file).unwrap().len(), sound.len() - 5, "a reader cuts nothing off");
     let mut damaged = sound;
     damaged[40] ^= 1;

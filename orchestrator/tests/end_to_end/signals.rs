@@ -65,7 +65,11 @@ fn a_run_that_is_asked_to_end_ends_in_order_and_can_go_on() {
         running.signal(signal);
         let ended = running.wait();
         assert_eq!(ended.code, Some(code), "{signal}: {}", ended.stderr);
-        assert!(ended.stderr.contains("cancelling what runs on the engines"), "{signal}: {}", ended.stderr);
+        assert!(
+            ended.stderr.contains("cancelling the requests on the engines"),
+            "{signal}: {}",
+            ended.stderr
+        );
         let said = ended.stdout.lines().find(|line| line.contains("interrupted after")).unwrap_or_default();
         assert!(said.contains(" groups accepted"), "{signal}: {}", ended.stdout);
         let steps = number_before(" steps;", said).to_string();

@@ -8,16 +8,17 @@ use crate::usage::{UsageError, seconds};
 /// The connections of clients to a server.
 #[derive(Debug, Args)]
 pub struct ConnectionArgs {
-    /// Most open connections [default: a third of the limit of open files, at most 65536]
+    /// Maximum number of open connections [default: a third of the limit of open files, at most 65536]
     #[arg(long, value_name = "N", value_parser = above_zero)]
     pub connections_max: Option<usize>,
-    /// Most open connections that have sent no token or, without tokens, no request [default: a quarter of all]
+    /// Maximum number of open connections that have not sent a token yet or, without tokens, a request
+    /// [default: a quarter of all]
     #[arg(long, value_name = "N", value_parser = above_zero)]
     pub unauthenticated_max: Option<usize>,
-    /// Longest time in which the head of a request arrives
+    /// Maximum time until the head of a request has arrived
     #[arg(long, value_name = "SECONDS", default_value_t = ConnectionLimits::default().head_timeout)]
     pub head_timeout: f64,
-    /// Longest time between two requests on a connection
+    /// Maximum time between two requests on a connection
     #[arg(long, value_name = "SECONDS", default_value_t = ConnectionLimits::default().keep_alive)]
     pub keep_alive: f64,
 }
@@ -38,10 +39,10 @@ impl ConnectionArgs {
 /// The connections of clients to a server of a queue.
 #[derive(Debug, Args)]
 pub struct ServiceConnectionArgs {
-    /// Numbers and times
+    /// The numbers of connections, and their time limits
     #[command(flatten)]
     pub all: ConnectionArgs,
-    /// Longest time in which no byte of a request's body arrives
+    /// Maximum time without a byte while the body of a request arrives
     #[arg(long, value_name = "SECONDS", default_value_t = ConnectionLimits::default().body_timeout)]
     pub body_timeout: f64,
 }

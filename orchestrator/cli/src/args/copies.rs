@@ -12,7 +12,7 @@ pub struct SnapshotArgs {
     /// Which queue
     #[command(flatten)]
     pub queue: SourceArgs,
-    /// The file; replaced when the snapshot is whole
+    /// The file; it is replaced when the snapshot is complete
     pub file: PathBuf,
     /// Only this partition
     #[arg(long)]
@@ -22,9 +22,9 @@ pub struct SnapshotArgs {
 /// `rolldock queue salvage`
 #[derive(Debug, Args)]
 pub struct SalvageArgs {
-    /// A run's directory, or its queue's, which no process has open; it is not changed
+    /// A run's directory, or its queue's; no process may have it open, and it is not changed
     pub source: PathBuf,
-    /// The file for the snapshot, from which `rolldock queue restore` makes a queue
+    /// The file for the snapshot, which `rolldock queue restore` can read
     pub file: PathBuf,
 }
 
@@ -33,7 +33,7 @@ pub struct SalvageArgs {
 pub struct RestoreArgs {
     /// The snapshot
     pub file: PathBuf,
-    /// A run's directory, made if absent, its queue's, or the URL of a server
+    /// A run's directory (created if it does not exist), its queue's, or the URL of a server
     pub target: String,
     /// The server's bearer token
     #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
@@ -49,13 +49,13 @@ pub struct ExportArgs {
     /// File format
     #[arg(long, value_enum)]
     pub format: ExportFormat,
-    /// The file; JSONL goes to standard output if absent
+    /// The file; without it, JSONL goes to standard output
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
     /// Which partition
     #[arg(long, default_value = "train")]
     pub partition: String,
-    /// Leave out rows whose payload is damaged, with a warning for each damage
+    /// Leave out rows whose payload is damaged, with a warning for each damaged part
     #[arg(long)]
     pub skip_damaged: bool,
 }
@@ -63,7 +63,7 @@ pub struct ExportArgs {
 /// Format of exported rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ExportFormat {
-    /// Columns; needs --output.
+    /// A Parquet file; needs --output.
     Parquet,
     /// One JSON object per line.
     Jsonl,

@@ -9,15 +9,15 @@ use super::examples;
 /// `rolldock data`
 #[derive(Debug, Args)]
 pub struct DataArgs {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: DataCommand,
 }
 
-/// What to do with data sets.
+/// The commands of `rolldock data`.
 #[derive(Debug, Subcommand)]
 pub enum DataCommand {
-    /// Make the data files that a recipe names from downloaded ones: no duplicates, no prompt in both splits
+    /// Make the data files of a recipe from downloaded files: no duplicates, no prompt in both splits
     #[command(after_help = examples::DATA_PREPARE)]
     Prepare(PrepareArgs),
 }
@@ -25,7 +25,7 @@ pub enum DataCommand {
 /// `rolldock data prepare`
 #[derive(Debug, Args)]
 pub struct PrepareArgs {
-    /// The recipe; data.train and data.validation of it are made
+    /// The recipe; the files of its data.train and data.validation are made
     pub recipe: PathBuf,
     /// A downloaded file for training, .parquet or .jsonl (repeatable)
     #[arg(long, value_name = "FILE", required = true)]
@@ -33,7 +33,7 @@ pub struct PrepareArgs {
     /// A downloaded file for validation, whose prompts are left out of training (repeatable)
     #[arg(long, value_name = "FILE", conflicts_with = "validation_prompts")]
     pub validation: Vec<PathBuf>,
-    /// Sets so many prompts of the training files apart for validation
+    /// Sets this many prompts of the training files apart for validation
     #[arg(long, value_name = "N")]
     pub validation_prompts: Option<usize>,
     /// Overrides one key of the recipe, for example data.train=mine.jsonl (repeatable)

@@ -37,20 +37,21 @@ pub struct ProxyArgs {
     /// The kind of the servers' engine
     #[arg(long, value_enum, default_value_t)]
     pub engine: EngineDialect,
-    /// How a server has to prove that it is alive
+    /// How the health of a server is probed
     #[arg(long, value_parser = one_of::<Probe>(PROBES), default_value = "health")]
     pub probe: Probe,
-    /// Sent to servers with health probes and control calls; clients' requests keep their own
+    /// Bearer token of health probes and control calls; clients' requests keep their own tokens
     #[arg(long, value_name = "KEY", env = "ROLLDOCK_API_KEY", hide_env_values = true)]
     pub api_key: Option<String>,
-    /// A server whose tokens are counted is dead when it owes answers and generates no token for this time
+    /// A server with open requests counts as dead when it generates no token for this time, if its tokens are
+    /// counted
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     pub stall: f64,
-    /// Longest time of a request; then the client gets 504, or its answer is cut off, and the server stops
+    /// Maximum time of a request; after it the client gets 504 or its answer is cut off, and the server stops
     /// generating
     #[arg(long, value_name = "SECONDS", default_value_t = 3600.0)]
     pub request_timeout: f64,
-    /// Longest pause within an answer; then the answer is cut off, and the server stops generating
+    /// Maximum pause within an answer; after it the answer is cut off, and the server stops generating
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
     pub idle_timeout: f64,
     /// Maximum number of requests that wait for a server with room; further requests get 503
@@ -62,7 +63,7 @@ pub struct ProxyArgs {
     /// Clients' connections
     #[command(flatten)]
     pub connections: ConnectionArgs,
-    /// Threads that pass requests on [default: one for each core]
+    /// Threads that forward requests [default: one for each core]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
     /// Seeds the choice between servers that are equal
@@ -70,7 +71,7 @@ pub struct ProxyArgs {
     pub seed: u64,
 }
 
-/// What servers speak besides the OpenAI protocol.
+/// The protocol of servers besides the OpenAI protocol.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum EngineDialect {
     /// vLLM: health, load, aborts by id
@@ -89,12 +90,12 @@ pub struct FleetArgs {
     /// The bearer token of that address
     #[arg(long, value_name = "TOKEN", env = "ROLLDOCK_ADMIN_TOKEN", hide_env_values = true, global = true)]
     pub token: Option<String>,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: FleetCommand,
 }
 
-/// What to do with a fleet.
+/// The commands of `rolldock fleet`.
 #[derive(Debug, Subcommand)]
 pub enum FleetCommand {
     /// Add a server
@@ -105,7 +106,7 @@ pub enum FleetCommand {
         /// Its name [default: host and port]
         #[arg(long)]
         name: Option<String>,
-        /// Samples that may run on it at a time [default: as on the others]
+        /// Samples that may run on it at a time [default: as on the other servers]
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         capacity: Option<u32>,
     },
@@ -118,7 +119,7 @@ pub enum FleetCommand {
         #[arg(long, value_name = "SECONDS", default_value_t = 3600.0)]
         wait: f64,
     },
-    /// Remove a server at once; its requests start again on other servers
+    /// Remove a server immediately; its requests start again on other servers
     #[command(after_help = examples::FLEET_REMOVE)]
     Remove {
         /// Its name

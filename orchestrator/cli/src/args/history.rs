@@ -9,7 +9,7 @@ use clap::Args;
 pub struct LedgerArgs {
     /// A run's directory; the run may be in progress
     pub dir: PathBuf,
-    /// Every dispatch of this prompt, named as logs and rows name it: 16 hexadecimal digits
+    /// Every dispatch of the prompt with this prompt_uid, as in logs and rows: 16 hexadecimal digits
     #[arg(long, value_name = "UID", conflicts_with_all = ["row", "step"])]
     pub prompt: Option<String>,
     /// Every dispatch of the prompt in this row of the data set

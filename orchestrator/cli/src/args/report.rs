@@ -12,7 +12,8 @@ pub struct ReportArgs {
     /// The file for the page [default: report.html in the run's directory]
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// The step whose requests are shown by server; only the newest steps have them [default: the newest]
+    /// The step whose requests are shown by server; they are kept only for the newest steps [default: the
+    /// newest]
     #[arg(long, value_name = "N")]
     pub step: Option<u64>,
 }

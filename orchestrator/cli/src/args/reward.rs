@@ -9,12 +9,12 @@ use super::examples;
 /// `rolldock reward`
 #[derive(Debug, Args)]
 pub struct RewardArgs {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: RewardCommand,
 }
 
-/// What to do with rewards.
+/// The commands of `rolldock reward`.
 #[derive(Debug, Subcommand)]
 pub enum RewardCommand {
     /// Score responses: JSON lines with response, ground_truth and perhaps data_source
@@ -30,23 +30,23 @@ pub enum RewardCommand {
 pub struct ScoreArgs {
     /// JSON lines; - is standard input
     pub file: PathBuf,
-    /// The scorer, as recipes name it; or python, command, http, judge or code, which ask outside of this
-    /// process
+    /// The scorer, with its name in recipes; or python, command, http, judge or code, which score outside of
+    /// this process
     #[arg(long, value_name = "NAME", default_value = "math_dapo")]
     pub scorer: String,
-    /// One of its options, for example variant=2026 (repeatable)
+    /// An option of the scorer, for example variant=2026 (repeatable)
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// A second scorer: rows on which they differ are shown
+    /// A second scorer; rows on which the two scorers differ are shown
     #[arg(long, value_name = "NAME")]
     pub against: Option<String>,
-    /// One of the second scorer's options (repeatable)
+    /// An option of the second scorer (repeatable)
     #[arg(long, value_name = "KEY=VALUE", requires = "against")]
     pub against_set: Vec<String>,
-    /// Disagreements that are shown; all are counted
+    /// Maximum number of disagreements that are shown; all of them are counted
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub show: usize,
-    /// Where the rows go, with score, acc and pred added [default: standard output]
+    /// The output file: the rows, with score, acc and pred added [default: standard output]
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }
@@ -56,14 +56,16 @@ pub struct ScoreArgs {
 pub struct AdvantageArgs {
     /// JSON lines; - is standard input
     pub file: PathBuf,
-    /// The estimator of rows that name none: grpo, grpo_no_std, dr_grpo, rloo, reinforce_plus_plus_baseline
+    /// The estimator of rows without an estimator: grpo, grpo_no_std, dr_grpo, rloo,
+    /// reinforce_plus_plus_baseline
     #[arg(long, value_name = "NAME", default_value = "grpo")]
     pub estimator: String,
-    /// The epsilon of rows that name none, which keeps quotients finite [default: the estimator's, 1e-6; 1e-8
-    /// of reinforce_plus_plus_baseline]
+    /// The epsilon of rows without an epsilon; it keeps quotients finite [default: the estimator's, 1e-6;
+    /// 1e-8 of reinforce_plus_plus_baseline]
     #[arg(long)]
     pub epsilon: Option<f32>,
-    /// Where the rows go, with advantage and each group's verdict added [default: standard output]
+    /// The output file: the rows, with the advantages and each group's verdict added [default: standard
+    /// output]
     #[arg(long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 }

@@ -10,10 +10,10 @@ pub(super) type Word = (&'static str, &'static str);
 
 /// `--policy`: [`rolldock_loadbalancer::Policy`].
 pub(super) const POLICIES: &[Word] = &[
-    ("least_load", "The server with the smallest share of its permits out"),
-    ("power_of_two", "The less loaded of two servers at random"),
+    ("least_load", "The server with the smallest share of its permits in use"),
+    ("power_of_two", "The less loaded of two random servers"),
     ("least_work", "The server with the fewest expected tokens outstanding"),
-    ("group_affinity", "The server that the group's previous sample went to, else least load"),
+    ("group_affinity", "The server of the group's previous sample, else least load"),
     ("weighted", "The server on which a further sample is decoded fastest"),
     ("round_robin", "All servers in turn"),
     ("random", "Any server"),
@@ -21,13 +21,13 @@ pub(super) const POLICIES: &[Word] = &[
 
 /// `--probe`: [`rolldock_loadbalancer::Probe`].
 pub(super) const PROBES: &[Word] = &[
-    ("health", "It answers its health endpoint"),
-    ("generate", "A server that has nothing to do, or was dead, also generates a token"),
+    ("health", "Every server has to answer at its health endpoint"),
+    ("generate", "A server that is idle or was dead also has to generate a token"),
 ];
 
 /// `--durability`: [`rolldock_queue::Durability`].
 pub(super) const DURABILITIES: &[Word] =
-    &[("none", "Nothing"), ("os", "The death of the process"), ("fsync", "The death of the machine")];
+    &[("none", "Nothing"), ("os", "A crash of the process"), ("fsync", "A crash of the machine")];
 
 /// Reads one of `words` as a `T`.
 pub(super) fn one_of<T: DeserializeOwned + Clone + Send + Sync + 'static>(

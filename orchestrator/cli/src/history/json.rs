@@ -1,4 +1,4 @@
-//! The answer as JSON.
+//! The answer of `rolldock ledger` as JSON.
 
 use rolldock_dispatch::{Fate, StepEnd, Totals};
 use rolldock_ledger::{DispatchHistory, History, LedgerError, Next, StepState};

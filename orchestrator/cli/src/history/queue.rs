@@ -12,7 +12,7 @@ pub(super) struct QueueSide {
 
 pub(super) struct Found {
     pub(super) inspection: QueueInspection,
-    /// Number of accepted groups whose records the queue still keeps.
+    /// The number of accepted groups whose records the queue still keeps.
     pub(super) records: usize,
 }
 

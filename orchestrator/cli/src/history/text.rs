@@ -1,4 +1,4 @@
-//! The answer as text for people.
+//! The answer of `rolldock ledger` as text for people.
 
 use rolldock_dispatch::{Fate, StepEnd, Totals};
 use rolldock_ledger::{DispatchHistory, History, LedgerError, LedgerState, Next, QueuedPrompt, StepState};
@@ -32,7 +32,7 @@ pub(super) fn answer(
     };
     if history.end.torn_bytes > 0 {
         lines.push(format!(
-            "the last write is not whole ({} bytes): it is under way, or was cut off",
+            "the last write is incomplete ({} bytes): it is under way, or was cut off",
             history.end.torn_bytes
         ));
     }
@@ -121,7 +121,7 @@ fn queue_lines(state: &LedgerState, queue: &QueueSide) -> Vec<String> {
         })
         .collect();
     lines.push(format!(
-        "accepted groups on which the queue has the last word: {} in the ledger, {} in the queue",
+        "accepted groups that are not settled yet: {} in the ledger, {} in the queue",
         state.accepted().count(),
         found.records
     ));
@@ -131,7 +131,7 @@ fn queue_lines(state: &LedgerState, queue: &QueueSide) -> Vec<String> {
 /// The dispatches with one fate.
 type Count = fn(&Totals) -> u64;
 
-/// The steps as a table. A column without any count is left out.
+/// The steps as a table. Columns without a count are left out.
 fn steps_table(state: &LedgerState) -> String {
     let left_out = state.steps().len().saturating_sub(STEPS_LISTED_MAX);
     let listed: Vec<(&u64, &StepState)> = state.steps().iter().skip(left_out).collect();
@@ -158,14 +158,14 @@ fn steps_table(state: &LedgerState) -> String {
         table.add_row(cells.map(|cell| cell.to_string()).chain([ending(step.end).to_owned()]));
     }
     if left_out > 0 {
-        return format!("{left_out} earlier steps are left out here; --json has them\n{table}");
+        return format!("{left_out} earlier steps are not shown; --json has them\n{table}");
     }
     table.to_string()
 }
 
 fn ending(end: Option<StepEnd>) -> &'static str {
     match end {
-        None => "goes on",
+        None => "in progress",
         Some(StepEnd::Reached) => "target reached",
         Some(StepEnd::OutOfBatches) => "every generation batch is used up (rollout.max_gen_batches)",
         Some(StepEnd::OutOfPrompts) => "the data set has no more prompts",
@@ -209,7 +209,7 @@ fn fate_words(history: &DispatchHistory) -> String {
         (name, Some(reason)) => format!("{name}: {reason}"),
     };
     if history.is_taken_back {
-        words.push_str(", was called accepted, but its rows never came to the queue");
+        words.push_str(", was recorded as accepted, but its rows never reached the queue");
     }
     match history.next {
         Some(Next::Anew { .. }) => words.push_str(", to be sent out anew"),
@@ -225,7 +225,7 @@ fn step_lines(number: u64, step: &StepState, history: &History) -> Vec<String> {
     let short = match step.end {
         _ if missing == 0 => String::new(),
         Some(_) => format!(", {missing} short"),
-        // The ledger knows decisions. `rolldock why` counts the groups that are valid and wait for one.
+        // The ledger has only decisions. `rolldock why` also counts valid groups that wait for a decision.
         None => format!(", {missing} to go (valid groups without a decision are in flight here)"),
     };
     let mut lines = vec![
@@ -240,7 +240,7 @@ fn step_lines(number: u64, step: &StepState, history: &History) -> Vec<String> {
     lines.extend(reasons(totals));
     let taken_back = history.dispatches.iter().filter(|history| history.is_taken_back).count();
     if taken_back > 0 {
-        lines.push(format!("{taken_back} were called accepted, but their rows never came to the queue"));
+        lines.push(format!("{taken_back} were recorded as accepted, but their rows never reached the queue"));
     }
     let failures = history.failures();
     for (reason, count) in failures.iter().take(FAILURES_LISTED_MAX) {

@@ -47,7 +47,7 @@ async fn export_to(
             true => server.export_sound(name, format, into).await,
             false => server.export(name, format, into).await,
         };
-        let advice = || format!("the export is not whole; `rolldock queue verify {source}` lists damage");
+        let advice = || format!("the export is incomplete; `rolldock queue verify {source}` lists damage");
         exported.with_context(advice)?;
         return Ok(None);
     }

@@ -14,7 +14,7 @@ use super::{open, server};
 use crate::args::{ClearArgs, RestoreArgs, SnapshotArgs, SourceArgs};
 use crate::file::Unfinished;
 
-/// Maximum number of attempts to read a directory in which another process frees rows.
+/// The maximum number of attempts to read a directory in which another process frees rows.
 const ATTEMPTS: usize = 4;
 
 fn server_of(queue: &SourceArgs) -> anyhow::Result<Option<RemoteQueue>> {
@@ -92,7 +92,7 @@ pub(super) async fn verify(args: SourceArgs) -> anyhow::Result<()> {
     }
     if unfinished_bytes > 0 {
         say(&format!(
-            "the last write is not whole: {unfinished_bytes} bytes, none of which was acknowledged"
+            "the last write is incomplete: {unfinished_bytes} bytes, none of which was acknowledged"
         ));
     }
     say(&format!("{partitions} partitions, {rows} rows; {chunks} chunks of {bytes} bytes were read"));

@@ -30,7 +30,7 @@ pub(super) async fn unit(args: UnitArgs) -> anyhow::Result<()> {
     let terminated = until_terminated(queue, Some(threads), scope);
     tokio::select! {
         biased;
-        // Without its name the unit cannot announce itself. It is of no use then.
+        // A unit that cannot announce itself to the controller is of no use.
         Ok(Err(error)) = announcing => Err(error.into()),
         ended = terminated => ended,
     }

@@ -11,7 +11,7 @@ use crate::usage::UsageError;
 
 /// Maximum wait of one call for a change.
 const WAIT: Duration = Duration::from_secs(15);
-/// How often a directory is read again. It does not report changes by another process.
+/// How often a directory is read again. A directory does not report changes by another process.
 const READ_EVERY: Duration = Duration::from_secs(1);
 
 pub(super) async fn watch(args: WatchArgs) -> anyhow::Result<()> {

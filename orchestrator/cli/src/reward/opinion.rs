@@ -28,9 +28,9 @@ pub(super) enum Opinion {
 }
 
 impl Opinion {
-    /// Opens the scorer called `name` with its `settings`. An error names the wrong flag: the one of the name
-    /// or the one of a setting. An outside scorer ends with `scope`. Blocks until an outside scorer has been
-    /// checked.
+    /// Opens the scorer called `name` with its `settings`. An error names the wrong flag: `flag`, which has
+    /// the name, or `set_flag`, which has the settings. An outside scorer ends with `scope`. Blocks until an
+    /// outside scorer has been checked.
     pub(super) fn open(
         name: &str,
         settings: &[String],
@@ -112,8 +112,8 @@ fn inside(name: &str, settings: &[(&str, &str)]) -> Result<ScorerConfig, serde_j
     parse(&config)
 }
 
-/// The configuration of an outside scorer. Settings with a key of the guard go to the guard, others to the
-/// runner.
+/// The configuration of an outside scorer. Settings with a key of the guard are settings of the guard, and
+/// all others of the runner.
 fn outside(name: &str, settings: &[(&str, &str)]) -> Result<ExternalConfig, serde_json::Error> {
     let guard_keys = match json(ExternalConfig::default()) {
         Value::Object(keys) => keys.into_iter().map(|(key, _)| key).collect(),
@@ -135,7 +135,7 @@ fn outside(name: &str, settings: &[(&str, &str)]) -> Result<ExternalConfig, serd
     parse(&guard, &asked)
 }
 
-/// Sets a value, which is read as JSON if the option accepts the result, and as a text otherwise.
+/// Sets a value. It is read as JSON if the option accepts the parsed value, and as text otherwise.
 /// `variant=2026` sets a text, `strict_box=true` a boolean, and `schema={"type":"object"}` an object.
 fn set(config: &mut Row, key: &str, value: &str, fits: impl Fn(&Row) -> bool) {
     if let Ok(found) = serde_json::from_str::<Value>(value) {
@@ -147,7 +147,7 @@ fn set(config: &mut Row, key: &str, value: &str, fits: impl Fn(&Row) -> bool) {
     config.insert(key.to_owned(), Value::String(value.to_owned()));
 }
 
-/// Whether the value has the right type. Errors of other kinds are not about its type.
+/// Whether the value has the right type. Only errors about an invalid type count; other errors do not.
 fn is_of_its_type<T>(parsed: &Result<T, serde_json::Error>) -> bool {
     !parsed.as_ref().is_err_and(|error| error.to_string().contains("invalid type"))
 }

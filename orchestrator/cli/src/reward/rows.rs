@@ -26,7 +26,7 @@ pub(super) struct RowError {
     reason: String,
 }
 
-/// A row with its line number.
+/// A row, after its line number.
 pub(super) type Numbered = (u64, Row);
 
 /// Calls `change` with each row of `input` and its line number, and writes the changed rows.

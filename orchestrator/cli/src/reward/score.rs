@@ -46,7 +46,7 @@ impl Totals {
     }
 }
 
-/// The second scorer, and its differences from the first one.
+/// The second scorer, and its differences from the first scorer.
 struct Against {
     opinion: Opinion,
     totals: Totals,

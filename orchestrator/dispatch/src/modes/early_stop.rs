@@ -1,5 +1,5 @@
-//! The meaning of each early-stop mode, in one place. A mode is defined by its arm in [`EarlyStop::rule`],
-//! and every decision that depends on a mode asks for a part of that rule.
+//! The meaning of each early-stop mode, in one place. A mode is defined by its arm in [`EarlyStop::rule`].
+//! Every decision that depends on the mode reads a field of that rule.
 
 use std::fmt;
 
@@ -11,17 +11,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EarlyStop {
-    /// The step ends when as many groups as the target have ended and are valid. This is the published
-    /// recipe; it prefers short answers.
+    /// The step ends when the target number of valid groups have ended. This is the published recipe. It
+    /// prefers short answers.
     First,
-    /// The step ends when a prefix of the dispatch order has ended and holds the target.
+    /// The step ends when a prefix of the dispatch order has ended and has the target number of valid groups.
     #[default]
     Fifo,
     /// The step ends when every group that was sent out has ended.
     Off,
 }
 
-/// In which order valid groups are decided.
+/// The order in which valid groups are decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecisionOrder {
     /// A group is decided when it ends.
@@ -30,27 +30,27 @@ pub enum DecisionOrder {
     Dispatch,
 }
 
-/// The end of a step that has reached its target.
+/// How a step ends that has reached its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtTarget {
-    /// The step ends at once, and what still runs is cut off.
+    /// The step ends immediately, and groups that still run are cut off.
     Stop,
     /// The step ends when every dispatched group has ended.
     AwaitAll,
 }
 
-/// What an early-stop mode decides.
+/// The rule of an early-stop mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StopRule {
     /// In which order valid groups are decided.
     pub order: DecisionOrder,
-    /// What happens when a step outside a flow reaches its target. In a flow every group is decided in some
-    /// step, so nothing has to be awaited.
+    /// The end of a step outside a flow that reaches its target. A step of a flow never awaits its groups,
+    /// because the next steps decide them.
     pub at_target: AtTarget,
 }
 
 impl EarlyStop {
-    /// The mode with this name; `None` if there is none.
+    /// The mode with this name; `None` if no mode has the name.
     pub fn named(name: &str) -> Option<Self> {
         let name: StrDeserializer<'_, ValueError> = name.into_deserializer();
         Self::deserialize(name).ok()
@@ -70,7 +70,7 @@ impl EarlyStop {
         self.rule().order == DecisionOrder::Dispatch
     }
 
-    /// Whether a step ends only when everything that it sent out has ended.
+    /// Whether a step ends only when every group that it sent out has ended.
     pub fn awaits_all(self) -> bool {
         self.rule().at_target == AtTarget::AwaitAll
     }

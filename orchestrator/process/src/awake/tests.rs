@@ -1,6 +1,6 @@
 use super::*;
 
-/// Whether it is awake after an event that came after `slept`.
+/// Whether a thread stays awake after an event that ended a sleep of the length `slept`.
 async fn is_awake_after(slept: Duration) -> bool {
     let awake = Awake::default();
     awake.before_sleep();
@@ -40,7 +40,7 @@ fn a_runtime_that_has_nothing_to_do_uses_no_processor() {
     };
     let runtime = runtime().unwrap();
     runtime.block_on(async {
-        // Events that follow closely, then none.
+        // Events follow each other closely, and then there are none.
         for _ in 0..20 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

@@ -1,11 +1,11 @@
-//! Response tokens by bucket, in words.
+//! Response tokens by bucket, as text.
 
 use rolldock_dispatch::TokenTotals;
 
 use super::numbers::{grouped, share};
 
-/// The buckets of a step or of a run. Accepted, filtered and wasted tokens are always named, others if there are
-/// any. Wasted tokens are followed by their share, and by their reasons.
+/// The tokens of a step or of a run by bucket. Accepted, filtered and wasted tokens are always named, and
+/// other buckets only if they are not empty. Wasted tokens are followed by their share and their reasons.
 pub fn token_words(tokens: &TokenTotals) -> String {
     let mut parts = Vec::new();
     let mut reasons = Vec::new();

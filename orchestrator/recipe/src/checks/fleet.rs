@@ -115,8 +115,8 @@ fn check_adaptive(adaptive: &AdaptiveConfig, checks: &mut Checks<'_>) {
     });
 }
 
-/// Checks that the largest request fits. A request takes all of its permits at once, so a request with more
-/// samples than the limit would wait for ever.
+/// Checks that the largest request fits. A request acquires all of its permits together, so a request with
+/// more samples than the limit would never get them.
 fn check_permits(loads: u32, key: &str, recipe: &Recipe, checks: &mut Checks<'_>) {
     let grouped = recipe.rollout.request == RequestShape::Group;
     let weight = if grouped { recipe.rollout.samples_per_prompt } else { 1 };

@@ -5,10 +5,10 @@ use rolldock_policy::{PolicyMode, PolicyUpdate, UpdateMethod};
 use super::Checks;
 use crate::Recipe;
 
-/// Maximum of `max_staleness` and `steps_per_version`. A larger bound is not useful; the number is multiplied
-/// by the groups of a step.
+/// Maximum of `max_staleness` and `steps_per_version`. A larger bound is not useful, and its product with the
+/// groups of a step could overflow.
 const STALENESS_MAX: u64 = 1 << 20;
-/// Maximum of each timeout. Calls to servers end after an hour in any case.
+/// The maximum of each time-out, in seconds. Calls to servers always end after an hour.
 const SECONDS_MAX: f64 = 3600.0;
 
 pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
@@ -78,7 +78,7 @@ fn check_announcements(recipe: &Recipe, checks: &mut Checks<'_>) {
 }
 
 /// Checks that the embedded consumer of a synchronous run announces after whole steps. The run waits for the
-/// version before it collects more groups, and groups of a step that are taken after an announcement are too old.
+/// version before it collects more groups. Groups of a step that are taken after an announcement are too old.
 fn check_whole_steps(recipe: &Recipe, checks: &mut Checks<'_>) {
     let Some(consumer) = recipe.queue.consumer.as_ref().filter(|consumer| consumer.announces) else { return };
     let steps = usize::try_from(recipe.policy.steps_per_version).unwrap_or(usize::MAX);

@@ -7,7 +7,7 @@ use super::{BATCH_GROUPS_MAX, Checks, Origin, SECONDS_MAX, counted, within};
 use crate::sections::added_columns;
 use crate::{Consumer, Queue, Recipe, VALIDATION};
 
-/// The shortest lease, in seconds. A client renews it over a network.
+/// The shortest lease, in seconds. It leaves a client enough time to renew the lease over a network.
 const LEASE_S_MIN: f64 = 0.1;
 
 pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
@@ -63,7 +63,7 @@ fn check_tasks(queue: &Queue, checks: &mut Checks<'_>) {
     });
 }
 
-/// Checks the capacity without a consumer in the run. Rows are then freed during the run only if other
+/// Checks the capacity for a run without a consumer. Rows are then freed during the run only if other
 /// processes take them.
 fn check_room_for_all(recipe: &Recipe, checks: &mut Checks<'_>) {
     let queue = &recipe.queue;
@@ -75,7 +75,7 @@ fn check_room_for_all(recipe: &Recipe, checks: &mut Checks<'_>) {
         });
         return;
     }
-    // A run that goes on may have begun without this check.
+    // A resumed run may have begun with a version that did not make this check.
     let ends = recipe.run.steps.is_some() || queue.on_full != OnFull::Block || checks.origin == Origin::Kept;
     checks.require(ends, "run.steps", || {
         "no consumer takes rows during the run, so it would wait for room in the queue for ever; expected run.steps, \

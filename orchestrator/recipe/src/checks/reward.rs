@@ -65,7 +65,7 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     });
 }
 
-/// The message of an error without the key, which the complaint names.
+/// The message of an error without its key, because the complaint already names the key.
 fn words_of(error: &RewardError) -> String {
     match error {
         RewardError::Misconfigured { expected, found, .. } => format!("expected {expected}, found {found}"),

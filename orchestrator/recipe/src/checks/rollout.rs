@@ -5,7 +5,7 @@ use rolldock_dispatch::modes::{OnStop, RequestShape};
 use super::{Checks, SECONDS_MAX};
 use crate::Recipe;
 
-/// Maximum of `segments_max`. With more requests a response would consist of very short pieces.
+/// Maximum of `segments_max`. With more requests, a response would consist of very short segments.
 const SEGMENTS_MAX: u32 = 4096;
 
 /// Seconds that a group needs to return the tokens from its engine.

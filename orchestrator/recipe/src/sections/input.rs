@@ -88,7 +88,7 @@ pub struct Fleet {
     /// Base URLs of OpenAI-compatible servers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<String>,
-    /// Number of servers that have to answer before the run starts. The others join when they answer.
+    /// Number of servers that have to answer before the run starts. The other servers join when they answer.
     #[serde(default = "default_servers_min")]
     pub servers_min: usize,
     /// Maximum number of samples that run on one server at a time: its permits.
@@ -107,7 +107,7 @@ pub struct Fleet {
     /// apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_loads_total: Option<u32>,
-    /// Maximum number of tokens that the samples on one server are expected to take together; unbounded if
+    /// Maximum number of tokens that the samples on one server together are expected to need; unbounded if
     /// absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens_per_server: Option<u32>,
@@ -158,7 +158,7 @@ pub struct Simulated {
     pub seed: u64,
     /// Real seconds that a simulated second takes.
     pub time_scale: f64,
-    /// Maximum number of sequences that a server decodes at once.
+    /// Maximum number of sequences that a server decodes at the same time.
     pub max_num_seqs: u32,
     /// Relative speed of each server, in order; servers beyond the list run at 1.0.
     pub speeds: Vec<f64>,

@@ -1,8 +1,8 @@
 //! The keys of a recipe. Each struct is a table of the TOML file, and the comment of a field documents the
 //! key.
 //!
-//! Defaults are the values of the published run, where it has them. Keys without a sensible default (model,
-//! data, number of samples) are required: a forgotten line is an error.
+//! The default of a key is its value in the published run, if that run sets it. Keys without a sensible
+//! default (model, data, number of samples) are required, so a forgotten line is an error.
 
 mod input;
 mod outcome;
@@ -66,7 +66,7 @@ pub struct Recipe {
     /// Length and seed of the run.
     #[serde(default)]
     pub run: Run,
-    /// What the run shows of itself.
+    /// The metrics, the status and the figures of the run.
     #[serde(default)]
     pub report: Report,
     /// Named bounds on memory.
@@ -75,7 +75,7 @@ pub struct Recipe {
     /// Settings for the trainer, which are passed on unchanged.
     #[serde(default, skip_serializing_if = "toml::Table::is_empty")]
     pub trainer: toml::Table,
-    /// Where files were looked for that do not exist.
+    /// The paths that were tried for files that do not exist.
     #[serde(skip)]
     pub looked_for: LookedFor,
 }
@@ -94,7 +94,7 @@ pub struct Run {
     /// What happens after `timeouts.silence` without progress.
     pub on_silence: OnSilence,
     /// The directory of the run's ledger, queue and recipe. If absent, it is `runs/<recipe>` in the current
-    /// directory, with a number if that already has a run.
+    /// directory, with a number if that directory already has a run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out: Option<PathBuf>,
 }
@@ -115,8 +115,8 @@ pub struct Limits {
     pub ledger_entries_max: usize,
     /// Maximum number of requests that wait for a permit.
     pub waiting_max: usize,
-    /// Limits of the connections to each address of the run: `queue.listen`, `policy.listen`, `fleet.admin` and
-    /// `report.listen`.
+    /// Limits of the connections to each address of the run: `queue.listen`, `policy.listen`, `fleet.admin`
+    /// and `report.listen`.
     pub connections: ConnectionLimits,
 }
 

@@ -23,7 +23,7 @@ pub struct Filter {
     /// The value that must vary within a group: `acc` or `reward`; with `none` variance does not matter.
     #[serde(with = "metric_or_none")]
     pub metric: Option<FilterMetric>,
-    /// Further gates, all of which a group must pass. A gate with the rule `variance` replaces the one of
+    /// Further gates, all of which a group must pass. A gate with the rule `variance` replaces the gate of
     /// `metric`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<GateConfig>,
@@ -114,7 +114,7 @@ mod metric_or_none {
 pub struct OutsideGate {
     /// The gate's name in counters.
     pub name: String,
-    /// The runner that is asked: the keys of an external reward and of its guard in one table.
+    /// The runner of the gate: one table with the keys of an external reward and of its guard.
     pub ask: ExternalConfig,
 }
 
@@ -124,11 +124,11 @@ pub struct OutsideGate {
 pub struct Queue {
     /// The name of the partition of training rows.
     pub partition: String,
-    /// The tasks that must ack a row before it is freed: a list of names, or a table with the columns that each
-    /// of them waits for.
+    /// The tasks that must ack a row before it is freed: a list of names, or a table with the columns for
+    /// which each task waits.
     pub tasks: Tasks,
-    /// The types of columns that other processes add to rows. The type of a column that is not named here is
-    /// that of its first values.
+    /// The types of columns that other processes add to rows. A column that is not named here gets the type
+    /// of its first values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub columns: BTreeMap<String, ColumnType>,
     /// The failures that an acknowledged put survives.
@@ -169,7 +169,8 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// The address at which the queue is served. It is `None` if absent or, in an unchecked recipe, invalid.
+    /// The address at which the queue is served. It is `None` if the recipe has none or, in an unchecked
+    /// recipe, an invalid one.
     pub fn address(&self) -> Option<SocketAddr> {
         self.listen.as_deref().and_then(|listen| listen.parse().ok())
     }
@@ -179,7 +180,7 @@ impl Queue {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Consumer {
-    /// The task for which it takes.
+    /// The task for which the consumer takes groups.
     pub task: String,
     /// Number of groups in a batch.
     pub take_groups: usize,

@@ -15,13 +15,13 @@ use crate::Recipe;
 pub struct Policy {
     /// `off`, `sync`, `one_step_off` or `fully_async`.
     pub mode: PolicyMode,
-    /// Maximum number of versions that a group may be behind when it is counted. By default 0 in `sync`, and 1 in
-    /// the other modes.
+    /// Maximum staleness: the number of versions that a group may be behind when it is claimed. By default 0
+    /// in `sync`, and 1 in the other modes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_staleness: Option<u64>,
     /// Whether dispatches are limited to the number that the trainer can take before they become too old.
     pub pacing: bool,
-    /// What happens to work that still becomes too old.
+    /// What happens to groups that become too old in spite of pacing.
     pub on_stale: OnStale,
     /// The version at which the trainer takes the groups of the first step.
     pub first_version: u64,
@@ -59,12 +59,13 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// The address for announcements of versions. It is `None` if absent or, in an unchecked recipe, invalid.
+    /// The address for announcements of versions. It is `None` if the recipe has none or, in an unchecked
+    /// recipe, an invalid one.
     pub fn address(&self) -> Option<SocketAddr> {
         self.listen.as_deref().and_then(|listen| listen.parse().ok())
     }
 
-    /// The bound on staleness: `max_staleness`, or else the default of the mode.
+    /// The bound on staleness: `max_staleness` if it is set, and otherwise the default of the mode.
     pub fn staleness_max(&self) -> u64 {
         self.max_staleness.unwrap_or(u64::from(self.mode != PolicyMode::Sync))
     }
@@ -77,14 +78,15 @@ impl Recipe {
         self.policy.mode != PolicyMode::Off && self.names_announcer()
     }
 
-    /// Whether the recipe says how versions are announced.
+    /// Whether the recipe has a source of version announcements.
     pub(crate) fn names_announcer(&self) -> bool {
         let consumer_announces = self.queue.consumer.as_ref().is_some_and(|consumer| consumer.announces);
         self.policy.listen.is_some() || self.policy.watch.is_some() || consumer_announces
     }
 
-    /// When prompts are sent out: `rollout.launch`, or else the default of the mode. In `sync` the groups that a
-    /// step has too many are of the old version when the next step begins, so they are launched on demand.
+    /// When prompts are sent out: `rollout.launch` if it is set, and otherwise the default of the mode. In
+    /// `sync`, surplus groups of a step have the old version when the next step begins. So the default in
+    /// `sync` is to launch on demand.
     pub fn launch(&self) -> Launch {
         let of_mode = match self.policy.mode {
             PolicyMode::Sync => Launch::OnDemand,

@@ -25,7 +25,7 @@ pub struct Reward {
     pub strict_box: bool,
     /// The published method of `gsm8k`: "strict" or "flexible".
     pub method: String,
-    /// Options of other scorers, under the scorers' own names.
+    /// Options of other scorers, with the names that the scorers define.
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub options: Map<String, Value>,
     /// A Python function that scores in place of the scorer: "module:function", called as `(data_source,
@@ -162,15 +162,15 @@ pub struct RewardGuard {
     /// What happens to a sample without a score: "fail_sample", `{ score = 0.0 }`, or "stop", which ends the
     /// run.
     pub on_failure: OnFailure,
-    /// Number of failures in a row, for reasons that may lie outside of the sample, after which the reward is
-    /// probed. If the probe fails too, nothing is sent out until the reward answers again. With 0, outages are not
-    /// waited out, and the reward is not probed at the start.
+    /// Number of consecutive failures after which the reward is probed. Only failures whose reason may lie
+    /// outside of the sample count. If the probe fails too, nothing is sent out until the reward answers
+    /// again. With 0, the run does not wait out outages, and the reward is not probed at the start.
     pub consecutive_failures_max: u32,
-    /// Seconds from the first probe of an outage to the next one; the pause doubles from probe to probe.
+    /// Seconds from the first probe of an outage to the second. The pause doubles after each probe.
     pub backoff_initial_s: f64,
     /// Maximum seconds between two probes.
     pub backoff_max_s: f64,
-    /// The run ends when the reward was out for this time, in seconds.
+    /// The run ends when an outage of the reward has lasted for this time, in seconds.
     pub outage_deadline_s: f64,
 }
 
@@ -202,7 +202,7 @@ pub struct OverlongShaping {
     pub penalty_factor: f64,
 }
 
-/// The recipe key of the setting of an external reward that `error` is about.
+/// The recipe key of the setting of an external reward to which `error` refers.
 pub(crate) fn key_of(error: &RewardError) -> String {
     match error {
         RewardError::Misconfigured { key: "reward", .. } => "reward".to_owned(),

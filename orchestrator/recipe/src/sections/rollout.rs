@@ -18,15 +18,15 @@ pub struct Rollout {
     pub samples_per_prompt: u32,
     /// Number of groups that a step must collect (`expected_prompt_num`).
     pub train_batch_size: usize,
-    /// Number of prompts in a generation batch, which are drawn together.
+    /// Number of prompts in a generation batch.
     pub gen_batch_size: usize,
     /// Maximum number of generation batches of a step.
     #[serde(default = "one")]
     pub max_gen_batches: usize,
     /// Maximum number of tokens of a response. The buffer of `reward.overlong` ends at this length.
     pub max_response_length: u32,
-    /// When prompts are sent out: `batch`, or `on_demand` for as many as the measured accept rate requires. By
-    /// default `on_demand` in `policy.mode = "sync"`, and `batch` in the other modes.
+    /// When prompts are sent out: `batch`, or `on_demand` for as many as the measured accept rate requires.
+    /// By default `on_demand` in `policy.mode = "sync"`, and `batch` in the other modes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<Launch>,
     /// Whether a request generates one sample or a whole group.
@@ -44,11 +44,11 @@ pub struct Rollout {
     /// How samples that are cut off continue from their tokens.
     #[serde(default)]
     pub carry: Carry,
-    /// A guard against a preference of early stopping for short answers; off if absent.
+    /// A guard that acts if early stopping prefers short answers; off if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bias_guard: Option<BiasGuard>,
-    /// The share, from 0 to 1, of the groups that `first` cuts off and discards which run on, so that the bias can
-    /// be measured. They are never accepted, and no step waits for them.
+    /// The share, from 0 to 1, of the groups that run on after `first` with `discard` has cut them off, so
+    /// that the bias can be measured. These groups are never accepted, and no step waits for them.
     #[serde(default)]
     pub bias_audit: f64,
     /// How tokens are drawn.
@@ -60,7 +60,7 @@ pub struct Rollout {
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Carry {
-    /// Maximum number of requests for one response; a response that was cut off more often starts again.
+    /// Maximum number of requests for one response. A response that is cut off more often starts again.
     pub segments_max: u32,
     /// Whether engines stream tokens. If a server dies, only the tokens after the last chunk are lost.
     pub stream: bool,
@@ -90,7 +90,7 @@ pub struct Timeouts {
     pub reward: f64,
     /// Maximum wait of a group for room in the queue.
     pub queue_put: f64,
-    /// Maximum time in which work that is cut off at the end of a step must end.
+    /// Maximum time until work that is cut off at the end of a step has ended.
     pub drain: f64,
     /// After this time without progress, a report names what the run waits for, and `run.on_silence` is
     /// applied.
@@ -132,7 +132,7 @@ pub struct Validation {
 }
 
 /// `validation.priority`: the priority of validation among the requests that wait for a permit. A group that
-/// has begun has precedence over all groups that have not.
+/// has begun has precedence over all groups that have not begun.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValidationPriority {

@@ -1,4 +1,5 @@
-//! The tasks of the queue, the columns that each waits for, and the types of columns that other processes add.
+//! The tasks of the queue, the columns that each waits for, and the types of columns that other processes
+//! add.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Tasks {
-    /// Each task waits for the columns of the rollout, which every row has from the start.
+    /// Each task waits only for the columns of the rollout, which every row has from the start.
     Names(Vec<String>),
     /// Each task waits for its own columns.
     Table(BTreeMap<String, Task>),
@@ -24,8 +25,8 @@ pub enum Tasks {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Task {
-    /// The columns without which the task does not get a row. Other processes add those that the rollout does
-    /// not have.
+    /// The columns without which the task does not get a row. Other processes add the columns that the
+    /// rollout does not have.
     pub columns: Vec<String>,
 }
 
@@ -51,7 +52,8 @@ impl Tasks {
         self.specs().into_iter().map(|task| task.name).collect()
     }
 
-    /// The task that waits for the most columns, the first of them: it comes last, so it is the trainer.
+    /// The task that waits for the most columns, or the first of several such tasks. It gets its rows last,
+    /// so it is probably the trainer.
     pub fn last_in_line(&self) -> Option<String> {
         let specs = self.specs();
         let most = specs.iter().map(|task| task.columns.len()).max()?;
@@ -81,7 +83,7 @@ impl<'de> Deserialize<'de> for Tasks {
     }
 }
 
-/// The type of a column in words, as in `queue.columns`: `float32`, or `list<float32>`.
+/// The type of a column, as written in `queue.columns`: `float32`, or `list<float32>`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ColumnType {
     words: String,
@@ -106,7 +108,7 @@ const SCALARS: [(&str, DataType); 14] = [
     ("string", DataType::Utf8),
     ("binary", DataType::Binary),
 ];
-/// How deep lists may be nested.
+/// The maximum depth of nested lists.
 const LISTS_MAX: usize = 8;
 
 fn dtype_of(words: &str, lists: usize) -> Option<DataType> {
@@ -114,7 +116,7 @@ fn dtype_of(words: &str, lists: usize) -> Option<DataType> {
         return SCALARS.iter().find(|(name, _)| *name == words).map(|(_, dtype)| dtype.clone());
     };
     let item = dtype_of(item.trim(), lists.checked_sub(1)?)?;
-    // Arrow's libraries name and declare the items of a list like this.
+    // Arrow's libraries declare the items of a list with this name and nullability.
     Some(DataType::List(Arc::new(Field::new("item", item, true))))
 }
 
@@ -137,7 +139,7 @@ impl Serialize for ColumnType {
     }
 }
 
-/// The columns that tasks wait for and the rollout does not have: other processes add them.
+/// The columns for which tasks wait and that the rollout does not have. Other processes add them.
 pub(crate) fn added_columns(tasks: &Tasks) -> BTreeSet<String> {
     let schema = rolldock_dispatch::rows::schema();
     let is_added = |name: &String| schema.column_with_name(name).is_none() && !name.starts_with("score_");

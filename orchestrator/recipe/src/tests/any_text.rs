@@ -1,4 +1,4 @@
-//! Reading a recipe never panics, whatever its text is.
+//! No text of a recipe makes the loading of recipes panic.
 
 use std::fs;
 
@@ -6,8 +6,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Loads one of our recipes with one value replaced. If it loads, its printed form must load and print again
-/// as the same text. Texts are compared, because a NaN in the trainer's settings does not equal itself.
+/// Loads a recipe of this repository with one value replaced. If it loads, its printed form must load and
+/// print again as the same text. Texts are compared, because a NaN in the trainer's settings does not equal
+/// itself.
 fn load_altered(name: &str, line_at: usize, value: &str) {
     let text = fs::read_to_string(recipes().join(name)).unwrap();
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();

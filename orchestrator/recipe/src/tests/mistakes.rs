@@ -1,4 +1,4 @@
-//! The texts of errors: each mistake is named as what it is, and all of them at once.
+//! The texts of errors: each mistake is described correctly, and all mistakes are reported together.
 
 use super::{LoadOptions, MINIMAL, complaint, load_text};
 
@@ -92,10 +92,10 @@ fn mistakes_of_different_kinds_are_all_named() {
 #[test]
 fn a_value_that_is_left_out_makes_no_further_mistake() {
     for (text, complaints) in [
-        // It is required, so it is missing when the rest is read.
+        // The key is required, so it is missing when the rest is read.
         (MINIMAL.replace("train_batch_size = 8", "train_batch_size = \"8\""), 1),
         (format!("{MINIMAL}[validation]\nevery_steps = \"3\"\nsamples_per_prompt = 1\n"), 1),
-        // Its default would not fit.
+        // The default of the key would not fit.
         (MINIMAL.replace("run.steps = 1", "run.steps = 100000") + "[queue]\ncapacity_rows = \"9\"\n", 1),
         (format!("{MINIMAL}[filter]\ngates = [{{ gate = \"nope\" }}, {{ gate = \"nope\" }}]\n"), 1),
         (MINIMAL.replace("name = \"m\"", "nome = 3").replace("samples_per_prompt = 4", "samples = 4"), 4),

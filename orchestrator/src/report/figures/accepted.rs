@@ -1,4 +1,4 @@
-//! What is gathered from the groups of a step while they are put into the queue.
+//! The figures of a step's accepted groups, collected while the groups are put into the queue.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use serde::Serialize;
 use super::rounded;
 use crate::rollout::{Group, Sample};
 
-/// Number of a step's slowest groups that are listed.
+/// The number of slowest groups of a step that are listed.
 const SLOWEST: usize = 8;
 
-/// The accepted groups of a step: what their samples were worth, how long they were, and the slowest ones.
+/// The accepted groups of a step: the rewards and lengths of their samples, and the slowest groups.
 ///
-/// It keeps eight bytes for each sample, so the step's target bounds it.
+/// It stores eight bytes for each sample, so the step's target bounds its memory.
 #[derive(Debug, Default)]
 pub struct AcceptedGroups {
     rewards: Vec<f32>,
@@ -23,7 +23,7 @@ pub struct AcceptedGroups {
     slowest: Vec<SlowGroup>,
 }
 
-/// Rewards of accepted samples. All of them are absent from a step without accepted samples.
+/// The rewards of accepted samples. A step without accepted samples has no such figures.
 #[derive(Debug, Serialize)]
 pub(super) struct Rewards {
     mean: f64,
@@ -34,7 +34,7 @@ pub(super) struct Rewards {
     acc_mean: f64,
 }
 
-/// Response lengths of accepted samples, tokens.
+/// The response lengths of accepted samples, in tokens.
 #[derive(Debug, Serialize)]
 pub(super) struct Lengths {
     mean: f64,
@@ -54,7 +54,7 @@ pub(super) struct SlowGroup {
     number: u64,
     prompt_uid: String,
     row: u64,
-    /// From its dispatch until it was complete.
+    /// The time from its dispatch until it was complete, in seconds.
     seconds: f64,
     tokens: u64,
     server: String,
@@ -64,7 +64,7 @@ pub(super) struct SlowGroup {
 }
 
 impl AcceptedGroups {
-    /// Counts a group.
+    /// Adds a group.
     pub fn add(&mut self, group: &Group) {
         for sample in &group.samples {
             self.rewards.push(sample.reward);
@@ -143,7 +143,7 @@ pub(super) fn mean_and_std(values: &[f64]) -> Option<(f64, f64)> {
     Some((mean, (squares / count).sqrt()))
 }
 
-/// The smallest of the sorted values that is not below `percent` % of them; 0 without values.
+/// The smallest of the sorted values that is at least as large as `percent` % of them; 0 without values.
 fn percentile(sorted: &[u32], percent: usize) -> u32 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or(0)

@@ -1,4 +1,4 @@
-//! A file with one JSON object for each step, which goes on when its run is resumed.
+//! A file with one JSON object for each step. A resumed run continues the file.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Maximum bytes of a line. A longer one is no line of ours, and is dropped.
+/// The maximum length of a line, in bytes. A run never writes a longer line, so longer lines are dropped.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 
-/// A file of JSON lines, each with a `step` of its own. A line is whole and is never changed.
+/// A file of JSON lines, each with its own `step`. Lines are complete and never change.
 ///
 /// # Invariants
 /// No two lines have the same step.
@@ -19,25 +19,25 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 pub struct FigureFile {
     path: PathBuf,
     file: File,
-    /// Bytes of whole lines.
+    /// The number of bytes of complete lines.
     length: u64,
     steps: BTreeSet<u64>,
     fsync: bool,
 }
 
-/// The part of a line that every line has.
+/// The field that every line has.
 #[derive(Deserialize)]
 struct Numbered {
     step: u64,
 }
 
 impl FigureFile {
-    /// Opens the file, and makes it if it is absent. An unfinished last line, lines of steps for which `keeps`
-    /// returns false, and second lines of a step are removed. With `fsync`, each appended line survives the
-    /// death of the machine. Blocks.
+    /// Opens or creates the file. Removes an unfinished last line, lines of steps for which `keeps` returns
+    /// false, and further lines of the same step. With `fsync`, each appended line survives a crash of the
+    /// machine. Blocks.
     ///
     /// # Errors
-    /// Those of the file system.
+    /// Returns the errors of the file system.
     pub fn open(path: &Path, fsync: bool, keeps: impl Fn(u64) -> bool) -> io::Result<Self> {
         let mut file = OpenOptions::new().create(true).append(true).read(true).open(path)?;
         let (steps, length) = copy_kept(&file, &keeps, io::sink())?;
@@ -52,7 +52,7 @@ impl FigureFile {
         Ok(Self { path: path.to_owned(), file, length, steps, fsync })
     }
 
-    /// Where the file is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -62,10 +62,11 @@ impl FigureFile {
         self.steps.contains(&step)
     }
 
-    /// Appends the line of a step. Returns false, and writes nothing, if the step has a line. Blocks.
+    /// Appends the line of a step. Returns false and writes nothing if the file already has a line of the
+    /// step. Blocks.
     ///
     /// # Errors
-    /// Those of the file system. The file then is as before.
+    /// Returns the errors of the file system. After an error the file is unchanged.
     pub fn append(&mut self, step: u64, figures: &Value) -> io::Result<bool> {
         if self.has(step) {
             return Ok(false);
@@ -74,7 +75,7 @@ impl FigureFile {
         let written = self.file.write_all(line.as_bytes());
         let synced = written.and_then(|()| if self.fsync { self.file.sync_data() } else { Ok(()) });
         if let Err(error) = synced {
-            // If this fails too, the next opening removes the part of a line.
+            // If this fails too, the next call of `open` removes the incomplete line.
             let _ = self.file.set_len(self.length);
             return Err(error);
         }
@@ -84,7 +85,7 @@ impl FigureFile {
     }
 }
 
-/// Copies the lines that are kept. Returns their steps and their bytes.
+/// Copies the lines that are kept. Returns their steps and their length in bytes.
 fn copy_kept(
     file: &File,
     keeps: impl Fn(u64) -> bool,
@@ -107,7 +108,7 @@ fn copy_kept(
     }
 }
 
-/// The step of a whole line.
+/// The step of a complete line.
 fn step_of(line: &[u8]) -> Option<u64> {
     let whole = line.strip_suffix(b"\n")?;
     serde_json::from_slice::<Numbered>(whole).ok().map(|numbered| numbered.step)

@@ -1,7 +1,8 @@
 //! The figures of a run for programs: files in its directory with one JSON object for each step and for each
 //! validation, and the times of the newest steps' requests.
 //!
-//! `docs/src/figures.md` lists every name with its unit. A name keeps its meaning; a new figure gets a new name.
+//! `docs/src/figures.md` lists every name with its unit. A name never changes its meaning. A new figure gets
+//! a new name.
 
 mod accepted;
 mod lines;
@@ -24,7 +25,7 @@ pub const VALIDATIONS_FILE: &str = "validation.jsonl";
 /// The version of the names. It changes only if a name is removed or changes its meaning.
 const FORMAT: u32 = 1;
 
-/// A number with at most six digits after its point, so that files stay small.
+/// The number, rounded to six decimals, so that files stay small.
 fn rounded(number: f64) -> f64 {
     (number * 1e6).round() / 1e6
 }

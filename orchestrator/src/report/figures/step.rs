@@ -13,24 +13,24 @@ use super::{AcceptedGroups, FORMAT, rounded};
 use crate::dispatch::bias::BiasReading;
 use crate::rollout::{ServerLoad, StepCosts, StepMetrics};
 
-/// What a step's metrics do not know.
+/// The figures of a step that its metrics do not have.
 #[derive(Debug, Default)]
 pub struct Written<'a> {
-    /// The number of the process that ends the step.
+    /// The number of the life that ends the step.
     pub life: u32,
-    /// When the step ended; seconds since 1970.
+    /// When the step ended, in seconds since 1970.
     pub unix_s: u64,
-    /// The wait for the trainer before the step began.
+    /// The time for which the run waited for the trainer before the step.
     pub before: Duration,
-    /// The time after the step until the last of its groups was in the queue.
+    /// The time from the step's end until its last group was in the queue.
     pub put: Duration,
     /// The dispatches of the step that ended in earlier processes.
     pub earlier: Option<&'a Totals>,
 }
 
-/// A line of `steps.jsonl`. `docs/src/figures.md` says what each name means.
+/// A line of `steps.jsonl`. `docs/src/figures.md` describes each name.
 ///
-/// In a line that is made from the ledger alone, what the ledger does not know is null.
+/// If a line is made from the ledger alone, figures that the ledger does not have are null.
 #[derive(Debug, Serialize)]
 pub struct StepFigures {
     format: u32,
@@ -160,7 +160,8 @@ pub fn step_figures(metrics: &StepMetrics, accepted: &AcceptedGroups, written: &
     }
 }
 
-/// The figures of a step whose line was not written before its process ended. The ledger says how it ended.
+/// The figures of a step whose line was not written before its process ended. They are computed from the
+/// ledger.
 pub fn recovered_step(step: u64, end: StepEnd, state: &StepState) -> StepFigures {
     let StepState { target, policy_version, totals, .. } = state;
     StepFigures { recovered: true, ..known_to_ledger(step, end, *policy_version, totals, *target, None) }

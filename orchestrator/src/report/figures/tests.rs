@@ -38,7 +38,7 @@ fn a_file_of_figures_has_each_step_once() {
     assert!(file.append(4, &json!({ "step": 4 })).unwrap());
     drop(file);
 
-    // The run goes on with step 2, which lacks a group, and with the steps after 3.
+    // The run continues with step 2, which lacks a group, and with the steps after 3.
     let mut file = FigureFile::open(&path, false, |step| step == 1 || step == 3).unwrap();
     assert_eq!(steps(&path), [1, 3]);
     for step in [2, 4] {

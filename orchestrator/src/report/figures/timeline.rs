@@ -1,4 +1,4 @@
-//! The times of a step's requests as a file, for a picture of the step. Only the newest steps have one.
+//! Files with the times of a step's requests, for a picture of the step. Only the newest steps have a file.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,25 +19,25 @@ pub struct KeptTimeline {
     format: u32,
     /// The step.
     pub step: u64,
-    /// When it began.
+    /// When the step began.
     pub began_s: f64,
-    /// When it ended.
+    /// When the step ended.
     pub ended_s: f64,
-    /// Requests that are not in `requests`, because there were too many.
+    /// The number of requests that are not in `requests`, because there were too many.
     pub left_out: u64,
-    /// The servers, which the requests name by their index.
+    /// The names of the servers. Requests refer to a server by its index.
     pub servers: Vec<String>,
     /// The requests that ended in the step.
     pub requests: Vec<RequestRow>,
 }
 
-/// A request, in this order: the server's index, the dispatch, the samples, when it was sent and when it ended
-/// in seconds, and how it ended (`answered`, `failed` or `cut_off`).
+/// A request. The fields are the server's index, the dispatch, the number of samples, the times of its start
+/// and end in seconds, and how it ended (`answered`, `failed` or `cut_off`).
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct RequestRow(pub usize, pub u64, pub u32, pub f64, pub f64, pub String);
 
 impl KeptTimeline {
-    /// The file's content for the times of a step.
+    /// The content of the file of a step.
     pub fn new(step: u64, timeline: &StepTimeline) -> Self {
         let mut indexes: BTreeMap<&str, usize> = BTreeMap::new();
         for request in &timeline.requests {
@@ -77,10 +77,10 @@ fn name_of(end: RequestEnd) -> &'static str {
     }
 }
 
-/// The steps of the run in `run` that have such a file, in order. Blocks.
+/// The steps of the run in `run` that have a file, in order. Blocks.
 ///
 /// # Errors
-/// Those of the file system. A folder that does not exist has no files.
+/// Returns the errors of the file system. A missing folder is not an error.
 pub fn kept_timelines(run: &Path) -> io::Result<Vec<u64>> {
     let entries = match fs::read_dir(run.join(FOLDER)) {
         Ok(entries) => entries,

@@ -9,7 +9,7 @@ use super::accepted::{Lengths, Rewards};
 use super::{AcceptedGroups, FORMAT, rounded};
 use crate::rollout::{Group, RolloutOutput};
 
-/// A line of `validation.jsonl`. `docs/src/figures.md` says what each name means.
+/// A line of `validation.jsonl`. `docs/src/figures.md` describes each name.
 #[derive(Debug, Serialize)]
 pub struct ValidationFigures {
     format: u32,
@@ -63,7 +63,7 @@ impl Sums {
     }
 }
 
-/// The figures of the validation after `step`, which ended at `unix_s` in the process `life` of the run.
+/// The figures of the validation after `step`, which ended at `unix_s` in the life `life` of the run.
 pub fn validation_figures(
     step: u64,
     samples_per_prompt: u32,

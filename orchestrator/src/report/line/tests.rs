@@ -2,11 +2,11 @@ use std::sync::Arc;
 
 use super::*;
 
-/// A terminal that wraps its lines anew when its width changes, or one that cuts them off.
+/// A terminal that either rewraps its lines when its width changes, or cuts them off.
 struct Screen {
-    /// Lines as they were written. Each fills as many rows as it needs.
+    /// Lines as they were written. Each line fills as many rows as it needs.
     lines: Vec<String>,
-    /// The line and the character that the cursor is on.
+    /// The line and the character at which the cursor is.
     cursor: (usize, usize),
     width: usize,
     wraps: bool,
@@ -25,7 +25,8 @@ impl Screen {
             }
             let (line, column) = &mut self.cursor;
             match next {
-                // The start of the row, which in a wrapped line is not the start of the line.
+                // The cursor moves to the start of the row. In a wrapped line this may not be the start of
+                // the line.
                 '\r' => *column -= *column % self.width,
                 '\n' => {
                     self.lines.push(String::new());

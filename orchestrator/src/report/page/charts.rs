@@ -1,4 +1,4 @@
-//! The plots of a page: which figures each of them shows.
+//! The plots of a page, with the figures that each plot shows.
 
 use super::plot::{COLOURS, Form, Plot, Series};
 use super::read::{Points, RunFigures};
@@ -6,9 +6,10 @@ use super::read::{Points, RunFigures};
 /// Fates in the order of their colours.
 const FATES: [&str; 8] =
     ["accepted", "filtered", "held", "carried", "requeued", "cancelled", "stale", "failed"];
-/// Buckets of tokens whose colours are the same in every run. Others follow by name.
+/// Buckets of tokens that have the same colours in every run. Other buckets follow in the order of their
+/// names.
 const BUCKETS: [&str; 5] = ["accepted", "filtered", "held", "carried", "stale"];
-/// The name for all parts of a column that have no colour of their own.
+/// The name of the sum of all parts of a column that have no colour.
 const OTHERS: &str = "others";
 
 /// All plots, in the order of the page.
@@ -39,7 +40,7 @@ fn plot(id: &'static str, title: &'static str, unit: &'static str, form: Form, s
     Plot { id, title, unit, form, series, reference: None }
 }
 
-/// A series with a name of the figures.
+/// The series of the figure `name`.
 fn named(points: &Points, name: &str, label: &str) -> Series {
     Series::new(label, points.means(name))
 }
@@ -81,7 +82,13 @@ fn throughput(steps: &Points) -> Plot {
 
 fn accept_rate(steps: &Points) -> Plot {
     let series = vec![named(steps, "groups.accept_rate", "accept rate")];
-    plot("accept-rate", "Accept rate", "accepted groups, of accepted and filtered ones", Form::Lines, series)
+    plot(
+        "accept-rate",
+        "Accept rate",
+        "accepted groups / (accepted and filtered groups)",
+        Form::Lines,
+        series,
+    )
 }
 
 fn fates(steps: &Points) -> Plot {
@@ -105,25 +112,25 @@ fn rewards(steps: &Points) -> Plot {
 
 fn lengths(steps: &Points) -> Plot {
     let series = vec![
-        named(steps, "lengths.p50", "half are at most"),
-        named(steps, "lengths.p90", "90 % are at most"),
+        named(steps, "lengths.p50", "median"),
+        named(steps, "lengths.p90", "90th percentile"),
         named(steps, "lengths.max", "longest"),
     ];
     plot("lengths", "Response lengths", "accepted samples, tokens", Form::Lines, series)
 }
 
-/// The bias with an interval of two standard errors, where they are known.
+/// The bias with an interval of two standard errors, where both are known.
 fn bias(steps: &Points) -> Plot {
     let errors = steps.means("bias.length_error");
     let twice: Vec<Option<f64>> = errors.into_iter().map(|error| Some(2.0 * error?)).collect();
     let series = vec![named(steps, "bias.length", "length bias").with_interval(&twice)];
-    let unit = "length of accepted against dispatched responses; 1 is unbiased";
+    let unit = "mean length of accepted / dispatched responses; 1 is unbiased";
     Plot { reference: Some(1.0), ..plot("bias", "Length bias", unit, Form::LinesInRange, series) }
 }
 
 fn tokens(steps: &Points) -> Plot {
     let series = parts(steps, "tokens", &BUCKETS);
-    plot("tokens", "Tokens", "response tokens by what became of them", Form::Columns, series)
+    plot("tokens", "Tokens", "response tokens by bucket", Form::Columns, series)
 }
 
 fn staleness(steps: &Points) -> Plot {
@@ -132,7 +139,7 @@ fn staleness(steps: &Points) -> Plot {
     ages.sort_unstable();
     let series =
         ages.into_iter().map(|age| named(steps, &format!("staleness.{age}"), &format!("{age} behind")));
-    let unit = "accepted groups by versions behind when they are claimed";
+    let unit = "accepted groups by staleness at the claim";
     plot("staleness", "Staleness", unit, Form::Columns, folded(series.collect()))
 }
 
@@ -144,7 +151,8 @@ fn validation(validations: &Points) -> Plot {
     plot("validation", "Validation", "share", Form::Lines, series)
 }
 
-/// A series for each name below `part`: first those of `order`, and then the others by name.
+/// One series for each name below `part`: first the names in `order`, and then the others in the order of
+/// their names.
 fn parts(points: &Points, part: &str, order: &[&str]) -> Vec<Series> {
     let mut names = points.names(part);
     let rank = |name: &String| order.iter().position(|known| known == name).unwrap_or(order.len());
@@ -153,7 +161,7 @@ fn parts(points: &Points, part: &str, order: &[&str]) -> Vec<Series> {
     folded(without_zeros(series.collect()))
 }
 
-/// The series without those that are 0 everywhere, except for the first.
+/// Removes series that are 0 everywhere. The first series is always kept.
 fn without_zeros(series: Vec<Series>) -> Vec<Series> {
     let is_shown = |(number, series): &(usize, Series)| {
         *number == 0 || series.values.iter().flatten().any(|value| *value != 0.0)
@@ -161,7 +169,7 @@ fn without_zeros(series: Vec<Series>) -> Vec<Series> {
     series.into_iter().enumerate().filter(is_shown).map(|(_, series)| series).collect()
 }
 
-/// The series, of which the last one is the sum of all that have no colour of their own.
+/// Merges all series that have no colour into one series, which is their sum and comes last.
 fn folded(mut series: Vec<Series>) -> Vec<Series> {
     if series.len() <= COLOURS {
         return series;

@@ -5,25 +5,26 @@ use std::fmt::Write;
 use super::plot::{escaped, exact, round_tick, short};
 use crate::report::figures::{KeptTimeline, RequestRow};
 
-/// Maximum number of requests that are drawn. The longest ones are.
+/// The maximum number of requests that are drawn. If there are more, the longest requests are drawn.
 const DRAWN_MAX: usize = 4000;
-/// Maximum number of servers that are drawn. Those are whose requests ended last.
+/// The maximum number of servers that are drawn. If there are more, the servers whose requests ended last are
+/// drawn.
 const SERVERS_MAX: usize = 32;
 /// Size of the picture, in units of its view box.
 const WIDTH: f64 = 1140.0;
 const LEFT: f64 = 150.0;
 const RIGHT: f64 = 14.0;
-/// The height that all requests share, and the limits for one of them.
+/// The height for all requests together, and the limits of the height of one request.
 const HEIGHT: f64 = 560.0;
 const LANE_MAX: f64 = 9.0;
 const LANE_MIN: f64 = 1.2;
-/// The room between two servers, and the least height of one.
+/// The gap between two servers, and the minimum height of a server.
 const GAP: f64 = 4.0;
 const SERVER_MIN: f64 = 14.0;
-/// About how many labels the time axis has.
+/// The approximate number of labels of the time axis.
 const TICKS: f64 = 8.0;
 
-/// Ends of requests, with their names, in the order of their colours.
+/// The ends of requests, with the words of the legend, in the order of their colours.
 const ENDS: [(&str, &str); 3] = [("answered", "answered"), ("cut_off", "cut off"), ("failed", "failed")];
 
 /// The requests of one server. Requests that overlap are in different lanes.
@@ -183,7 +184,7 @@ fn band_html(server: &Server<'_>, top: f64, lane: f64, times: &Times) -> String 
     html
 }
 
-/// The end of a long name, which tells servers apart.
+/// The last characters of a long name. Names of servers usually differ at their ends.
 fn clipped(name: &str) -> String {
     const LETTERS_MAX: usize = 22;
     let letters = name.chars().count();

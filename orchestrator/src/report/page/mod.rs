@@ -1,6 +1,6 @@
-//! A run as one page of HTML, with nothing outside of it: no script, no font, no request.
+//! A run as one self-contained HTML page, without scripts, fonts or requests.
 //!
-//! The page is made from the figures in the run's directory, so the run may be in progress, or long over.
+//! The page is made from the figures in the run's directory, so the run may be in progress or over.
 
 mod charts;
 mod gantt;
@@ -17,7 +17,7 @@ use read::RunFigures;
 
 const STYLE: &str = include_str!("page.css");
 
-/// Why a page cannot be made.
+/// The reason why a page cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum PageError {
     /// No step has ended.
@@ -34,7 +34,7 @@ pub enum PageError {
         /// The error of the file system.
         source: io::Error,
     },
-    /// A line is not what the run has written.
+    /// A line of a file is not what a run writes.
     #[error("{} is damaged at line {line}; expected a JSON object with a step", file.display())]
     Damaged {
         /// The file.
@@ -47,16 +47,16 @@ pub enum PageError {
     NoTimeline {
         /// The step.
         step: u64,
-        /// The steps that have them.
+        /// The steps whose times are kept.
         kept: Vec<u64>,
     },
 }
 
-/// The page of the run in `run`. Its picture of requests is that of `step`, or else of the newest step that has
-/// one. Blocks.
+/// The page of the run in `run`. The picture of requests shows `step`, or the newest step with kept times if
+/// `step` is `None`. Blocks.
 ///
 /// # Errors
-/// See [`PageError`].
+/// Returns a [`PageError`] if the files of the run cannot be used.
 pub fn report_page(run: &Path, step: Option<u64>) -> Result<String, PageError> {
     let figures = RunFigures::read(&run.join(STEPS_FILE), &run.join(VALIDATIONS_FILE))?;
     let timeline = timeline(run, step)?;

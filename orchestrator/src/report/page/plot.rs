@@ -9,11 +9,11 @@ const LEFT: f64 = 52.0;
 const RIGHT: f64 = 12.0;
 const TOP: f64 = 10.0;
 const BOTTOM: f64 = 26.0;
-/// About how many labels the horizontal axis has.
+/// The approximate number of labels of the horizontal axis.
 const LABELS: usize = 8;
-/// The most points of a line that are drawn in full size.
+/// The maximum number of points of a line that are drawn in full size.
 const LARGE_POINTS_MAX: usize = 60;
-/// Number of colours of series; `page.css` defines them.
+/// The number of colours of series. `page.css` defines the colours.
 pub(super) const COLOURS: usize = 8;
 
 /// Values over steps, with one colour.
@@ -21,7 +21,7 @@ pub(super) const COLOURS: usize = 8;
 pub(super) struct Series {
     pub(super) label: String,
     pub(super) values: Vec<Option<f64>>,
-    /// The lower and the upper end of an interval around each value; empty without intervals.
+    /// The lower and the upper end of the interval around each value. Empty if the series has no intervals.
     pub(super) intervals: Vec<Option<(f64, f64)>>,
 }
 
@@ -30,7 +30,7 @@ impl Series {
         Self { label: label.into(), values, intervals: Vec::new() }
     }
 
-    /// Adds an interval of this width on both sides of each value that has one.
+    /// Adds intervals. Each of `widths` is the distance from the value to both ends of its interval.
     pub(super) fn with_interval(mut self, widths: &[Option<f64>]) -> Self {
         let interval = |(value, width): (&Option<f64>, &Option<f64>)| {
             let (value, width) = ((*value)?, (*width)?);
@@ -48,7 +48,7 @@ pub(super) enum Form {
     Lines,
     /// Lines on an axis that shows only the range of the values.
     LinesInRange,
-    /// Columns, each with its parts on top of each other.
+    /// Stacked columns.
     Columns,
 }
 
@@ -58,16 +58,16 @@ pub(super) struct Plot {
     /// Its name in the page: letters and hyphens.
     pub(super) id: &'static str,
     pub(super) title: &'static str,
-    /// The unit, or what is measured.
+    /// The unit, or the measured quantity.
     pub(super) unit: &'static str,
     pub(super) form: Form,
     pub(super) series: Vec<Series>,
-    /// A value that a line across the plot marks.
+    /// A value that is marked by a line across the plot.
     pub(super) reference: Option<f64>,
 }
 
 impl Plot {
-    /// The plot as a `figure` of HTML. `labels` names the steps of each point.
+    /// The plot as a `figure` of HTML. `labels` has the steps of each point.
     pub(super) fn html(&self, labels: &[String]) -> String {
         let Self { id, title, unit, .. } = self;
         let mut html = format!("<figure id=\"{id}\"><figcaption><b>{title}</b> {unit}</figcaption>");
@@ -103,7 +103,7 @@ impl Plot {
     }
 }
 
-/// The names of colours.
+/// The legend: the name of each colour.
 pub(super) fn legend<'a>(labels: impl Iterator<Item = &'a str>) -> String {
     let entry = |(colour, label): (usize, &str)| {
         format!("<li><i class=\"c{}\"></i>{}</li>", colour % COLOURS, escaped(label))
@@ -152,7 +152,7 @@ impl Axis {
     fn around(min: f64, max: f64) -> Self {
         let span = if max > min { max - min } else { max.abs().max(1.0) * 0.1 };
         let tick = round_tick(span / 4.0);
-        // A value at a tick needs no further one, even if the division is not exact.
+        // A value at a tick needs no further tick, even if the division is not exact.
         let (min, max) = ((min / tick + 1e-9).floor() * tick, (max / tick - 1e-9).ceil() * tick);
         Self { min, max: if max > min { max } else { min + tick }, tick }
     }
@@ -176,13 +176,14 @@ impl Axis {
     }
 }
 
-/// The smallest of 1, 2 and 5, times a power of ten, that is not below `least`, which is above 0.
+/// The smallest number of the form 1, 2 or 5 times a power of ten that is at least `least`. `least` must be
+/// above 0.
 pub(super) fn round_tick(least: f64) -> f64 {
     let unit = 10_f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0].into_iter().map(|factor| factor * unit).find(|tick| *tick >= least).unwrap_or(10.0 * unit)
 }
 
-/// Where the middle of a point is, and the room that it has.
+/// The horizontal position of the middle of a point, and the width available for it.
 fn place(point: usize, points: usize) -> (f64, f64) {
     let room = (WIDTH - LEFT - RIGHT) / points.max(1) as f64;
     (LEFT + (point as f64 + 0.5) * room, room)
@@ -257,7 +258,7 @@ fn line(series: &Series, colour: usize, labels: &[String], axis: &Axis) -> Strin
     html
 }
 
-/// The values without a gap between them, with their points.
+/// Splits the values into runs without gaps. Each value has the index of its point.
 fn runs<T: Copy>(values: &[Option<T>]) -> Vec<Vec<(usize, T)>> {
     let mut runs: Vec<Vec<(usize, T)>> = Vec::new();
     let mut has_gap = true;
@@ -303,12 +304,12 @@ pub(super) fn short(number: f64) -> String {
     format!("{}{unit}", trimmed(format!("{scaled:.digits$}")))
 }
 
-/// A number for the text of a mark.
+/// Formats a number for the text of a mark.
 pub(super) fn exact(number: f64) -> String {
     trimmed(format!("{number:.4}"))
 }
 
-/// Without zeros at the end of a fraction.
+/// Removes zeros at the end of a fraction.
 fn trimmed(number: String) -> String {
     let cut = match number.contains('.') {
         true => number.trim_end_matches('0').trim_end_matches('.'),
@@ -317,7 +318,7 @@ fn trimmed(number: String) -> String {
     if cut == "-0" { "0".to_owned() } else { cut.to_owned() }
 }
 
-/// A text as HTML.
+/// Escapes a text for HTML.
 pub(super) fn escaped(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -1,4 +1,4 @@
-//! Reads the figures of a run, and keeps as much of them as a page shows: a bounded number of points.
+//! Reads the figures of a run, and keeps the bounded number of points that a page shows.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -13,12 +13,12 @@ use super::PageError;
 const POINTS_MAX: usize = 400;
 /// Number of slowest groups that are kept.
 const SLOWEST: usize = 12;
-/// Number of newest steps that are kept whole.
+/// The number of newest steps whose lines are kept.
 const NEWEST: usize = 50;
-/// Parts of a line that are no measurements, or that have an entry for each server.
+/// Fields of a line that are not measurements, or that have an entry for each server.
 const NO_POINTS: [&str; 5] = ["format", "step", "life", "ended_unix_s", "servers"];
 
-/// Several steps that follow each other.
+/// A point of a plot: one or more consecutive steps.
 #[derive(Debug, Default)]
 struct Point {
     first: u64,
@@ -39,10 +39,10 @@ impl Point {
     }
 }
 
-/// The numbers of a file of figures, by the names of the file: `time.step_s`.
+/// The numbers of a file of figures, by their names in the file, such as `time.step_s`.
 #[derive(Debug)]
 pub(super) struct Points {
-    /// Number of steps that a point stands for.
+    /// The number of steps in a point.
     pub(super) steps_each: u64,
     points: BTreeMap<u64, Point>,
 }
@@ -72,7 +72,7 @@ impl Points {
         self.points.is_empty()
     }
 
-    /// The steps of each point, in words.
+    /// The steps of each point, as text.
     pub(super) fn labels(&self) -> Vec<String> {
         let label = |point: &Point| match point.first == point.last {
             true => format!("{}", point.first),
@@ -81,13 +81,13 @@ impl Points {
         self.points.values().map(label).collect()
     }
 
-    /// The mean of a name in each point. It is `None` where no step has it.
+    /// The mean of the figure `name` in each point. It is `None` if no step of the point has the figure.
     pub(super) fn means(&self, name: &str) -> Vec<Option<f64>> {
         let mean = |point: &Point| point.sums.get(name).map(|(sum, count)| sum / *count as f64);
         self.points.values().map(mean).collect()
     }
 
-    /// The sum of a name over all steps.
+    /// The sum of the figure `name` over all steps.
     pub(super) fn sum(&self, name: &str) -> f64 {
         self.points.values().filter_map(|point| point.sums.get(name)).map(|(sum, _)| sum).sum()
     }
@@ -114,7 +114,7 @@ fn insert(points: &mut BTreeMap<u64, Point>, place: u64, point: Point) {
     }
 }
 
-/// All numbers at `name` and below.
+/// Adds all numbers at `name` and below to `sums`.
 fn gather(name: String, value: &Value, sums: &mut BTreeMap<String, (f64, u64)>) {
     match value {
         Value::Number(number) => {
@@ -129,7 +129,7 @@ fn gather(name: String, value: &Value, sums: &mut BTreeMap<String, (f64, u64)>) 
     }
 }
 
-/// A slow group, as its step has listed it.
+/// A slow group, from the list of its step.
 #[derive(Debug)]
 pub(super) struct SlowGroup {
     pub(super) step: u64,
@@ -137,7 +137,7 @@ pub(super) struct SlowGroup {
     pub(super) group: Value,
 }
 
-/// What a run's directory says.
+/// The figures in a run's directory.
 #[derive(Debug)]
 pub(super) struct RunFigures {
     pub(super) steps: Points,
@@ -156,7 +156,8 @@ pub(super) struct RunFigures {
 const LOAD: [&str; 4] = ["samples", "tokens", "cut_off", "failures"];
 
 impl RunFigures {
-    /// Reads the lines of steps and validations. A last line without an end is being written, and is left out.
+    /// Reads the lines of steps and validations. A last line without a line end is still being written, and
+    /// is left out.
     pub(super) fn read(steps: &Path, validations: &Path) -> Result<Self, PageError> {
         let mut figures = Self {
             steps: Points::new(),
@@ -196,7 +197,7 @@ impl RunFigures {
     }
 }
 
-/// Calls `each` for every line, with its step. Returns whether the file exists.
+/// Calls `each` with the step and the value of every line. Returns whether the file exists.
 fn each_line(path: &Path, mut each: impl FnMut(u64, Value)) -> Result<bool, PageError> {
     let unreadable = |source| PageError::Unreadable { file: path.to_owned(), source };
     let mut reader = match File::open(path) {
@@ -233,7 +234,7 @@ mod tests {
         assert_eq!(points.steps_each, 32);
         let means = points.means("time.step_s");
         assert_eq!(means.len(), 10_000 / 32 + 1);
-        // Step 0 does not exist, so the first point has the steps 1 to 31.
+        // There is no step 0, so the first point has the steps 1 to 31.
         assert_eq!((points.labels()[0].as_str(), means[0]), ("1 to 31", Some(16.0)));
         assert_eq!((points.labels()[1].as_str(), means[1]), ("32 to 63", Some(47.5)));
         assert_eq!(points.sum("time.step_s"), 50_005_000.0);

@@ -7,10 +7,11 @@ use serde_json::Value;
 use super::plot::{escaped, exact, short};
 use super::read::RunFigures;
 
-/// Most servers that are listed: those with the most failures, and of these those with the fewest tokens.
+/// The maximum number of listed servers. Servers with more failures come first, and then servers with fewer
+/// tokens.
 const SERVERS_MAX: usize = 64;
 
-/// What the whole run did, in a few numbers.
+/// The main totals of the run.
 pub(super) fn totals(figures: &RunFigures) -> String {
     let steps = &figures.steps;
     let (accepted, filtered) = (steps.sum("fates.accepted"), steps.sum("fates.filtered"));
@@ -59,7 +60,7 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// The slowest groups of the run, each with its slowest sample.
+/// The table of the slowest groups of the run, each with its slowest sample.
 pub(super) fn slowest(figures: &RunFigures) -> String {
     let header = [
         "step",
@@ -82,7 +83,7 @@ pub(super) fn slowest(figures: &RunFigures) -> String {
     table("slowest", "Slowest accepted groups", &header, rows)
 }
 
-/// What each server did.
+/// The table of the servers and their work.
 pub(super) fn servers(figures: &RunFigures) -> String {
     let mut servers: Vec<(&String, &[f64; 4])> = figures.servers.iter().collect();
     servers.sort_by(|(_, one), (_, other)| other[3].total_cmp(&one[3]).then(one[1].total_cmp(&other[1])));
@@ -96,7 +97,7 @@ pub(super) fn servers(figures: &RunFigures) -> String {
     table("servers", "Servers", &header, rows)
 }
 
-/// The newest steps, the newest one first.
+/// The table of the newest steps, the newest step first.
 pub(super) fn newest(figures: &RunFigures) -> String {
     let header = [
         "step",

@@ -42,7 +42,7 @@ fn failures_and_the_reason_of_a_pause_come_before_what_can_be_left_out() {
     assert!(line.contains("21/64 valid, held back by the reward, which is out, 1024 failed"), "{line}");
 }
 
-/// A group of which one sample waits for a permit and two are on servers.
+/// A group with one sample that waits for a permit and two samples on servers.
 fn oldest(age_s: f64) -> GroupLook {
     let wait = |phase: Phase, age_s: f64, server: Option<&str>| WaitLook {
         phase,

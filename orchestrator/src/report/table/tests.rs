@@ -13,7 +13,8 @@ fn validation_counts_samples_and_prompts() {
     assert_eq!(line, "validation after step 10: 2 prompts, mean@2 0.250, best@2 0.500");
 }
 
-/// A step of the published size on a fleet of two servers, in which something happened of everything.
+/// A step of the published size on a fleet of two servers. The step has groups with several fates and tokens
+/// in every bucket.
 fn large_step() -> StepMetrics {
     let load = ServerLoad { samples: 8192, tokens: 33_554_432, cancelled: 1024, failures: 16 };
     let servers =
@@ -42,7 +43,7 @@ fn large_step() -> StepMetrics {
             batches_opened: 20,
         },
         totals: Totals { dispatched: 20_480, accepted: 500, failed: 1024, ..Totals::default() },
-        // Every bucket has some.
+        // Every bucket has tokens.
         tokens: TokenTotals {
             accepted: 40_000_000,
             filtered: 27_108_864,

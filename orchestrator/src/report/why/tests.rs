@@ -20,7 +20,7 @@ fn server(name: &str, tokens_per_second: f64) -> ServerStatus {
     }
 }
 
-/// A step of which one group is on a slow server.
+/// A step with one group on a slow server.
 fn status() -> Status {
     let oldest = GroupLook {
         dispatch: 705,
@@ -92,7 +92,7 @@ fn a_slow_server_is_named_with_its_rate_and_what_would_help() {
             "dispatch 705 (number 691, prompt 00000000000002b3, row 17).",
             "  It has run for 86 s. 14 of its 16 samples have finished. It waits for:",
             "    sample 3: an answer of slow, for 86 s",
-            "    sample 7: a free place on a server, for 4.2 s",
+            "    sample 7: a permit on a server, for 4.2 s",
             "slow is active, with 64 of 64 permits taken.\n  It generates 2.0 tokens/s for each sample, and the others \
              40 tokens/s (median), 20 times as fast.",
             "timeouts.stall=60 s",
@@ -105,7 +105,7 @@ fn a_slow_server_is_named_with_its_rate_and_what_would_help() {
     let text = why(&even);
     assert!(text.contains("about as fast") && !text.contains("fleet remove"), "{text}");
     even.servers[1].tokens_per_second = Some(0.0);
-    assert_says(&even, &["while this one stands still", "`rolldock fleet remove slow`"]);
+    assert_says(&even, &["while this one generates nothing", "`rolldock fleet remove slow`"]);
     even.servers[1].tokens_per_second = None;
     assert_says(&even, &["Its rate is not known yet"]);
 }
@@ -134,8 +134,8 @@ fn what_holds_groups_back_is_named() {
     held.waiting_for_permits = 0;
     held.step.oldest = None;
     held.step.counts.hold = Some(Hold::Queue);
-    assert_says(&held, &["No group is on its way.", "until the queue has room. It has 700 rows of 768"]);
-    assert_says(&held, &["task train has still to ack 700 (100 leased)"]);
+    assert_says(&held, &["No group is in flight.", "until the queue has room. It has 700 rows of 768"]);
+    assert_says(&held, &["task train still has to ack 700 (100 leased)"]);
     held.step.counts.hold = Some(Hold::Trainer);
     assert_says(
         &held,
@@ -148,7 +148,7 @@ fn what_holds_groups_back_is_named() {
     held.servers[1].reason = Some("stalled for 60 s".to_owned());
     assert_says(&held, &["slow is dead: stalled for 60 s."]);
     held.servers[1].state = "active".to_owned();
-    assert_says(&held, &["No new group is sent out: those that are on their way may be enough."]);
+    assert_says(&held, &["No new group is sent out: the groups in flight may be enough."]);
     held.step.wants_new = true;
     assert_says(&held, &["Nothing holds new groups back."]);
 }

@@ -10,20 +10,21 @@ use crate::rollout::feed::Drawn;
 /// How many prompts are drawn from the data set ahead of their dispatch.
 const DRAW_CHUNK: usize = 64;
 
-/// What new prompts wait for.
+/// The reason why no new prompt is sent out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hold {
-    /// The trainer's next version: one more group would be too old when the trainer takes it.
+    /// New prompts wait for the trainer's next version. A further group would be too old when the trainer
+    /// takes it.
     Trainer,
-    /// Room in the queue for accepted groups.
+    /// New prompts wait until the queue has room for accepted groups.
     Queue,
-    /// A reward that is out. Prompts that were sent out before wait for it too.
+    /// New prompts wait for the end of a reward's outage. Requeued prompts wait too.
     Reward,
 }
 
 impl Hold {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 3] = [Self::Trainer, Self::Queue, Self::Reward];
 
     /// The name in metrics and JSON.
@@ -37,7 +38,7 @@ impl Hold {
 }
 
 impl Board {
-    /// Notes whether samples wait for a reward that is out: nothing is sent out meanwhile.
+    /// Notes whether a reward is in an outage. Nothing is sent out during an outage.
     pub(crate) fn set_reward_is_out(&mut self, is_out: bool) {
         self.reward_is_out = is_out;
     }
@@ -53,7 +54,7 @@ impl Board {
         self.wants_new() && self.hold().is_none()
     }
 
-    /// Whether one more new prompt is of use, now or when the hold is over.
+    /// Whether one more new prompt is needed, now or after the hold.
     pub(super) fn wants_new(&self) -> bool {
         if self.dispatched_new >= self.config.max_gen_batches * self.config.gen_batch_size {
             return false;
@@ -72,14 +73,14 @@ impl Board {
         if self.dispatched_new < self.batches_opened * self.config.gen_batch_size {
             return true;
         }
-        // The next batch is opened only if the ones before have certainly fallen short: a batch for one
-        // missing group is mostly thrown away. `Launch::OnDemand` launches ahead of that.
+        // The next batch is opened only when the earlier batches cannot reach the target any more, because
+        // most of a batch for one missing group is discarded. `Launch::OnDemand` does not wait for that.
         let under_way = self.running + self.queued.len();
         let short = self.accepted_count + self.undecided.len() + under_way < self.target;
         short
             && match self.config.early_stop.rule().at_target {
                 AtTarget::Stop => true,
-                // Every group of a batch is awaited before the next batch.
+                // The next batch waits until every group of this batch has ended.
                 AtTarget::AwaitAll => under_way == 0,
             }
     }
@@ -92,13 +93,13 @@ impl Board {
         sure + self.accept_rate.expected_at_least(self.running + self.queued.len()) < wanted
     }
 
-    /// The number of groups that may still be accepted.
+    /// The number of groups without a decision.
     fn under_way(&self) -> usize {
         self.running + self.queued.len() + self.undecided.len()
     }
 
-    /// What new prompts wait for before they are sent out; `None` if they wait for nothing. Only a flow waits
-    /// for the trainer or the queue.
+    /// The reason why no new prompt is sent out now, or `None`. Only a flow waits for the trainer or the
+    /// queue.
     pub(crate) fn hold(&self) -> Option<Hold> {
         if self.reward_is_out {
             return Some(Hold::Reward);
@@ -109,13 +110,12 @@ impl Board {
         if place >= self.config.staleness.admitted(self.policy_version, target) {
             return Some(Hold::Trainer);
         }
-        // The queue may have groups that the trainer has not taken yet. Groups that are not in the queue yet
-        // are bounded here.
+        // The queue bounds the groups that it has. This bounds the groups that it does not have yet.
         let ahead_max = target.saturating_mul(self.config.staleness.max + 1);
         ((self.not_put + self.under_way()) as u64 >= ahead_max).then_some(Hold::Queue)
     }
 
-    /// What the whole step or flow waits for; `None` while a group runs.
+    /// The reason why the whole step or flow waits; `None` while a group runs.
     pub(crate) fn hold_of_all(&self) -> Option<Hold> {
         self.hold().filter(|_| self.running == 0)
     }
@@ -132,7 +132,7 @@ impl Board {
         (DRAW_CHUNK - self.fresh.len()).min(allowed.saturating_sub(self.fresh.len()))
     }
 
-    /// Takes drawn prompts; fewer than were wanted means that the data set has no more.
+    /// Takes the drawn prompts. Fewer than `wanted` prompts mean that the data set is exhausted.
     pub(crate) fn add_prompts(&mut self, wanted: usize, prompts: Vec<Drawn>) {
         self.source_exhausted = prompts.len() < wanted;
         self.fresh.extend(prompts);

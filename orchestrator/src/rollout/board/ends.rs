@@ -13,7 +13,7 @@ use crate::rollout::staleness::RETURNS_MAX;
 use crate::rollout::{Group, OnStale, OnStop};
 
 impl Board {
-    /// Notes how a dispatch ended. A dispatch that is not running any more is left as it is.
+    /// Notes how a dispatch ended. A dispatch that has already ended is ignored.
     pub(crate) fn end(&mut self, id: DispatchId, number: u64, end: GroupEnd) {
         match self.slots.get(&number) {
             Some(Slot::Running(dispatch)) if dispatch.id == id => {}
@@ -49,14 +49,14 @@ impl Board {
         self.note_meters();
     }
 
-    /// Counts the gates' verdict on a group, unless an earlier process has counted it.
+    /// Counts the gates' decision about a group, unless an earlier process has counted it.
     fn judged(&mut self, dispatch: &Dispatch, is_valid: bool) {
         if !dispatch.was_judged {
             self.accept_rate.record(is_valid);
         }
     }
 
-    /// Keeps the first `kept` of the groups that were set aside; the others are filtered.
+    /// Keeps the first `kept` of the groups that were set aside. The other groups are filtered.
     pub(super) fn release_set_aside(&mut self, kept: usize) {
         while self.set_aside.len() > kept {
             let Some((_, group)) = self.set_aside.pop_last() else { return };
@@ -81,16 +81,18 @@ impl Board {
             }
             None => match &dispatch.carried {
                 Some(carried) => self.dispatches.end_requeued(id, carried.tokens()),
-                // If the ledger has tokens of an earlier dispatch, they were too old for this one.
+                // If the ledger has tokens of an earlier dispatch, they were too old for this dispatch.
                 None => self.dispatches.end_anew(id, Fate::Requeued, first_attempt, Waste::Cut),
             },
         };
-        // A dispatch that brings no new tokens goes on from those that it came with.
+        // If the dispatch has no new tokens, the next dispatch continues from the tokens with which this one
+        // began.
         let carried = carried.map(Arc::from).or(dispatch.carried);
         self.queue(number, Requeued { parent: id, prompt, first_attempt, carried, returns, was_judged });
     }
 
-    /// What the bias meter learns of a group that a cut discards; `complete` has a group that is complete.
+    /// The decision that the bias meter records for a group that a cut discards. `complete` has the figures
+    /// of the group if it was complete.
     pub(super) fn cut_as(&self, complete: Option<GroupFigures>) -> Decision {
         match (self.config.early_stop.rule().order, complete) {
             (DecisionOrder::Dispatch, _) => Decision::PassedOver,
@@ -99,17 +101,17 @@ impl Board {
         }
     }
 
-    /// Whether a group that is cut off now tells the bias meter something by running on.
+    /// Whether it would help the bias meter to let a group run on after a cut.
     pub(crate) fn is_audited(&self) -> bool {
         self.config.on_stop == OnStop::Discard && self.cut_as(None) == Decision::Cut
     }
 
-    /// Notes that a group runs on after its cut, which the board learns of later.
+    /// Notes that a group runs on after its cut. [`Self::audit_ended`] reports its end.
     pub(crate) fn audit_began(&mut self, number: u64) {
         self.dispatches.note_bias(number, BiasEvent::AuditBegan);
     }
 
-    /// Notes how a group ended that ran on after its cut.
+    /// Notes the end of a group that ran on after its cut.
     pub(crate) fn audit_ended(&mut self, number: u64, end: &GroupEnd) {
         let event = match end {
             GroupEnd::Valid(group) => {
@@ -125,8 +127,8 @@ impl Board {
         self.dispatches.note_bias(number, event);
     }
 
-    /// Ends a dispatch whose tokens are too old. If the recipe says so, its prompt replays its own draw with
-    /// newer weights.
+    /// Ends a dispatch whose tokens are too old. Under `requeue`, its prompt repeats its draw with newer
+    /// weights, up to `RETURNS_MAX` times.
     fn retire(&mut self, dispatch: Dispatch) {
         let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
         if self.config.staleness.on_stale != OnStale::Requeue || returns >= RETURNS_MAX {

@@ -1,4 +1,4 @@
-//! What a run has measured so far, as its ledger keeps it.
+//! The measurements of a run that its ledger stores.
 
 use std::sync::Arc;
 
@@ -8,17 +8,18 @@ use super::Board;
 use crate::data::DrawCounts;
 use crate::rollout::accept_rate::AcceptRate;
 
-/// What is measured, besides what the gates and the accept rate count themselves.
+/// The measurements that neither the gates nor the accept rate store.
 #[derive(Debug, Default)]
 pub(super) struct Meters {
-    /// The counts of the data's source when it returned the last prompt that was sent out. A prompt that waits
-    /// is drawn again by the next process, and counted then.
+    /// The counts of the data source when it returned the last prompt that was sent out. Prompts that were
+    /// drawn later are not counted yet. If they are not sent out, the next process draws them again and
+    /// counts them.
     drawn: DrawCounts,
     written: Option<MetersRecord>,
 }
 
 impl Board {
-    /// Writes what the run has measured, if it has changed.
+    /// Writes the measurements to the ledger if they have changed.
     pub(super) fn note_meters(&mut self) {
         if !self.dispatches.keeps_journal() {
             return;
@@ -43,7 +44,7 @@ impl Board {
         }
     }
 
-    /// Notes the counts of the data's source when it returned the prompt that is sent out now.
+    /// Notes the counts of the data source when it returned the prompt that is sent out now.
     pub(super) fn note_drawn(&mut self, counts: Option<DrawCounts>) {
         let Some(counts) = counts else { return };
         let before = std::mem::replace(&mut self.meters.drawn, counts);
@@ -54,7 +55,7 @@ impl Board {
         }
     }
 
-    /// Goes on from what an earlier process has measured.
+    /// Continues from the measurements of an earlier process.
     pub(super) fn restore_meters(&mut self, measured: MetersRecord) {
         self.accept_rate = AcceptRate::from_bits(measured.accept_rate);
         self.meters.drawn.overlong_dropped = measured.overlong_dropped;

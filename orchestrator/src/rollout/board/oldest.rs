@@ -1,4 +1,4 @@
-//! The oldest group without a decision, which a step or a flow waits for.
+//! The oldest group that has not ended. A step or a flow waits for this group.
 
 use std::sync::Arc;
 
@@ -11,16 +11,17 @@ use crate::data::Prompt;
 #[derive(Debug, Clone)]
 pub(crate) struct Oldest {
     pub(crate) number: u64,
-    /// The running dispatch; that of the last one if the prompt waits to be sent out again.
+    /// The group's running dispatch. If the prompt waits for its next dispatch, this is the last dispatch.
     pub(crate) dispatch: DispatchId,
     pub(crate) prompt: Arc<Prompt>,
     pub(crate) is_running: bool,
-    /// Valid groups that are not decided yet. In dispatch order they wait for this one.
+    /// Valid groups that are not decided yet. If groups are decided in dispatch order, they wait for this
+    /// group.
     pub(crate) behind: usize,
 }
 
 impl Board {
-    /// The group that the step waits for: the first running one in dispatch order.
+    /// The group that the step waits for: the first running group in dispatch order.
     pub(crate) fn waits_for(&self) -> Option<(DispatchId, Arc<Prompt>)> {
         self.slots.values().find_map(|slot| match slot {
             Slot::Running(dispatch) => Some((dispatch.id, Arc::clone(&dispatch.prompt))),
@@ -28,12 +29,12 @@ impl Board {
         })
     }
 
-    /// Whether the step or flow has a use for new groups, now or when nothing holds them back any more.
+    /// Whether the step or flow needs new groups, now or after a hold.
     pub(crate) fn has_use_for_new(&self) -> bool {
         !self.stopped && self.wants_new()
     }
 
-    /// The oldest group without an end, in dispatch order; `None` if every group has ended.
+    /// The first group in dispatch order that has not ended; `None` if every group has ended.
     pub(crate) fn oldest(&self) -> Option<Oldest> {
         let (number, slot) = self.slots.iter().find(|(_, slot)| !matches!(slot, Slot::Valid(_)))?;
         let (dispatch, prompt, is_running) = match slot {

@@ -1,4 +1,4 @@
-//! Prompts on their way to a worker, and those that wait for it.
+//! Prompts that are sent to a worker, and prompts that wait for their next dispatch.
 
 use std::sync::Arc;
 
@@ -7,31 +7,32 @@ use rolldock_dispatch::DispatchId;
 use crate::data::Prompt;
 use crate::rollout::carry::CarriedGroup;
 
-/// A prompt on its way to a worker.
+/// A prompt that is sent to a worker.
 #[derive(Debug, Clone)]
 pub(crate) struct Dispatch {
     pub(crate) id: DispatchId,
     pub(crate) number: u64,
     pub(crate) prompt: Arc<Prompt>,
-    /// The attempt with which its samples start; a carried sample continues with its own.
+    /// The attempt with which its samples start; a carried sample keeps its own attempt number.
     pub(crate) first_attempt: u32,
-    /// The servers' version when it was sent out, or that of its oldest carried token if that is lower.
+    /// The servers' version when the prompt was sent out, or the version of its oldest carried token if that
+    /// is lower.
     pub(crate) policy_version: u64,
-    /// The finished samples and the tokens that the previous dispatch of this prompt has passed on.
+    /// The finished samples and the tokens that the previous dispatch of this prompt left.
     pub(crate) carried: Option<Arc<CarriedGroup>>,
     pub(crate) returns: u32,
-    /// Whether an earlier process has judged the group and counted its verdict.
+    /// Whether an earlier process has judged the group and counted the result.
     pub(crate) was_judged: bool,
 }
 
-/// What a worker does next.
+/// The next action of a worker.
 #[derive(Debug)]
 pub(crate) enum Next {
     /// Run this group.
     Run(Dispatch),
-    /// Nothing at present; ask again when the board has changed.
+    /// Wait until the board has changed, and ask again.
     Wait,
-    /// No more groups in this step.
+    /// The step has no more groups.
     Done,
 }
 
@@ -43,7 +44,7 @@ pub(super) struct Requeued {
     pub(super) first_attempt: u32,
     pub(super) carried: Option<Arc<CarriedGroup>>,
     pub(super) returns: u32,
-    /// Whether an earlier process has judged the group and counted its verdict.
+    /// Whether an earlier process has judged the group and counted the result.
     pub(super) was_judged: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A board that goes on where an earlier process left it.
+//! Restores a board to the state in which an earlier process left it.
 
 use std::sync::Arc;
 
@@ -9,24 +9,24 @@ use crate::data::Prompt;
 use crate::rollout::carry::CarriedGroup;
 use rolldock_ledger::{KeptGroup, LedgerWriter, QueuedPrompt, Resumption};
 
-/// The state from which a run continues: what its ledger says, with the prompts and tokens that the ledger
-/// names.
+/// The state from which a run continues: the state that its ledger recorded, with the prompts and tokens that
+/// the ledger refers to.
 #[derive(Debug)]
 pub struct Restored {
-    /// What the ledger says.
+    /// The state that the ledger recorded.
     pub resumption: Resumption,
-    /// Prompts to be sent out again, with the tokens that they have.
+    /// Prompts to be sent out again, with their tokens if the ledger has any.
     pub queued: Vec<(QueuedPrompt, Prompt, Option<KeptGroup>)>,
 }
 
 impl Board {
-    /// Writes what happens from here on into `journal`.
+    /// Writes all further events into `journal`.
     pub(crate) fn keep_journal(&mut self, journal: LedgerWriter) {
         self.dispatches.keep_journal(journal);
     }
 
-    /// Goes on from where an earlier process was; returns the step before the first one that still lacks
-    /// groups.
+    /// Restores the state of an earlier process. Returns the number of the step before the first step that
+    /// still lacks groups.
     pub(crate) fn restore(&mut self, restored: Restored) -> u64 {
         let Restored { resumption, queued } = restored;
         let kept = queued.iter().filter_map(|(_, _, kept)| kept.as_ref()).map(KeptGroup::tokens).sum();

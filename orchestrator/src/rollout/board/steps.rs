@@ -12,15 +12,16 @@ use crate::rollout::{Group, OnStale, OnStop, invariants};
 use rolldock_ledger::KeptGroup;
 
 impl Board {
-    /// Starts a step at whose end running groups are cut off. Held groups get their next dispatch at once.
-    /// Under `drop` and `requeue`, the dispatches of groups beyond the staleness bound end `stale`. Under
-    /// `requeue` their prompts are sent out again first, under their numbers.
+    /// Starts a step at whose end running groups are cut off. Held groups get their next dispatch
+    /// immediately. Under `drop` and `requeue`, the dispatches of groups beyond the staleness bound end
+    /// `stale`. Under `requeue` their prompts are sent out again first, under their numbers.
     pub(crate) fn begin_step(&mut self, step: u64, target: usize) {
         self.flow_until = None;
         self.begin(step, target);
     }
 
-    /// Starts a flow from `step` to `last`: groups that still run at the end of a step continue in the next.
+    /// Starts a flow from `step` to `last`: groups that still run at the end of a step continue in the next
+    /// step.
     pub(crate) fn begin_flow(&mut self, step: u64, last: u64, target: usize) {
         self.flow_until = Some(last);
         self.begin(step, target);
@@ -31,7 +32,8 @@ impl Board {
         self.stopped = target == 0;
         self.source_exhausted = false;
         self.enter(step);
-        // An earlier process may have ended between the last group of a step and the step's end.
+        // An earlier process may have ended after it accepted the last group of a step, but before it ended
+        // the step.
         while !self.stopped && self.accepted_count >= self.target {
             match self.flow_until {
                 Some(_) => self.reach_target(),
@@ -40,8 +42,8 @@ impl Board {
         }
         for number in std::mem::take(&mut self.undecided) {
             let Some(Slot::Valid(mut group)) = self.slots.remove(&number) else { continue };
-            // A held group was complete. If it is too old by now, this is not one more failure of its prompt, and
-            // its prompt is never given up for it.
+            // A held group was complete. Its age is not a failure of its prompt, so it does not count towards
+            // the returns after which a prompt is given up.
             group.returns = 0;
             group.dispatch = self.dispatches.dispatch(SentOut {
                 number,
@@ -60,8 +62,8 @@ impl Board {
         self.decide();
     }
 
-    /// Under `drop` and `requeue`, ends all valid groups at once that have become too old for this step. If
-    /// each were sent back only when its turn comes, they would be generated one after the other.
+    /// Under `drop` and `requeue`, ends all valid groups that have become too old for this step. They end
+    /// together, so that their prompts are generated again in parallel.
     fn send_back_stale(&mut self) {
         let rule = self.config.staleness;
         if !matches!(rule.on_stale, OnStale::Drop | OnStale::Requeue) {
@@ -97,7 +99,7 @@ impl Board {
         let accepted_before = self.accepted_before.remove(&step);
         self.accepted_count = accepted_before.unwrap_or(0);
         self.ages.clear();
-        // A step that goes on has aged it in an earlier process.
+        // If an earlier process began this step, it has aged the accept rate already.
         if accepted_before.is_none() {
             self.accept_rate.age();
         }
@@ -124,7 +126,7 @@ impl Board {
     }
 
     /// Decides a group whose turn has come. It is accepted, unless it is beyond the staleness bound and
-    /// `on_stale` drops it or sends it back.
+    /// `on_stale` drops the group or sends its prompt back.
     fn settle(&mut self, mut group: Group) {
         let rule = self.config.staleness;
         let claim_version = self.claim_version();
@@ -146,7 +148,7 @@ impl Board {
     }
 
     fn send_back(&mut self, group: Group) {
-        // The next dispatch repeats the seeds with newer weights. Fresh seeds would favour short answers.
+        // The next dispatch repeats the seeds with newer weights. New seeds would favour short answers.
         let first_attempt = earliest_attempt(&group);
         if group.returns >= RETURNS_MAX {
             self.missed(&group);
@@ -189,8 +191,8 @@ impl Board {
         }
     }
 
-    /// Notes why a step outside a flow has ended. The bias of its groups is known from here on, if all of them
-    /// are decided.
+    /// Notes why a step outside a flow has ended. The bias reading includes the step's groups from now on, if
+    /// all of them are decided.
     pub(crate) fn note_step_end(&mut self, step: u64, end: StepEnd) {
         self.dispatches.end_step(step, end);
     }
@@ -207,8 +209,8 @@ impl Board {
         }
     }
 
-    /// Stops a step that has [finished](Self::is_finished). If it has too few groups, it accepts groups that
-    /// were set aside.
+    /// Stops a step that has [finished](Self::is_finished). If the step has too few groups, it accepts groups
+    /// that were set aside.
     pub(crate) fn finish(&mut self) {
         while !self.stopped && self.accepted_count < self.target {
             let Some((_, group)) = self.set_aside.pop_first() else { break };
@@ -228,8 +230,8 @@ impl Board {
         }
     }
 
-    /// Ends the step. Valid groups beyond the target are held, or cancelled under `discard`. Groups that are
-    /// still running, which only a dead worker leaves behind, are cut off.
+    /// Ends the step. Valid groups beyond the target are held, or cancelled under `discard`. Groups that a
+    /// dead worker left running are cut off.
     pub(crate) fn end_step(&mut self) -> Result<(), Violation> {
         self.stopped = true;
         self.release_set_aside(0);

@@ -1,4 +1,4 @@
-//! What a board decides, case by case; [`schedules`] plays random schedules against it.
+//! The decisions of a board, case by case. [`schedules`] plays random schedules against a board.
 
 mod schedules;
 
@@ -195,7 +195,7 @@ fn a_step_on_policy_generates_every_held_group_again_and_loses_none() {
     let config = BoardConfig { staleness, ..config(EarlyStop::Fifo, OnStop::Requeue, Launch::Batch) };
     let mut board = Board::new(config);
     let (mut row, mut handed) = (0, Vec::new());
-    // More steps than a prompt may be sent back for other reasons.
+    // There are more steps than `RETURNS_MAX`, the limit for prompts that are sent back for other reasons.
     for step in 1..=8 {
         let version = step - 1;
         board.set_policy_version(version);

@@ -1,4 +1,4 @@
-//! A manager that goes on where an earlier process left its run.
+//! Restores a manager to the state in which an earlier process left the run.
 
 use std::sync::atomic::Ordering;
 
@@ -9,8 +9,7 @@ use crate::rollout::guard::GuardState;
 use crate::rollout::{EarlyStop, Restored};
 
 impl AgentLoopManager {
-    /// Writes the fate of every dispatch into `journal`, and continues from where an earlier process left the
-    /// run.
+    /// Writes the fate of every dispatch into `journal`. If there is `restored` state, continues from it.
     pub fn keep_journal(&mut self, journal: LedgerWriter, restored: Option<Restored>) {
         let mut board = self.board.lock();
         if let Some(restored) = restored {

@@ -1,4 +1,4 @@
-//! A try at a request: how it is sent to the engine, and how its answer is awaited.
+//! One try of a request: sends it to the engine and awaits the answer.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::engine::{EngineError, GenerateRequest, Generation, Progress, Resumed}
 use crate::rollout::timeline::RequestEnd;
 use crate::rollout::waits::{Phase, Subject};
 
-/// The seed of a sample's segment. Later segments have seeds of their own, so that they do not repeat the
-/// draw of the first one.
+/// The seed of a sample's segment. Each later segment has its own seed, so that it does not repeat the draw
+/// of the first segment.
 fn segment_seed(first_seed: u64, segment: u32) -> u64 {
     if segment == 0 {
         return first_seed;
@@ -24,7 +24,8 @@ fn segment_seed(first_seed: u64, segment: u32) -> u64 {
     xxh3_64(&key) & SEED_MASK
 }
 
-/// Tells engine and meter when a request is dropped before its answer came, and the timeline when it has ended.
+/// Reports the end of a request to the timeline. If the request is dropped before its answer, the engine and
+/// the meter are told too.
 struct InFlight<'a> {
     context: &'a StepContext,
     server: Arc<str>,
@@ -76,7 +77,7 @@ impl SampleRequest<'_> {
         }
     }
 
-    /// Sends the request and tells the balancer how it went.
+    /// Sends the request, awaits its answer, and reports the outcome to the balancer.
     pub(super) async fn ask(
         &self,
         permit: Permit,
@@ -111,8 +112,8 @@ impl SampleRequest<'_> {
                 return Err(Trouble::ServerLost);
             }
             () = self.context.is_cut() => {
-                // The request is aborted, or its complete answer wins the race. The caller drops this future
-                // after its limit.
+                // Either the request is aborted, or its complete answer arrives first. The caller drops this
+                // future after a time limit.
                 tokio::select! {
                     biased;
                     answer = &mut generating => answer,
@@ -135,8 +136,8 @@ impl SampleRequest<'_> {
         }
     }
 
-    /// Asks the engine to end a request, and returns when the grace for its answer is over. A streamed
-    /// request needs no such answer, because its tokens have been reported already.
+    /// Asks the engine to end a request, and returns when the grace period for its answer is over. A streamed
+    /// request needs no answer, because its tokens have already been reported.
     async fn interrupted(&self, server_name: &str, request_id: &Arc<str>) {
         let carry = &self.context.config.carry;
         if carry.stream {

@@ -1,4 +1,4 @@
-//! What an engine generates for a request is counted once, whether the request ends or is dropped.
+//! Counts the tokens of a request exactly once, whether the request ends or is dropped.
 
 use rolldock_dispatch::{DispatchId, Waste};
 use tokio::time::Instant;
@@ -7,8 +7,8 @@ use super::{StepContext, Trouble};
 use crate::engine::{Admission, EngineError, Generation, Progress};
 use crate::rollout::tokens::Counted;
 
-/// A request that an engine works on. If it is dropped before its caller has said how it ended, the end of its
-/// group says what becomes of its tokens.
+/// A request that an engine works on. If this is dropped before its end is reported, the end of its group
+/// decides about the tokens.
 pub(super) struct Asked<'a> {
     context: &'a StepContext,
     dispatch: DispatchId,
@@ -19,7 +19,8 @@ pub(super) struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    /// Must be made before the engine's future, so that it is dropped after it.
+    /// Begins the count of a request. The value must be created before the engine's future, so that it is
+    /// dropped after that future.
     pub(super) fn new(
         context: &'a StepContext,
         dispatch: DispatchId,
@@ -30,14 +31,15 @@ impl<'a> Asked<'a> {
         Self { context, dispatch, samples, since, progress, is_counted: false }
     }
 
-    /// Counts a whole answer.
+    /// Counts a complete answer.
     pub(super) fn answered(mut self, generation: &Generation) {
         self.is_counted = true;
         let tokens = generation.samples.iter().map(|sample| sample.response_ids.len() as u64).sum();
         self.context.tokens.generated(self.dispatch, Counted::known(tokens));
     }
 
-    /// Counts a request that has failed: `kept` of its tokens go on, and the others are of no use.
+    /// Counts a request that has failed. `kept` of its tokens are still of use, and the other tokens are
+    /// wasted.
     pub(super) fn failed(mut self, kept: u64, trouble: &Trouble) {
         self.is_counted = true;
         let waste = self.waste(trouble);
@@ -62,8 +64,8 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// What the engine says that it generated, or else what has arrived and an estimate of the rest: engines
-    /// do not say how far a request came whose connection was cut.
+    /// The tokens that the engine reported as generated. Engines do not report this if the connection is cut;
+    /// then the count is an estimate, and at least the tokens that arrived.
     fn counted(&self) -> Counted {
         let generated = self.progress.generated();
         if let Some(tokens) = generated.tokens {

@@ -14,14 +14,14 @@ use crate::rollout::grading::{Grade, Ungraded};
 use crate::rollout::waits::Phase;
 
 impl Generated {
-    /// A sample for which nothing was left to generate.
+    /// A sample whose earlier segments are complete, so that nothing is left to generate.
     pub(super) fn before(sample: CarriedSample, spent: Spent) -> Self {
         Self { samples: vec![sample], spent, server: "".into(), request_time: Duration::ZERO }
     }
 }
 
 impl SampleRequest<'_> {
-    /// Joins what the engine has finished to the earlier segments.
+    /// Joins the answer of the engine to the earlier segments.
     pub(super) fn finish(
         &self,
         generation: Generation,
@@ -43,7 +43,8 @@ impl SampleRequest<'_> {
         Ok(Generated { samples, spent, server, request_time })
     }
 
-    /// Grades whole samples. Cancel-safe: a grading here that has begun ends on its own, unread.
+    /// Grades complete samples. Cancel-safe: a grading in this process that has begun runs to its end, and
+    /// its result is dropped.
     pub(super) async fn grade(&self, generated: Generated) -> Result<Vec<Sample>, Unfinished> {
         let Generated { samples, spent, server, request_time } = generated;
         let server = &server;
@@ -51,7 +52,7 @@ impl SampleRequest<'_> {
         let gradings = samples.into_iter().map(|mut sample| async move {
             let asked_at = Instant::now();
             let (book, id, tokens) = (&self.context.tokens, self.dispatch.id, u64::from(sample.tokens()));
-            // If this future is dropped, the tokens stay without a grade.
+            // If this future is dropped, the tokens stay counted as ungraded.
             book.awaits_grade(id, tokens);
             let output = SampleOutput {
                 response_ids: std::mem::take(&mut sample.response_ids),
@@ -68,7 +69,7 @@ impl SampleRequest<'_> {
                     book.lost(id, tokens, Waste::Ungraded);
                     return Err(Unfinished::Failed(reason));
                 }
-                // The sample is whole; when it is resumed, only its grading is repeated.
+                // The sample is complete. When it is resumed, only its grading is repeated.
                 Err(Ungraded::Cut(output)) => {
                     return Err(Unfinished::Cut(Some(Box::new(ungraded(sample, output)))));
                 }
@@ -116,13 +117,13 @@ impl SampleRequest<'_> {
     }
 }
 
-/// A whole sample as it was before its grading.
+/// A complete sample, as it was before its grading.
 fn ungraded(sample: CarriedSample, output: SampleOutput) -> CarriedSample {
     let SampleOutput { response_ids, logprobs, finish_reason, version_spans } = output;
     CarriedSample { response_ids, logprobs, finish_reason: Some(finish_reason), version_spans, ..sample }
 }
 
-/// Appends a sample's last segment to the earlier ones.
+/// Appends a sample's last segment to the earlier segments.
 fn joined(mut so_far: CarriedSample, output: SampleOutput, stamp: Stamp) -> Result<CarriedSample, String> {
     let SampleOutput { response_ids, logprobs, finish_reason, version_spans } = output;
     let (before, tokens) = (so_far.segments, response_ids.len());
@@ -131,7 +132,7 @@ fn joined(mut so_far: CarriedSample, output: SampleOutput, stamp: Stamp) -> Resu
         return Ok(so_far);
     }
     if tokens > 0 {
-        return Err(format!("segment={before} came without the log-probabilities that those before it have"));
+        return Err(format!("segment={before} has no log-probabilities, but the earlier segments have them"));
     }
     so_far.end_without_tokens(finish_reason, stamp);
     Ok(so_far)

@@ -1,16 +1,18 @@
-//! Audits: groups that run on after the early stop has cut them off, so that the bias meter learns how they end.
+//! Audits: groups that run on after an early stop has cut them off, so that the bias meter can record how
+//! they end.
 //!
-//! The early stop of [`EarlyStop::First`](crate::rollout::EarlyStop::First) prefers groups that end early, and
-//! with `discard` nothing is ever known of the others. So a random share of the groups is drawn when they are
-//! sent out, by the run's seed and the dispatch number alone. A drawn group runs in a task of its own. If it
-//! ends before the cut, it is a group like any other. If it is cut off, its fate is `cancelled` at once, as for
-//! the others, and its task runs on beside later steps. Its end is told to the bias meter and to no other part.
+//! The early stop of [`EarlyStop::First`](crate::rollout::EarlyStop::First) prefers groups that end early.
+//! With `discard`, the lengths of the other groups would never be known. So a random share of the groups is
+//! drawn when they are sent out; the draw depends only on the run's seed and the dispatch number. A drawn
+//! group runs in its own task. If the group ends before the cut, it is treated like any other group. If it is
+//! cut off, its fate is `cancelled` immediately, as for other groups, but its task continues during later
+//! steps. Only the bias meter sees its end.
 //!
 //! # Invariants
 //! - The end of a step waits for no audit.
-//! - Until it is known whether a drawn group is cut off, it counts on a meter and on gates of its own. These
-//!   counts join those of the run if it is not. If it is, they are dropped. All its tokens count as audit.
-//! - Its time-outs are those of every group, so an audit ends.
+//! - A drawn group counts on its own meter and gates. If the group ends before a cut, these counts are added
+//!   to the counts of the run. If it is cut off, they are dropped, and all its tokens count as audit.
+//! - A drawn group has the same time-outs as every group, so every audit ends.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -30,7 +32,7 @@ use crate::rollout::meter::Meter;
 use crate::rollout::sample::StepContext;
 use crate::scope::Scope;
 
-/// Draws the groups that run on if they are cut off, and keeps the tasks of those that do.
+/// Draws the groups that run on if they are cut off, and owns the tasks of the running audits.
 pub(crate) struct Audits {
     share: f64,
     seed: u64,
@@ -39,7 +41,7 @@ pub(crate) struct Audits {
 }
 
 impl Audits {
-    /// Audits of a run; their tasks live in `scope`, and end when this is dropped.
+    /// The audits of a run. Their tasks run in `scope`, and end when this is dropped.
     pub(crate) fn new(config: &RolloutConfig, scope: Scope) -> Self {
         Self { share: config.audit_share(), seed: config.seed, scope, running: Mutex::default() }
     }
@@ -56,14 +58,14 @@ impl Audits {
     }
 }
 
-/// A number from 0 to 1, without 1, that is drawn for a dispatch number.
+/// A pseudo-random number in [0, 1) for a dispatch number.
 fn drawn(seed: u64, number: u64) -> f64 {
     let mut key = *b"audit...........";
     key[8..].copy_from_slice(&number.to_le_bytes());
     (xxh3_64_with_seed(&key, seed) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// Whether a group ended or was cut off first. Only the first change counts.
+/// Whether a group ended or was cut off first. Only the first change has an effect.
 #[derive(Debug, Default)]
 struct Outcome(AtomicU8);
 
@@ -82,7 +84,8 @@ impl Outcome {
     }
 }
 
-/// The counts of a group whose outcome is open. When this is dropped, they go where they belong.
+/// The counts of a group whose outcome is open. When this is dropped, the counts are added to the run, unless
+/// the group was cut off.
 struct Books {
     outcome: Arc<Outcome>,
     meter: Arc<Meter>,
@@ -101,7 +104,7 @@ impl Drop for Books {
 }
 
 impl Books {
-    /// New books, and the context of a group that counts in them.
+    /// New books, and a context in which a group counts into these books.
     fn open(context: &StepContext, outcome: Arc<Outcome>) -> (Self, StepContext) {
         let meter = Arc::new(context.meter.apart());
         let gates = Arc::new(context.config.gates.with_own_counts());
@@ -112,7 +115,7 @@ impl Books {
     }
 }
 
-/// A drawn group, which its task runs to its end.
+/// A drawn group, as its task runs it.
 struct Audited {
     context: StepContext,
     dispatch: Dispatch,
@@ -132,7 +135,7 @@ impl Audited {
         let in_time = outcome.set(Outcome::ENDED);
         drop(books);
         if in_time {
-            // The receiver is gone only if the group was given up at the same moment.
+            // The receiver was dropped only if the group was given up at the same moment.
             let _ = ended.send(end);
             return;
         }
@@ -143,7 +146,8 @@ impl Audited {
 }
 
 impl AgentLoopWorker {
-    /// Runs a group that [was drawn](Audits::takes). At a cut it returns at once, and the group runs on.
+    /// Runs a group that [was drawn](Audits::takes). At a cut this returns immediately, and the group runs
+    /// on.
     pub(super) async fn run_audited(&self, dispatch: Dispatch) -> (Dispatch, GroupEnd) {
         let outcome = Arc::<Outcome>::default();
         let (books, context) = Books::open(&self.context, Arc::clone(&outcome));
@@ -164,13 +168,13 @@ impl AgentLoopWorker {
             () = self.is_given_up(&dispatch) => Some(GroupEnd::GivenUp),
         };
         if given_up.is_some() || !self.begin_audit(&dispatch) {
-            // Its permits and requests are given back when the task has ended.
+            // The permits and requests of the group are returned when its task has ended.
             task.abort();
             let _ = task.await;
             return (dispatch, given_up.unwrap_or(GroupEnd::Cancelled));
         }
         if !outcome.set(Outcome::CUT) {
-            // It ended at the same moment.
+            // The group ended at the same moment.
             self.context.tokens.audit_ended(dispatch.id);
             self.context.waits.audit_ended(dispatch.id);
             return (dispatch, ended.await.unwrap_or(GroupEnd::Cancelled));
@@ -179,8 +183,8 @@ impl AgentLoopWorker {
         (dispatch, GroupEnd::Cancelled)
     }
 
-    /// Notes that a group runs on after its cut, and returns whether it does: an interrupt of the run ends
-    /// audits too, and the bias guard may have changed the rule.
+    /// Notes that a group runs on after its cut. Returns `false` if it must not run on: the run was
+    /// interrupted, or the bias guard has changed the rule.
     fn begin_audit(&self, dispatch: &Dispatch) -> bool {
         let mut board = self.state.board.lock();
         if !board.is_audited() || self.state.audits.scope.token().is_cancelled() {

@@ -13,26 +13,26 @@ const TERMS: Terms = Terms {
     asked_max: Duration::from_secs(60),
 };
 
-/// What a server does when it is asked.
+/// How a server reacts when it is asked.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Does {
     Answers,
-    /// It answers after this many seconds.
+    /// The server answers after this many seconds.
     Takes(u64),
-    /// It answers 503.
+    /// The server answers with status 503.
     IsBusy,
-    /// It closes the connection in the middle of its answer.
+    /// The server closes the connection in the middle of its answer.
     CutsOff,
     Refuses,
-    /// It serves another model.
+    /// The server serves another model.
     IsWrong,
     IsSilent,
 }
 
 use Does::{Answers, CutsOff, IsBusy, IsSilent, IsWrong, Refuses, Takes};
 
-/// Starts with servers that do these things one after the other, and the last of them for ever. Returns the names
-/// of the ready and of the absent servers, or the error, and the seconds that it took.
+/// Starts a run. Each server reacts to successive calls as its list says, and repeats the last entry. Returns
+/// the names of the ready and of the absent servers, or the error, with the duration in seconds.
 async fn start(terms: Terms, servers: &[&[Does]]) -> (Result<(String, String), String>, u64) {
     let endpoint = |number: usize| Endpoint { name: format!("s{number}"), url: format!("http://s{number}") };
     let endpoints: Vec<Endpoint> = (0..servers.len()).map(endpoint).collect();

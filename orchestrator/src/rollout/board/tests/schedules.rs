@@ -73,8 +73,7 @@ fn running_index() -> prop::sample::Index {
     any::<prop::sample::Index>().new_tree(&mut runner).map(|tree| tree.current()).unwrap()
 }
 
-/// A flow on a board alone: whatever is sent out ends in a random order, and a trainer claims step after
-/// step.
+/// A flow on a board without workers. Dispatches end in a random order, and a trainer claims step after step.
 fn play_flow(
     rule: Staleness,
     choices: Vec<(prop::sample::Index, u8)>,
@@ -99,7 +98,8 @@ fn play_flow(
                     prop_assert_eq!(group.step, accepted / TARGET as u64 + 1);
                     accepted += 1;
                     board.was_put();
-                    // Claimed with its step, when the trainer has announced all versions before.
+                    // The group is claimed with its step, after the trainer has announced all earlier
+                    // versions.
                     let claimed_at = rule.claim_version(group.step, 0);
                     ages.push(claimed_at - group.policy_version_min());
                 }
@@ -110,7 +110,7 @@ fn play_flow(
                 }
             }
         }
-        // The trainer has trained on what is complete.
+        // The trainer has trained on all complete steps.
         let trained = accepted / TARGET as u64;
         let version = trained / rule.steps_per_version;
         if version > board.policy_version() {
