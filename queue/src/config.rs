@@ -51,8 +51,8 @@ pub struct QueueConfig {
     pub durability: Durability,
     /// The size at which a segment file of payload is closed, in bytes.
     pub segment_bytes: u64,
-    /// The journal is rewritten when it exceeds both this size and four times its size after the last
-    /// rewrite. In bytes.
+    /// The size in bytes above which the journal is rewritten, if it also exceeds four times its size after
+    /// the last rewrite.
     pub journal_bytes: u64,
     /// Whether a put to a missing partition creates the partition, as [`put_spec`](Self::put_spec) declares.
     /// Otherwise such a put is an error.
@@ -62,8 +62,8 @@ pub struct QueueConfig {
 }
 
 impl Default for QueueConfig {
-    /// A queue in memory. Its puts create partitions of 65,536 rows with one task, `train`. If `dir` is set,
-    /// the queue is durable.
+    /// A queue in memory. Its puts create partitions of 65,536 rows with one task, `train`. The queue is
+    /// durable if `dir` is set.
     fn default() -> Self {
         Self {
             dir: None,
@@ -145,7 +145,7 @@ impl ColumnSpec {
 pub struct PartitionSpec {
     /// The name, which is unique in the queue.
     pub name: String,
-    /// The known columns. A put may add others, which keep the type of their first put.
+    /// The known columns. A put may add other columns, which keep the type of their first put.
     #[serde(default)]
     pub columns: Vec<ColumnSpec>,
     /// The tasks that must ack a row before it is freed.
@@ -169,7 +169,7 @@ pub struct PartitionSpec {
     /// columns never waits for room.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity_bytes: Option<u64>,
-    /// The maximum size of a row, in bytes. A longer row is refused.
+    /// The maximum size of a row, in bytes. A larger row is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub row_bytes_max: Option<u64>,
     /// The failure that an acknowledged put survives. If absent, the queue's setting applies.

@@ -17,8 +17,8 @@ pub enum Amount {
     Rows(usize),
     /// Complete groups whose rows are all ready.
     Groups(usize),
-    /// As many complete groups as fit into this many tokens, but at least one group. The partition's
-    /// [`length_columns`](crate::PartitionSpec::length_columns) count the tokens.
+    /// Complete groups, in order, as long as they fit into this many tokens, but at least one group. The
+    /// partition's [`length_columns`](crate::PartitionSpec::length_columns) count the tokens.
     Tokens(u64),
 }
 
@@ -27,7 +27,7 @@ pub enum Amount {
 #[serde(rename_all = "snake_case")]
 pub enum Sampler {
     /// The order that the [partition declares](crate::PartitionSpec::order), or oldest first if it declares
-    /// none.
+    /// no order.
     #[default]
     Declared,
     /// Oldest first.
@@ -156,12 +156,12 @@ impl Take {
         }
     }
 
-    /// Takes up to `count` complete groups for a task, at least one.
+    /// Takes up to `count` complete groups for a task, at least one group.
     pub fn groups(task: impl Into<String>, count: usize) -> Self {
         Self::of(task, Amount::Groups(count))
     }
 
-    /// Takes up to `count` rows for a task, at least one.
+    /// Takes up to `count` rows for a task, at least one row.
     pub fn rows(task: impl Into<String>, count: usize) -> Self {
         Self::of(task, Amount::Rows(count))
     }

@@ -21,8 +21,8 @@ use crate::store::{ChunkId, segments};
 /// A loss of a damaged queue.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Loss {
-    /// Bytes in the journal cannot be read. Rows that these bytes put are lost, and rows that they acked
-    /// reappear.
+    /// Bytes in the journal cannot be read. Rows whose puts are in these bytes are lost, and rows whose acks
+    /// are in these bytes reappear.
     #[error("file={file}: bytes={bytes} at offset={offset} cannot be read, with the puts and acks in them")]
     Bytes {
         /// The journal.

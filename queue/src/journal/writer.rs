@@ -36,9 +36,9 @@ const BATCH_MAX: usize = 1024;
 pub(crate) type Payload = SmallVec<[(ChunkId, Encoded); 1]>;
 /// The store's notes of the chunks of an entry's payload, in the same order.
 pub(crate) type Notes = SmallVec<[Note; 1]>;
-/// Pushes the records of an entry, all into one frame. It runs on the writer's thread, so it sees all changes
-/// in the order of the journal. If it pushes no record, no record refers to the payload. If it fails, no
-/// record of the entry is written.
+/// Pushes the records of an entry, all into one frame. The function runs on the writer's thread, so it sees
+/// all changes in the order of the journal. If it pushes no record, no record refers to the payload. If it
+/// fails, no record of the entry is written.
 pub(crate) type Facts = Box<dyn FnOnce(&[Note], &mut Body) -> Result<(), QueueError> + Send>;
 /// Called when the entry is durable or has failed.
 type Done = Box<dyn FnOnce(Result<Notes, QueueError>) + Send>;
@@ -76,7 +76,7 @@ pub(crate) struct Opening<'a> {
     pub(crate) begun: Begun,
     /// Writes the payload, if the store has files beside the journal.
     pub(crate) appender: Option<Box<dyn Appender>>,
-    /// How many bytes the journal may grow before it is rewritten.
+    /// The minimum size at which the journal is rewritten, in bytes.
     pub(crate) journal_bytes: u64,
     pub(crate) live: LiveRecords,
     pub(crate) relocate: Relocate,

@@ -40,7 +40,7 @@ impl Hold for Held {
     }
 
     fn abandon(&self) {
-        // The lease may have expired; its rows were then already given back.
+        // The lease may have expired. In that case, its rows were already given back.
         let _ = self.partition.nack_lease(self.id);
     }
 }

@@ -56,7 +56,7 @@ impl Chunk {
         let same = |piece: &RecordBatch| piece.clone().with_schema(Arc::clone(schema));
         match self.pieces.iter().map(same).collect::<Result<Arc<[_]>, _>>() {
             Ok(pieces) => Self { pieces },
-            // The schema differs, so the chunk keeps its own.
+            // The schema differs, so the chunk keeps its own schema.
             Err(_) => self,
         }
     }
@@ -83,7 +83,7 @@ impl Chunk {
         None
     }
 
-    /// Returns how many bytes the chunk keeps in memory, and how many each row needs.
+    /// Returns the number of bytes that the chunk keeps in memory, and the number that each row needs.
     pub(crate) fn sizes(&self) -> ChunkSizes {
         ChunkSizes::of(&self.pieces, self.held_bytes())
     }

@@ -44,12 +44,12 @@ const INLINE_BYTES_MAX: usize = 64 << 10;
 #[derive(Debug, Default)]
 struct Segment {
     chunks: HashSet<ChunkId>,
-    /// The number of appended chunks that no record refers to yet.
+    /// The number of appended chunks to which no record refers yet.
     expected: usize,
     /// The open file, if a reader has it open.
     file: Weak<SegmentFile>,
     open: bool,
-    /// The size of the file.
+    /// The size of the file in bytes.
     bytes: u64,
     /// The bytes of rows that are still needed.
     live_bytes: u64,
@@ -242,7 +242,7 @@ impl DiskStore {
     }
 }
 
-/// Runs work off the I/O threads. The work may read from disk or compute checksums of megabytes.
+/// Runs work on a thread that may block. The work may read from disk or compute checksums of megabytes.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, QueueError> {
     let working = tasks::blocking("segment files", work);
     working.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })

@@ -2,7 +2,7 @@
 //!
 //! A **storage unit** is a separate queue server that holds payload for another queue, its controller. The
 //! controller keeps the table (which task may take which rows) and, for each chunk, its [`Place`]: the unit
-//! and the handles of the chunk's rows there. A unit therefore has the durability, the checksums, the
+//! and the handles of the chunk's rows on the unit. A unit therefore has the durability, the checksums, the
 //! compaction and the wire format of any queue. Clients read and write a unit with the calls of any queue.
 //!
 //! ```text

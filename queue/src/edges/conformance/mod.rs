@@ -64,7 +64,7 @@ fn ensure(check: &'static str, holds: bool, reason: impl FnOnce() -> String) -> 
     if holds { Ok(()) } else { Err(Failure::new(check, reason())) }
 }
 
-/// Runs all checks; `dir` is an empty directory for journals. Restarts are not checked for a store that does
+/// Runs all checks. `dir` is an empty directory for journals. Restarts are not checked for a store that does
 /// not outlive the process.
 ///
 /// Needs a tokio runtime with several threads, or with blocking threads that can run at the same time.

@@ -22,7 +22,7 @@ use serde::Serialize;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 
-/// The largest frame in bytes.
+/// The maximum size of a frame, in bytes.
 pub(super) const FRAME_BYTES_MAX: usize = 64 << 20;
 /// The maximum number of descriptors that one frame may carry.
 pub(super) const DESCRIPTORS_MAX: usize = 32;

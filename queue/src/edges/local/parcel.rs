@@ -84,7 +84,7 @@ pub(super) struct Packed {
     pub(super) regions: Vec<Arc<RegionUse>>,
 }
 
-/// The places of a batch's columns, and the regions that they are in.
+/// Returns the places of a batch's columns, and the regions that contain them.
 fn describe(batch: &RecordBatch, regions: &Regions) -> Result<(Vec<Option<ArrayPlace>>, Used), QueueError> {
     let mut used = BTreeMap::new();
     let mut bytes = 0;

@@ -1,10 +1,10 @@
 //! Cuts: the state of a table at one moment, read slice by slice while the table changes.
 //!
-//! Nothing is copied when a cut begins. A cut covers the groups of that moment and is read in their order.
-//! Code that is about to change the [records](super::live) of a group first calls [`Table::keep_group`] or
-//! [`Table::keep_row`]. Each cut that covers the group and has not read it yet then stores the current
-//! records of the group. The table is therefore locked for one slice at a time, and a cut uses memory only
-//! for groups that change while the cut is read.
+//! Nothing is copied when a cut begins. A cut covers the groups that exist when it begins, and is read in the
+//! order of these groups. Code that is about to change the [records](super::live) of a group first calls
+//! [`Table::keep_group`] or [`Table::keep_row`]. Each cut that covers the group and has not read it yet then
+//! stores the current records of the group. The table is therefore locked for one slice at a time, and a cut
+//! uses memory only for groups that change while the cut is read.
 //!
 //! The payload is pinned together with its records, so it can still be read if it is freed, moved or deleted
 //! afterwards.
@@ -50,7 +50,7 @@ impl Kept {
 pub(in crate::partition) struct Cut {
     /// The first group that has not been read.
     next: u64,
-    /// The first group that was created after that moment.
+    /// The first group that was created after the cut began.
     end: u64,
     /// Changed groups that have not been read: their records before the change, and their weights.
     kept: BTreeMap<u64, (Kept, usize)>,

@@ -195,7 +195,7 @@ fn puts(table: &Table, group: &Group, locate: &impl Fn(ChunkId) -> Option<Note>)
     let mut chunks = by_first_chunk(table, group.rows.iter());
     let in_parts = (group.in_parts || chunks.len() > 1).then_some(group.in_parts);
     if chunks.is_empty() {
-        // The group has no rows now, but more will follow.
+        // The group has no rows now, but rows will follow.
         chunks.push((ChunkId(0), Vec::new()));
     }
     for (chunk, rows) in chunks {

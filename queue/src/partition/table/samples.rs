@@ -204,7 +204,7 @@ impl SampleIndex {
         self.given_up.insert(name);
     }
 
-    /// Forgets the names of groups that count rows, including those that were given up.
+    /// Forgets the names of groups that count rows, including groups that were given up.
     pub(super) fn forget_closed_by_rows(&mut self) {
         self.closed_by_rows = Names::default();
         let given_up = std::mem::take(&mut self.given_up);

@@ -1,7 +1,7 @@
 //! The messages of a stream, which are assembled from its bytes as they arrive.
 //!
 //! A message has a head, which describes it, and a body with its buffers. A body that arrives whole stays
-//! where it is. Another body is copied once, into a separate allocation.
+//! where it is. A body that arrives in pieces is copied once, into a separate allocation.
 
 use std::sync::Arc;
 
