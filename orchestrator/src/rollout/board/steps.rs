@@ -134,8 +134,8 @@ impl Board {
         if group.staleness > rule.max {
             match rule.on_stale {
                 OnStale::Drop => {
-                    self.dispatches.end(group.dispatch, Fate::Stale, Bucket::Wasted(Waste::Stale));
                     self.missed(&group);
+                    self.dispatches.end(group.dispatch, Fate::Stale, Bucket::Wasted(Waste::Stale));
                     return;
                 }
                 OnStale::Requeue => return self.send_back(group),
