@@ -1,5 +1,5 @@
-"""Prometheus scrapes a run and a served queue. Checks that it finds every metric of docs/src/metrics.md, and that each
-has moved. The argument is the binary."""
+"""Lets Prometheus scrape a run and a served queue. Checks that Prometheus has every metric of docs/src/metrics.md, and
+that each metric has changed. The argument is the binary."""
 
 import json
 import re

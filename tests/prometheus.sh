@@ -1,6 +1,6 @@
 #!/bin/sh
 # Lets Debian's Prometheus scrape a run and a served queue, and checks that it has every documented metric.
-# Does nothing # if Prometheus is not installed.
+# Does nothing if Prometheus is not installed.
 set -eu
 cd "$(dirname "$0")/.."
 if ! command -v prometheus >/dev/null; then

@@ -1,6 +1,6 @@
-"""Tests that the queue of a run relays columns between roles, and that the death of any of them changes nothing but
-time. Makes one run without a fault, and one in which each role and the run itself are killed, and compares what the
-trainers got.
+"""Tests that the queue of a run relays columns between roles, and that the death of a role or of the run only costs
+time. Makes one run without a fault, and one run in which each role and the run itself are killed. Compares the rows
+that the two trainers got.
 
 python3 tests/relay.py BINARY [FOLDER]
 """

@@ -1,4 +1,4 @@
-"""Opens the page of `rolldock report` in headless Chromium, and checks what a reader gets to see.
+"""Opens the page of `rolldock report` in headless Chromium, and checks its visible content.
 
     report_page.py CHROMIUM RUN [PICTURE]
 

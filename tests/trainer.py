@@ -1,6 +1,6 @@
-"""Runs examples/trainer.py as it stands, and checks every batch that it reads: whole groups, each once, of the version
-that the trainer has announced last or at most MAX_STALENESS behind it. Also a scorer that random answers pass half
-the time.
+"""Runs examples/trainer.py unchanged, and checks every batch that it reads. The batch must have complete groups, each
+once, at most MAX_STALENESS versions behind the last announced version. This file also has a scorer that gives random
+answers a passing score half the time.
 
 python3 tests/trainer.py STEPS GROUPS SAMPLES MAX_STALENESS [the arguments of examples/trainer.py]
 """

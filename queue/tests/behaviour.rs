@@ -1,5 +1,5 @@
 //! Checks that the queue in memory does not have the faults of other queues. The name of each test describes
-//! the //! fault.
+//! the fault.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;

@@ -1,7 +1,9 @@
 //! A queue that has filled its disk is drained by consuming alone, even after a restart, and then accepts
-//! puts again. //! //! The disk is a small tmpfs in the mount namespace of a child process. If the system
-//! does not allow such a mount, the //! test prints a note and is skipped. `journal/writer/tests.rs` tests
-//! the same rule with an injected limit.
+//! puts again.
+//!
+//! The disk is a small tmpfs in the mount namespace of a child process. If the system does not allow such a
+//! mount, the test prints a note and is skipped. `journal/writer/tests.rs` tests the same rule with an
+//! injected limit.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;

@@ -1,5 +1,5 @@
 //! Checks that values of every type that trainers use are returned unchanged: from memory, from disk, over
-//! HTTP //! and after a snapshot.
+//! HTTP and after a snapshot.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
 //! Checks the content of a queue after a reopening, after a cut of its journal at any offset, after the
-//! corruption of //! bytes, and after long use.
+//! corruption of bytes, and after long use.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -240,7 +240,7 @@ async fn a_few_rows_that_stay_keep_no_other_rows_bytes() {
     }
     let bytes = || segment_bytes(dir.path());
     // A chunk of two such rows has about 1 KiB, and 50 chunks stay. Segments that are not worth emptying may
-    // // use twice as much space, and the open segment is not included.
+    // use twice as much space, and the open segment is not included.
     assert!(bytes() < 120 << 10, "{} bytes for {} rows", bytes(), kept.len());
     let expected: Vec<i32> = (0..400).step_by(8).flat_map(|group| [group + 6, group + 7]).collect();
     let found = |batches: Vec<RecordBatch>| -> Vec<i32> {

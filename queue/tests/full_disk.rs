@@ -1,5 +1,5 @@
 //! Tests a full disk: the queue returns a clear error and never a wrong row, and works again when the disk
-//! has //! space.
+//! has space.
 //!
 //! A limit on the size of the process's files simulates the disk. A write beyond the limit fails after a part
 //! of the data, as on a full disk.

@@ -1,5 +1,5 @@
 //! A snapshot is restored completely or not at all, even if the snapshot is damaged or the process dies
-//! during the //! restore.
+//! during the restore.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;

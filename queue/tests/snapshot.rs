@@ -165,7 +165,7 @@ async fn under_traffic(queue: TransferQueue) {
             assert_eq!(groups.len() as i64, last - first + 1, "nothing is missing in between");
             if !groups.is_empty() {
                 // The snapshot has all puts and acks that were acknowledged before it began, and at most one
-                // call // that was not yet acknowledged when it ended.
+                // call that was not yet acknowledged when it ended.
                 assert!(before.0 <= last + 1 && last <= after.0, "{before:?} {last} {after:?}");
                 assert!(before.1 <= first && first <= after.1 + 1, "{before:?} {first} {after:?}");
                 assert_eq!(copied.stats().dispositions.acked, first as u64 * 4);

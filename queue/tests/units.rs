@@ -332,7 +332,7 @@ async fn a_unit_in_anothers_place_does_not_answer_for_it() {
     let client = controller.client();
     client.declare(spec()).await.unwrap();
     client.put("train", Put::group("a", batch(0, 4)), None).await.unwrap();
-    // Another unit at the same address means that the first unit has restarted and lost all rows. The //
+    // Another unit at the same address means that the first unit has restarted and lost all rows. The
     // controller notices the loss immediately, without waiting for a silence.
     announce(&controller, &unit, "second").await;
     let seen = stats(&client).await;
@@ -354,7 +354,7 @@ async fn rows_in_memory_that_died_while_the_controller_was_away_are_lost_and_not
     client.drain_unit(&first).await.unwrap();
     announce(&controller, &living, "living").await;
     // Waits until the controller has recorded that the rows of the first unit have moved to the unit that
-    // stays alive. // The copies exist before this record.
+    // stays alive. The copies exist before this record.
     until(async || {
         let units = client.units().await.unwrap();
         units.iter().all(|unit| unit.card.unit != first || unit.chunks == 0)
@@ -396,7 +396,7 @@ async fn what_a_unit_may_forget_is_forgotten_whatever_else_is_gone_already() {
     for group in 0..10 {
         client.put("train", Put::group(format!("g{group}"), batch(group * 4, 4)), None).await.unwrap();
     }
-    // Some rows are already freed, as after a clear whose answer was lost, or after a restart of the //
+    // Some rows are already freed, as after a clear whose answer was lost, or after a restart of the
     // controller, which then clears them again.
     let held = unit.queue.partition(BLOBS).unwrap();
     let one = held.take(&Take::rows("controller", 3)).await.unwrap().unwrap();

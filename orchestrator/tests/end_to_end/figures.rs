@@ -1,4 +1,5 @@
 //! Tests of `steps.jsonl`, `validation.jsonl` and `rolldock report`, on the files of real runs.
+//!
 //! The figures are compared with the rows of the queue and with the ledger, which are written independently.
 
 use std::collections::{BTreeMap, BTreeSet};

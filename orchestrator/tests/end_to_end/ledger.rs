@@ -32,7 +32,7 @@ fn end(id: u64, fate: Fate) -> Record {
 }
 
 /// A step that has not reached its target. Of its seven dispatches, two were accepted, four ended otherwise,
-/// and /// one is still open.
+/// and one is still open.
 fn short_step(dir: &Path) -> LedgerWriter {
     let config = LedgerConfig { fsync: true, inline: true };
     let writer = LedgerWriter::open(dir, config).unwrap().writer;

@@ -37,7 +37,7 @@ fn names(sections: &[&str]) -> BTreeSet<String> {
 }
 
 /// A run on two servers with few permits, with an embedded trainer that announces versions, and with a
-/// watchdog that /// reports after a short silence.
+/// watchdog that reports after a short silence.
 fn busy_run(out: &Path, servers: &[&Simengine]) -> Running {
     let run = Rolldock::new(&["run", "--steps", "100000", "--out"]).arg(out).arg(recipe("quickstart.toml"));
     let run = servers.iter().fold(run, |run, server| run.arg("--endpoint").arg(&server.url));

@@ -1,5 +1,5 @@
 //! Runs with external rewards that hang, answer nonsense, raise, leak or die. The step ends in time, every
-//! group has a //! fate, and no question to a scorer is open after the run has ended.
+//! group has a fate, and no question to a scorer is open after the run has ended.
 
 mod functions;
 mod gates;
@@ -25,7 +25,7 @@ const SAMPLES: usize = 4;
 const IN_TIME: Duration = Duration::from_secs(90);
 
 /// A run of one step on simulated servers, whose rows stay in the queue. In the `[reward]` table of the
-/// recipe, `DIR` /// is replaced by the folder of the step.
+/// recipe, `DIR` is replaced by the folder of the step.
 struct Step {
     dir: TempDir,
 }

@@ -70,7 +70,7 @@ fn asking(client: &reqwest::Client, proxy: &Proxy, tokens: u32) -> reqwest::Requ
 }
 
 /// Sends a recorded request, and returns the status, the content type and the body of the answer. A request
-/// without /// an id gets `id`, because the tokens that the engine draws depend on the id.
+/// without an id gets `id`, because the tokens that the engine draws depend on the id.
 async fn replay(client: &reqwest::Client, base: &str, id: &str, recorded: &Value) -> (u16, String, String) {
     let request = &recorded["request"];
     let method: reqwest::Method = request["method"].as_str().unwrap().parse().unwrap();

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::support::{Rolldock, Running, untaken_recipe};
 
 /// Settings for the published recipe with a simulated fleet, the data of the repository, and space for the
-/// rows of one /// step.
+/// rows of one step.
 const SMALL: [&str; 13] = [
     "fleet.endpoints=[]",
     "fleet.simulated.time_scale=0.002",
@@ -201,7 +201,7 @@ async fn kill_9_of_the_server_loses_and_doubles_nothing() {
     let consuming = consuming.map(|(number, queue)| consume(queue, &known, number % 2, &stop));
     tokio::join!(killing, join_all(producing), join_all(consuming));
     // The first call consumes the rows that consumers gave back at the end. The second call consumes the rows
-    // // of leases that no consumer received, which expire between the calls.
+    // of leases that no consumer received, which expire between the calls.
     let rest = async || {
         tokio::join!(consume(&consumers[0], &known, 0, &stop), consume(&consumers[1], &known, 1, &stop));
     };

@@ -1,5 +1,5 @@
 //! A trainer beside a synchronous run: the trainer gets only rows of the version that it announced last. No
-//! prompt is //! left out, although groups are held and cut off and the run is killed.
+//! prompt is left out, although groups are held and cut off and the run is killed.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// steps.
 const BETWEEN_VERSIONS: u64 = 3;
 /// The run is killed after the announcements that follow these steps. The second number is the time from the
-/// /// announcement to the kill, in milliseconds. A kill happens during the update, or in the next step.
+/// announcement to the kill, in milliseconds. A kill happens during the update, or in the next step.
 const KILLS: [(u64, u64); 3] = [(2, 0), (4, 60), (6, 250)];
 
 /// Settings of a small synchronous run over our own data in their order. A generation batch has more groups

@@ -1,5 +1,5 @@
 //! Streams that declare more content than they have, values that are nested deeply, and requests with the
-//! largest //! numbers.
+//! largest numbers.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn column(name: &str, column: ArrayRef) -> RecordBatch {
 }
 
 /// Streams with more rows than the partition may have and no bytes for them, and streams with deeply nested
-/// values or /// types.
+/// values or types.
 fn claims() -> Vec<(&'static str, Vec<u8>)> {
     let mut nested: ArrayRef = Arc::new(Int64Array::from(vec![1]));
     for _ in 0..200 {

@@ -1,5 +1,5 @@
 //! Tests of the queue over shared memory. This queue has the trait and the errors of the other queues. No
-//! rows are //! copied through sockets, and no memory is left behind.
+//! rows are copied through sockets, and no memory is left behind.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod connections;

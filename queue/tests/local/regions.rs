@@ -107,7 +107,7 @@ async fn a_damaged_stream_in_a_region_changes_nothing() {
     let mut answers = String::new();
     while answers.matches("Refusal").count() < 7 {
         // `read` does not work here: a read is also short if file descriptors follow, so a short read does
-        // not mean that // no data is left.
+        // not mean that no data is left.
         let mut some = vec![0; 4096];
         match peer.try_read(&mut some) {
             Ok(count) => {

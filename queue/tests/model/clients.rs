@@ -99,7 +99,7 @@ async fn clients_at_once_account_for_every_row() {
         }
         let fates = std::mem::take(&mut *fates.lock());
         // A row that was leased when it was cleared may be acked too. Then the queue counts the row only as
-        // // cleared.
+        // cleared.
         let accounted: BTreeSet<i64> = fates.consumed.union(&fates.cleared).copied().collect();
         assert_eq!(accounted, fates.put);
         let stats = partition.stats();

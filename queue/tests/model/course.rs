@@ -69,7 +69,7 @@ pub(crate) enum Op {
         client: usize,
     },
     /// Begins a snapshot and reads its first chunks. If a snapshot has begun already, reads the rest of it
-    /// instead, /// and restores it into another queue.
+    /// instead, and restores it into another queue.
     Snapshot {
         pieces: usize,
     },

@@ -1,7 +1,8 @@
 //! Compares the queue with a very simple reference model, a list of rows that is searched from the front.
+//!
 //! Queue and model get the same random operations. The queue must agree with the model on every answer, on
-//! the rows of //! a take and their order, on every byte of their payload, and on the rows that are left. The
-//! queue is in //! memory or on disk, leases expire, and processes die and restart.
+//! the rows of a take and their order, on every byte of their payload, and on the rows that are left. The
+//! queue is in memory or on disk, leases expire, and processes die and restart.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod clients;

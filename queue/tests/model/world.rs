@@ -27,7 +27,7 @@ pub(crate) struct World<'a> {
     /// The last put that had a token, with its handles.
     tokened: Option<(Put, Vec<RowHandle>)>,
     /// The snapshot that has begun, the bytes that were read of it, and the model at its beginning. The
-    /// snapshot keeps /// the directory of the queue locked.
+    /// snapshot keeps the directory of the queue locked.
     snapshot: Option<(Snapshot, Vec<u8>, Model)>,
     model: Model,
 }

@@ -1,5 +1,5 @@
 //! A snapshot of rows that were put one by one is about as large as the live rows, and a restore returns
-//! these rows //! unchanged.
+//! these rows unchanged.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod handles;

@@ -37,7 +37,7 @@ fn attempt_take(queue: &dyn Queue, take: Take) -> BoxFuture<'_, Result<(), Queue
 type Case = (&'static str, &'static str, Attempt);
 
 /// All cases. The partition `p` has one group of two rows and space for six more. Each call gets the handle
-/// of /// one of the two rows.
+/// of one of the two rows.
 pub(super) fn cases() -> Vec<Case> {
     put_cases().into_iter().chain(other_cases()).collect()
 }

@@ -1,5 +1,5 @@
 //! Limits of connections: connections without a token do not displace clients, and a client that closes its
-//! sending //! side gets its answer.
+//! sending side gets its answer.
 
 use std::time::Duration;
 

@@ -15,7 +15,7 @@ const GROUP: i64 = 8;
 const DELAY_MAX: Duration = Duration::from_millis(20);
 
 /// The longest time of a small take until `work` is done, without the slowest take in a thousand. The takes
-/// /// continue for at least three seconds.
+/// continue for at least three seconds.
 async fn most_takes(served: &Served, work: impl Future<Output = ()>) -> Duration {
     let client = served.client();
     let take = Take::rows("train", 1);

@@ -1,4 +1,5 @@
 //! Chores for developers. `cargo xtask check` is the short check before a commit; `.ci/run` is the long one.
+//!
 //! The program has no dependencies, so it compiles within seconds.
 
 use std::process::{Command, ExitCode};

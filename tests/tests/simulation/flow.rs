@@ -103,8 +103,8 @@ impl Plan {
         self.target * (self.rule.max as usize + 1)
     }
 
-    /// Whether no group can become too old, because dispatch is paced and groups are delivered in the ///
-    /// order of their dispatch.
+    /// Whether no group can become too old, because dispatch is paced and groups are delivered in the order
+    /// of their dispatch.
     fn never_discards(&self, early_stop: EarlyStop) -> bool {
         self.rule.pacing && early_stop.keeps_dispatch_order()
     }

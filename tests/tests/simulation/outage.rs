@@ -1,5 +1,5 @@
 //! Rollouts with a temporary or a permanent outage of the reward, in virtual time. No group is lost, and no
-//! sample is //! generated twice, which the engines' counts of tokens show.
+//! sample is generated twice, which the engines' counts of tokens show.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -103,8 +103,8 @@ fn streamed(text: &str) -> Vec<Value> {
     choices.into_values().map(|(text, finish)| json!([text, finish])).collect()
 }
 
-/// The requests are greedy or seeded, and are sent one after the other to an otherwise idle server. /// So
-/// only the proxy can cause a difference.
+/// The requests are greedy or seeded, and are sent one after the other to an otherwise idle server. So only
+/// the proxy can cause a difference.
 #[tokio::main]
 pub(super) async fn a_server_says_the_same_through_the_proxy(server: &Vllm) {
     let direct = server.url.as_str();

@@ -1,6 +1,7 @@
-//! Real vLLM servers that are paused, killed, stopped and broken during a step. //! //! The model is tiny and
-//! random, so the filter is off. Every drawn prompt must be accepted, because the death of a //! server may
-//! cost attempts but no group.
+//! Real vLLM servers that are paused, killed, stopped and broken during a step.
+//!
+//! The model is tiny and random, so the filter is off. Every drawn prompt must be accepted, because the death
+//! of a server may cost attempts but no group.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use crate::support::{Ended, Rolldock, Running, pause_for, shared, untaken_recipe
 const GROUPS: usize = 4;
 const SAMPLES: usize = 4;
 /// The largest number of tokens of a response. A generation of this length takes some seconds, so a server
-/// can fail /// during it.
+/// can fail during it.
 const LENGTH_MAX: u32 = 112;
 const STALL: Duration = Duration::from_secs(5);
 /// The longest time until a dead server is noticed. The monitor checks once a second and waits for two

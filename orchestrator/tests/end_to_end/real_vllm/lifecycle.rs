@@ -123,7 +123,7 @@ fn whole_groups(out: &Path, groups: usize) -> Vec<Value> {
     rows
 }
 
-/// Checks that a row equals the answers of the engine to the requests for its sample. Each request must ///
+/// Checks that a row equals the answers of the engine to the requests for its sample. Each request must
 /// continue where the previous request ended, with the rest of the token budget. Returns the number of
 /// requests and the version of each token.
 fn follow(row: &Value, exchanges: &[Exchange]) -> (u64, Vec<String>) {

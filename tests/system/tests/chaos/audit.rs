@@ -1,7 +1,10 @@
 //! The rules that must hold under every fault. Only the clients keep the account that is checked, and its
-//! code shares //! nothing with the code of the system. //! //! - Every group that the trainer gets is
-//! complete, has the columns of its own rows, and is within the bounds of //! the recipe. //! - A group whose
-//! ack was confirmed is never delivered again, and no other group of its prompt is delivered instead.
+//! code shares nothing with the code of the system.
+//!
+//! - Every group that the trainer gets is complete, has the columns of its own rows, and is within the bounds
+//!   of the recipe.
+//! - A group whose ack was confirmed is never delivered again, and no other group of its prompt is delivered
+//!   instead.
 //! - At the end, the trainer has trained on every group that the run's ledger calls accepted.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +46,7 @@ struct Account {
     /// The groups whose ack the run's queue has confirmed.
     referenced: BTreeSet<String>,
     /// The batch that the trainer has taken and not settled. A restarted trainer reads the batch from this
-    /// field, which /// represents its checkpoint.
+    /// field, which represents its checkpoint.
     open: Option<Batch>,
     /// The newest version that the trainer has tried to announce.
     announced: u64,

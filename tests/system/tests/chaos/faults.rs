@@ -11,7 +11,7 @@ use crate::system::System;
 
 impl System {
     /// Applies the faults of a round, lets the system run for the round's time, and ends the faults.
-    /// Processes that a /// fault may end have a supervisor, which starts them again.
+    /// Processes that a fault may end have a supervisor, which starts them again.
     pub(crate) async fn suffer(&mut self, round: &Round) {
         for fault in &round.faults {
             self.begin(*fault).await;

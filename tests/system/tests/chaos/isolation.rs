@@ -1,7 +1,8 @@
-//! Small disks that can be full, and a separate network for one storage unit. //! //! Both need namespaces.
-//! The test runs itself again as a child in new namespaces of users, mounts, networks //! and processes,
-//! which needs no privilege on most systems. The child is the root user of its namespaces. When the //! child
-//! ends for any reason, its mounts, devices and processes end with it.
+//! Small disks that can be full, and a separate network for one storage unit.
+//!
+//! Both need namespaces. The test runs itself again as a child in new namespaces of users, mounts, networks
+//! and processes, which needs no privilege on most systems. The child is the root user of its namespaces.
+//! When the child ends for any reason, its mounts, devices and processes end with it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -99,7 +100,7 @@ impl Disk {
 }
 
 /// A machine with a separate network: a network namespace that a pair of virtual devices connects with the
-/// /// namespace of this test.
+/// namespace of this test.
 pub(crate) struct Machine {
     /// The process that keeps the namespace.
     holder: Child,
@@ -146,7 +147,7 @@ impl Machine {
     }
 
     /// Connects the network of the machine, or disconnects it. While it is disconnected, packets in both
-    /// directions are /// lost, and no connection is closed.
+    /// directions are lost, and no connection is closed.
     pub(crate) fn plug(&self, is_in: bool) {
         self.call(&["ip", "link", "set", "rd1", if is_in { "up" } else { "down" }]);
     }

@@ -200,7 +200,7 @@ silence = 20.0
     }
 
     /// A storage unit. It reaches its controller at one URL, and clients reach the unit at the other URL.
-    /// `program` begins /// the command.
+    /// `program` begins the command.
     pub(crate) fn unit(
         &self,
         program: impl Fn(&Path) -> Command,

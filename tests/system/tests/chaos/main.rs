@@ -1,16 +1,16 @@
 //! Runs the whole system under a seeded schedule of faults. Checks after each round that the system makes
-//! progress and //! that no row was lost, duplicated or mixed with another.
+//! progress and that no row was lost, duplicated or mixed with another.
 //!
 //! The system is a run with two engines, a reference worker that takes from the run's queue, a queue server
 //! with two storage units, and a trainer. Processes are killed and stopped, disks are full, descriptors run
-//! //! out, the run's wall clock is set, connections are cut and slow, and a unit loses its network. A round
-//! //! begins one or two faults, ends them after some seconds, and waits until the trainer has received new
+//! out, the run's wall clock is set, connections are cut and slow, and a unit loses its network. A round
+//! begins one or two faults, ends them after some seconds, and waits until the trainer has received new
 //! groups.
 //!
 //! `ROLLDOCK_CHAOS_ROUNDS` sets the number of rounds (10 by default), `ROLLDOCK_CHAOS_SEED` the schedule (1
 //! by default), and `ROLLDOCK_CHAOS_WITHOUT=FillDisk,StandIn` leaves kinds of faults out. If the operating
-//! system has //! no namespaces for unprivileged users, disks are never full, and a relay replaces the
-//! separate network.
+//! system has no namespaces for unprivileged users, disks are never full, and a relay replaces the separate
+//! network.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod audit;

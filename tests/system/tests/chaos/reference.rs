@@ -1,6 +1,6 @@
 //! The reference worker: takes groups from the run's queue, puts them into the queue server, adds the column
 //! that the trainer waits for, and acks. Every call may be repeated, so a worker that dies at any point loses
-//! and //! duplicates nothing.
+//! and duplicates nothing.
 //!
 //! It uses the clients that ship with Rolldock, which exchange rows with the storage units directly.
 
@@ -126,7 +126,7 @@ impl Reference {
     }
 
     /// Gives back the leases of the run's queue whose answers were lost, because these leases would last for
-    /// ten minutes. /// This is the only worker, and it holds no lease now.
+    /// ten minutes. This is the only worker, and it holds no lease now.
     async fn give_back_strays(&self) -> anyhow::Result<()> {
         let get = self.http.get(format!("{}/v1/inspect", self.from_url)).bearer_auth(TOKEN);
         let queue: Value = get.send().await?.json().await?;

@@ -1,6 +1,7 @@
-//! The faults of each round. The schedule is a pure function of its seed. //! //! Kinds of faults are drawn
-//! from a shuffled deck, so a schedule as long as the deck has every kind. Some //! rounds have a second
-//! fault at the same time, which never affects the same part of the system.
+//! The faults of each round. The schedule is a pure function of its seed.
+//!
+//! Kinds of faults are drawn from a shuffled deck, so a schedule as long as the deck has every kind. Some
+//! rounds have a second fault at the same time, which never affects the same part of the system.
 
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
@@ -78,7 +79,7 @@ pub(crate) enum Fault {
     /// Nothing passes between a unit and the queue server with its clients. No connection is closed.
     Partition(Part),
     /// The run's wall clock is set forward or back by this number of seconds. The run is killed too, because
-    /// it reads /// this clock when it starts.
+    /// it reads this clock when it starts.
     StepClock(i64),
     /// The run is terminated, and a queue server serves the run's queue until the end of the round.
     StandIn,

@@ -6,6 +6,7 @@
 //!                      |                                          unit A   unit B        |
 //!                      +---------------------- versions ---------------------------------+
 //! ```
+//!
 //! Every arrow passes a relay, except that unit B may have a separate network.
 
 use std::collections::BTreeMap;
@@ -33,7 +34,7 @@ const START_MAX: Duration = Duration::from_secs(60);
 /// The longest time until the system must make progress after its faults have ended.
 pub(crate) const PROGRESS_MAX: Duration = Duration::from_secs(90);
 /// The initial offset of the run's clock from the clock of the machine, in seconds: about three millennia. It
-/// shows in /// the run's records, so the test can check that the run reads its own clock.
+/// shows in the run's records, so the test can check that the run reads its own clock.
 pub(crate) const CLOCK_OFFSET_S: i64 = 100_000_000_000;
 
 /// The whole system.
@@ -231,7 +232,7 @@ impl System {
     }
 
     /// Waits until the trainer has trained on `groups` more groups than now. Processes of `may_end` may still
-    /// end /// during this time.
+    /// end during this time.
     pub(crate) async fn progress(&mut self, groups: usize, may_end: &[Part]) {
         let target = self.audit.trained_count() + groups;
         let going_on = async {
