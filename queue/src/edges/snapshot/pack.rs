@@ -21,8 +21,9 @@ use crate::store::{Chunk, ChunkId, Encoded, Loaded, payload_bytes};
 /// half of this size or more get a payload of their own. A later read of one row reads the whole payload to
 /// check its checksum, so this size is only just large enough for the head to cost little.
 const PACK_BYTES: usize = 256 << 10;
-/// A frame is closed when its records take this many bytes.
-const FRAME_BYTES: usize = 1 << 20;
+/// A frame is closed when its records take this many bytes. A writer and a reader hold it several times, and
+/// longer ones hardly compress better.
+const FRAME_BYTES: usize = 256 << 10;
 /// A frame is closed when its payloads take this many bytes.
 const FRAME_PAYLOAD_BYTES: usize = 1 << 20;
 /// Level of compression: zstd's default.
