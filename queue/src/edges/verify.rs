@@ -21,7 +21,6 @@ use crate::put::columns_of;
 use crate::queue::{Captured, TransferQueue, no_journal};
 use crate::record::{PayloadRecord, Record, Tally};
 use crate::store::{ChunkId, Source, Stray};
-use crate::tasks;
 use counted::Counted;
 
 /// The maximum number of looks at a directory that another process changes. A problem that all of them find
@@ -323,13 +322,13 @@ impl Moment {
 }
 
 impl TransferQueue {
-    /// Looks through the whole queue: reads all that is live, and the journal. Traffic goes on.
+    /// Looks through the whole queue: reads all that is live, and the journal. Traffic goes on. If other
+    /// checks, snapshots or exports are served at the same time, this may wait for them.
     ///
     /// Cancel-safe: it changes nothing.
     pub async fn verify(&self) -> Result<VerifyReport, QueueError> {
         let queue = self.clone();
-        let verifying = tasks::blocking("verify", move || queue.look_through());
-        verifying.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })?
+        self.in_turn("verify", move || queue.look_through()).await
     }
 
     /// Verifies a directory that this process does not have open; another process may. Blocks.
