@@ -6,6 +6,7 @@ mod claims;
 mod directory;
 mod on_put;
 mod opening;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ pub(crate) use capture::Captured;
 pub(crate) use claims::{Claim, Claims};
 pub use directory::holds_queue;
 pub(crate) use directory::no_journal;
+use turns::Turns;
 
 pub(crate) type Partitions = Arc<Mutex<BTreeMap<String, Partition>>>;
 
@@ -44,6 +46,7 @@ pub(crate) struct Inner {
     pub(crate) generation_floor: Arc<AtomicU32>,
     /// The declaration of partitions that puts create. `None` if puts create no partitions.
     put_spec: Option<PartitionSpec>,
+    turns: Turns,
     _lock: Option<DirLock>,
 }
 

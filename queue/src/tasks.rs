@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use futures::FutureExt;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
@@ -29,6 +30,23 @@ where
     T: Send + 'static,
 {
     tokio::task::spawn_blocking(move || named_blocking(name, work))
+}
+
+/// Runs `work` on a thread of its own, within the runtime of the caller. Returns a receiver of the result, which is
+/// closed if the work panicked. The thread ends with the work, so the allocator keeps nothing for it: threads of
+/// the blocking pool stay, and each keeps memory of every size that any work on it once needed.
+pub(crate) fn on_own_thread<T: Send + 'static>(
+    name: &'static str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> std::io::Result<oneshot::Receiver<T>> {
+    let (reply, outcome) = oneshot::channel();
+    let runtime = Handle::current();
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let _within = runtime.enter();
+        // The receiver is gone when the caller was cancelled.
+        let _ = reply.send(named_blocking(name, work));
+    })?;
+    Ok(outcome)
 }
 
 /// Logs the name of a task that panicked, and passes the panic on to the task's owner.

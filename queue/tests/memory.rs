@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Int32Type, Int64Type};
 use arrow_array::{ArrayRef, Int64Array, ListArray, RecordBatch};
-use rolldock_queue::{Durability, PartitionSpec, Put, QueueConfig, RowHandle, Take, TransferQueue};
+use futures::future::try_join_all;
+use rolldock_queue::{
+    Durability, PartitionSpec, Put, QueueConfig, RowHandle, Take, TransferQueue, VerifyReport,
+};
 
 struct Counting;
 
@@ -54,6 +57,7 @@ async fn memory_follows_what_is_live() {
     what_is_kept_is_at_most_one_and_a_half_times_what_is_live().await;
     rows_that_come_one_by_one_keep_little_beside_themselves().await;
     tokens_of_rows_that_are_gone_keep_next_to_nothing().await;
+    what_a_partition_remembers_is_small_and_is_shared_by_all_that_read_it().await;
 }
 
 /// The number of bytes that may be held beyond one and a half times the live bytes. The queue's own limit for
@@ -223,4 +227,76 @@ async fn freed_rows_free_their_memory_and_a_take_copies_no_payload() {
     lease.ack().await.unwrap();
     let held = HELD_BYTES.load(Ordering::Relaxed) - before;
     assert!(held < full / 20, "of {full} bytes {held} are held by an empty partition");
+}
+
+/// Takes the bytes that `reading` holds at most, beyond what was held before.
+async fn most_while(reading: impl Future<Output = ()>) -> usize {
+    let before = HELD_BYTES.load(Ordering::Relaxed);
+    HELD_BYTES_MAX.store(before, Ordering::Relaxed);
+    reading.await;
+    HELD_BYTES_MAX.load(Ordering::Relaxed) - before
+}
+
+/// A server is asked for snapshots and verified for hours, by several clients at once. What it remembers of rows
+/// that are gone must not be copied for each of these calls.
+async fn what_a_partition_remembers_is_small_and_is_shared_by_all_that_read_it() {
+    const PUTS: usize = 20_000;
+    const RECORD_BYTES: usize = 500;
+    let dir = tempfile::tempdir().unwrap();
+    // The journal is rewritten on the way.
+    let config = QueueConfig {
+        dir: Some(dir.path().to_owned()),
+        durability: Durability::Os,
+        journal_bytes: 4 << 20,
+        ..QueueConfig::default()
+    };
+    let queue = TransferQueue::open(config).unwrap();
+    let partition = queue.declare(PartitionSpec::new("p", ["t"], 65_536)).await.unwrap();
+    // The slots of these rows are used again.
+    let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..PUTS as i64));
+    let slots = Put::group("slots", RecordBatch::try_from_iter([("id", ids)]).unwrap());
+    let slots = partition.put(slots, None).await.unwrap();
+    partition.clear(&slots).await.unwrap();
+    let before = HELD_BYTES.load(Ordering::Relaxed);
+    for number in 0..PUTS {
+        let put = Put {
+            // As long as the tokens that clients make.
+            token: Some(format!("{number:032x}")),
+            record: Some(format!("{number:0RECORD_BYTES$}")),
+            ..Put::group(format!("group {number}"), batch(0, 1))
+        };
+        let handles = partition.put(put, None).await.unwrap();
+        partition.clear(&handles).await.unwrap();
+    }
+    let held = HELD_BYTES.load(Ordering::Relaxed) - before;
+    let each = held / PUTS;
+    assert!(each < RECORD_BYTES + 120, "a put whose rows are gone keeps bytes={each}");
+
+    let mut begun = Vec::new();
+    let most = most_while(async {
+        for _ in 0..8 {
+            begun.push(queue.begin_snapshot(None).await.unwrap());
+        }
+    })
+    .await;
+    assert!(most < 1 << 20, "8 snapshots that have begun hold bytes={most} of {held}");
+    drop(begun);
+
+    let most = most_while(async {
+        let verified = try_join_all((0..4).map(|_| queue.verify())).await.unwrap();
+        assert!(verified.iter().all(VerifyReport::is_sound), "{verified:?}");
+    })
+    .await;
+    assert!(most < 6 << 20, "4 verifications hold bytes={most} of {held}");
+
+    let most = most_while(async {
+        let written = (0..4).map(|_| queue.snapshot(None, std::io::sink()));
+        try_join_all(written).await.unwrap();
+    })
+    .await;
+    assert!(most < 6 << 20, "4 snapshots hold bytes={most} of {held}");
+
+    partition.forget_records(PUTS).await.unwrap();
+    let each = (HELD_BYTES.load(Ordering::Relaxed) - before) / PUTS;
+    assert!(each < 120, "a token keeps bytes={each}");
 }

@@ -21,7 +21,6 @@ use crate::put::columns_of;
 use crate::queue::{Captured, TransferQueue, no_journal};
 use crate::record::{PayloadRecord, Record, Tally};
 use crate::store::{ChunkId, Source, Stray};
-use crate::tasks;
 use counted::Counted;
 
 /// The maximum number of checks of a directory that another process changes. Only a problem that all checks
@@ -168,11 +167,19 @@ impl VerifyReport {
     }
 
     fn look_at(&mut self, mut partition: Captured) {
-        let (mut records, mut chunks) = (Vec::new(), HashMap::new());
+        // Rows of many puts may lie in one chunk, which is read once.
+        let (mut by_chunk, mut chunks) = (BTreeMap::<ChunkId, Vec<PayloadRecord>>::new(), HashMap::new());
         let mut counted = Counted::new(&partition.partition.spec().tasks);
-        while let Some((read, pinned)) = partition.records.read() {
+        while let Some((read, pinned)) = partition.records.read_rows() {
             counted.add(&read);
-            records.extend(read);
+            for record in read {
+                if let Record::Put(put) = &record {
+                    self.rows += put.rows.len();
+                }
+                if let Some(payload) = record.into_payload() {
+                    by_chunk.entry(payload.chunk).or_default().push(payload);
+                }
+            }
             chunks.extend(pinned);
         }
         self.partitions += 1;
@@ -180,16 +187,6 @@ impl VerifyReport {
             partition.partition.violations().into_iter().chain(counted.differ(&partition.totals));
         let broken = |violation| Problem::Broken { partition: partition.name.clone(), violation };
         self.problems.extend(violations.map(broken));
-        // Rows of many puts may be in one chunk, which is read once.
-        let mut by_chunk: BTreeMap<ChunkId, Vec<&PayloadRecord>> = BTreeMap::new();
-        for record in &records {
-            if let Record::Put(put) = record {
-                self.rows += put.rows.len();
-            }
-            if let Some(payload) = record.payload() {
-                by_chunk.entry(payload.chunk).or_default().push(payload);
-            }
-        }
         for (chunk, payloads) in by_chunk {
             self.look_at_chunk(&partition, chunks.get(&chunk), chunk, &payloads);
         }
@@ -201,7 +198,7 @@ impl VerifyReport {
         partition: &Captured,
         source: Option<&Source>,
         chunk: ChunkId,
-        payloads: &[&PayloadRecord],
+        payloads: &[PayloadRecord],
     ) {
         let missing = || Some(Err(QueueError::ChunkGone { chunk: chunk.0 }));
         // Payload on other machines is checked there.
@@ -229,7 +226,7 @@ impl VerifyReport {
         }
         let found = columns_of(found_rows.schema());
         let agrees =
-            |payload: &&&PayloadRecord| payload.columns.iter().eq(found.iter().map(|column| &column.name));
+            |payload: &&PayloadRecord| payload.columns.iter().eq(found.iter().map(|column| &column.name));
         if let Some(other) = payloads.iter().find(|payload| !agrees(payload)) {
             let names: Vec<&String> = found.iter().map(|column| &column.name).collect();
             reasons.push(format!("it has columns {names:?}, expected {:?}", other.columns));
@@ -326,13 +323,13 @@ impl Moment {
 }
 
 impl TransferQueue {
-    /// Checks the whole queue: reads all live payload and the journal. Traffic continues.
+    /// Checks the whole queue: reads all live payload and the journal. Traffic continues. The call may wait for
+    /// other checks, snapshots or exports that are served at the same time.
     ///
     /// Cancel-safe: the call changes nothing.
     pub async fn verify(&self) -> Result<VerifyReport, QueueError> {
         let queue = self.clone();
-        let verifying = tasks::blocking("verify", move || queue.look_through());
-        verifying.await.map_err(|error| QueueError::Arrow { reason: error.to_string() })?
+        self.in_turn("verify", move || queue.look_through()).await
     }
 
     /// Verifies a directory that this process does not have open. Another process may have it open. Blocks.

@@ -4,9 +4,12 @@
 use std::collections::HashMap;
 
 use super::Partition;
-use super::table::{Table, declaration, rest};
+use super::table::{Rest, Table, declaration, rest};
 use crate::record::Record;
 use crate::store::{ChunkId, Source};
+
+/// Records, and the sources of their payload.
+type Read = (Vec<Record>, HashMap<ChunkId, Source>);
 
 /// Reads a cut, starting with the declaration. Must not be dropped under the table's lock.
 #[derive(Debug)]
@@ -14,28 +17,29 @@ pub(crate) struct CutReader {
     partition: Partition,
     number: u64,
     first: Option<Record>,
-    last: Vec<Record>,
+    rest: Rest,
 }
 
 impl CutReader {
     /// Begins a cut of the partition at this moment. `table` must be the partition's table.
     pub(crate) fn begin(partition: &Partition, table: &mut Table) -> Self {
         let number = table.begin_cut(partition.shared.plane.clone());
-        let (first, last) = (Some(declaration(table)), rest(table));
-        Self { partition: partition.clone(), number, first, last }
+        let (first, rest) = (Some(declaration(table)), rest(table));
+        Self { partition: partition.clone(), number, first, rest }
     }
 
     /// Reads the next records. Returns `None` at the end. Blocks while it opens segments.
-    pub(crate) fn read(&mut self) -> Option<(Vec<Record>, HashMap<ChunkId, Source>)> {
+    pub(crate) fn read(&mut self) -> Option<Read> {
+        self.read_rows().or_else(|| Some((vec![self.rest.next()?], HashMap::new())))
+    }
+
+    /// Reads the next records that describe rows. Returns `None` if no more rows follow.
+    pub(crate) fn read_rows(&mut self) -> Option<Read> {
         if let Some(declaration) = self.first.take() {
             return Some((vec![declaration], HashMap::new()));
         }
         let read = self.partition.shared.table.lock().read_cut(self.number);
-        if let Some(kept) = read {
-            return Some(kept.into_parts());
-        }
-        let last = std::mem::take(&mut self.last);
-        (!last.is_empty()).then(|| (last, HashMap::new()))
+        Some(read?.into_parts())
     }
 }
 

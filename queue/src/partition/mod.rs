@@ -241,7 +241,8 @@ impl Partition {
     /// Returns the owner's records of puts, in the order of the puts. They outlive their rows, until the
     /// owner forgets them.
     pub fn records(&self) -> Vec<String> {
-        self.shared.table.lock().records().cloned().collect()
+        let records = self.shared.table.lock().records().clone();
+        records.iter().map(|(record, ())| record.to_owned()).collect()
     }
 
     /// Forgets the oldest `count` records of the owner.

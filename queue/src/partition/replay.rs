@@ -162,7 +162,7 @@ impl Replay {
             }
             Record::Records { partition, records } => {
                 let table = self.table(&partition)?;
-                records.into_iter().for_each(|words| table.keep_record(words));
+                records.iter().for_each(|words| table.keep_record(words));
             }
             Record::Tags { partition, tags } => self.table(&partition)?.set_tags(tags),
             Record::Reset { partition, task } => {
@@ -220,10 +220,10 @@ impl Shared {
             };
             slice.into_records().try_for_each(|record| sink.push(&record))?;
         }
-        let last = {
+        let (rest, acks) = {
             let table = self.table.lock();
-            rest(&table).into_iter().chain(ack_records(&table)).collect::<Vec<_>>()
+            (rest(&table), ack_records(&table))
         };
-        last.iter().try_for_each(|record| sink.push(record))
+        rest.chain(acks).try_for_each(|record| sink.push(&record))
     }
 }

@@ -5,6 +5,7 @@
 //! needed.
 
 mod adding;
+mod beside;
 mod check;
 mod choose;
 mod chunks;
@@ -24,11 +25,13 @@ mod live;
 mod puts;
 mod ready;
 mod records;
+mod remembered;
 mod samples;
 mod share;
 mod slots;
 #[cfg(test)]
 mod tests;
+mod texts;
 mod tokens;
 mod under_way;
 
@@ -45,6 +48,7 @@ use crate::store::ChunkId;
 
 pub(crate) use adding::Added;
 use adding::Rewrites;
+pub(super) use beside::{Rest, rest};
 pub(crate) use check::Totals;
 pub(crate) use choose::Chosen;
 use chunks::Chunks;
@@ -58,7 +62,7 @@ use index::GroupIndex;
 use keys::Keys;
 pub(crate) use leases::BeginAck;
 use leases::Leases;
-pub(super) use live::{ACK_ROWS, Slice, ack_records, declaration, rest};
+pub(super) use live::{ACK_ROWS, Slice, ack_records, declaration};
 pub(crate) use ready::Progress;
 use ready::{Ready, SingleRows};
 use records::OwnerRecords;

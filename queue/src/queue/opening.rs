@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::directory::check_is_new;
-use super::{Claims, Inner, Partitions, TransferQueue};
+use super::{Claims, Inner, Partitions, TransferQueue, Turns};
 use crate::config::{PartitionSpec, QueueConfig};
 use crate::error::QueueError;
 use crate::journal::{
@@ -206,8 +206,19 @@ impl TransferQueue {
         let (claims, next_chunk) = (Claims::default(), Arc::new(AtomicU64::new(0)));
         let Known { partitions, generation_floor, put_spec, lock: _lock } = known;
         let dir = dir.map(Path::to_owned);
-        let inner =
-            Inner { plane, log, dir, partitions, claims, next_chunk, generation_floor, put_spec, _lock };
+        let turns = Turns::default();
+        let inner = Inner {
+            plane,
+            log,
+            dir,
+            partitions,
+            claims,
+            next_chunk,
+            generation_floor,
+            put_spec,
+            turns,
+            _lock,
+        };
         Self { inner: Arc::new(inner) }
     }
 

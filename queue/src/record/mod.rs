@@ -146,6 +146,16 @@ impl Record {
         }
     }
 
+    /// Returns only the payload of the record, if it has one.
+    pub(crate) fn into_payload(self) -> Option<PayloadRecord> {
+        match self {
+            Self::Put(put) if put.rows.is_empty() => None,
+            Self::Put(put) => Some(put.payload),
+            Self::Columns { payload, .. } | Self::Moved { payload, .. } => Some(payload),
+            _ => None,
+        }
+    }
+
     /// The partition of the record, if it has one.
     pub(crate) fn partition(&self) -> Option<&str> {
         match self {

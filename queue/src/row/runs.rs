@@ -2,14 +2,23 @@
 //! consecutive slots.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use smallvec::SmallVec;
 
 use super::RowHandle;
 
 /// Handles as runs of `[first slot, generation, count]` with consecutive slots. With a negative count, the
 /// slots are in descending order, as reused slots often are.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+///
+/// A single run is stored inline.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "Vec<Run>")]
-pub(crate) struct Runs(Vec<Run>);
+pub(crate) struct Runs(SmallVec<[Run; 1]>);
+
+impl Serialize for Runs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(&self.0)
+    }
+}
 
 /// A run of slots, or a single handle in the format of older journals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +63,7 @@ impl TryFrom<Vec<Run>> for Runs {
     type Error = String;
 
     fn try_from(runs: Vec<Run>) -> Result<Self, String> {
-        let runs = Self(runs);
+        let runs = Self(SmallVec::from_slice(&runs));
         let count = runs.count();
         if count > COUNT_MAX { Err(format!("rows={count} in one record")) } else { Ok(runs) }
     }
@@ -70,7 +79,7 @@ impl Runs {
     }
 
     pub(crate) fn of(handles: &[RowHandle]) -> Self {
-        let mut runs: Vec<Run> = Vec::new();
+        let mut runs: SmallVec<[Run; 1]> = SmallVec::new();
         for handle in handles {
             match runs.last_mut().and_then(|run| run.followed_by(*handle).map(|longer| (run, longer))) {
                 Some((run, longer)) => *run = longer,
@@ -81,9 +90,9 @@ impl Runs {
         Self(runs)
     }
 
-    /// The size in memory, in bytes.
-    pub(crate) fn bytes(&self) -> usize {
-        self.0.len() * size_of::<Run>()
+    /// The bytes of its allocation, if it has one.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        if self.0.spilled() { self.0.capacity() * size_of::<Run>() } else { 0 }
     }
 
     pub(crate) fn handles(&self) -> Vec<RowHandle> {

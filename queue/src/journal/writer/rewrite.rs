@@ -10,8 +10,8 @@ use crate::error::QueueError;
 use crate::journal::frame::{Body, MAGIC};
 use crate::journal::length::Extent;
 
-/// The approximate size of the frames of a rewritten journal, in bytes.
-const FRAME_BYTES: usize = 1 << 20;
+/// The approximate size of the frames of a rewritten journal, in bytes. Verification holds one of them.
+const FRAME_BYTES: usize = 256 << 10;
 
 /// Receives records one after the other, until a record cannot be written.
 pub(crate) struct Sink<'a> {

@@ -74,6 +74,8 @@ impl World {
             sample: by_samples.then_some(sample),
             policy_version: self.random.random_range(0..4),
             priority: self.random.random_range(0..4),
+            token: Some(format!("token {}", self.ids.len())),
+            record: Some(format!("record {}", self.ids.len())),
             keys: ids.iter().map(|id| format!("key {id}")).collect(),
             ..Put::group(format!("{by_samples} {group}"), numbers("id", ids.clone()))
         };
@@ -148,6 +150,7 @@ impl World {
                 let sample = format!("{}-{}", self.groups, self.random.random_range(0..3));
                 self.partition.end_sample(&sample).await
             }
+            20 if self.random.random_bool(0.5) => self.partition.forget_records(1).await,
             19 => self.partition.announce(self.random.random_range(0..9)).await,
             _ if self.random.random_bool(0.2) => self.partition.clear_all().await.map(drop),
             _ => Ok(()),
@@ -187,7 +190,7 @@ fn read(cut: &mut CutReader, replay: &mut Replay, values: &mut Values) -> bool {
 /// slices and on the chunks.
 fn told(replay: Replay) -> Vec<String> {
     let table = replay.into_tables().next().unwrap();
-    let mut told = vec![format!("{:?} {:?}", declaration(&table), rest(&table))];
+    let mut told = vec![format!("{:?} {:?}", declaration(&table), rest(&table).collect::<Vec<_>>())];
     for group in table.groups.values() {
         let Group { key, size, rows, put, policy_version, priority, in_parts, .. } = group;
         let samples = Table::samples_record(group);

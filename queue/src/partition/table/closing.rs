@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::samples::GroupSamples;
+use super::samples::{ClosedTexts, GroupSamples};
 use super::{Group, Released, Table};
 use crate::error::QueueError;
 use crate::put::Put;
@@ -256,8 +256,9 @@ impl Table {
         }
     }
 
-    pub(crate) fn closed_groups(&self) -> ClosedNames {
-        self.samples.names()
+    /// The names of the groups that accept no more rows.
+    pub(super) fn closed_texts(&self) -> ClosedTexts {
+        self.samples.closed_texts()
     }
 
     pub(crate) fn remember_closed(&mut self, names: &ClosedNames) {

@@ -8,7 +8,6 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::columns::types_record;
 use super::{Group, Part, Progress, Table};
 use crate::record::{Label, PayloadRecord, PutRecord, Record};
 use crate::row::RowHandle;
@@ -18,8 +17,6 @@ use crate::store::{ChunkId, Note};
 pub(in crate::partition) const SLICE_ROWS: usize = if cfg!(test) { 2 } else { 1024 };
 /// The maximum number of rows in the record of an ack.
 pub(in crate::partition) const ACK_ROWS: usize = 8192;
-/// The approximate maximum size of a record of owner records, in bytes.
-const WORDS_BYTES: usize = 1 << 20;
 
 /// Rows of one chunk.
 type InChunk = (ChunkId, Vec<(RowHandle, Part)>);
@@ -254,23 +251,6 @@ fn acks(table: &Table, groups: &[&Group], task: usize) -> Vec<Record> {
     rows.chunks(ACK_ROWS).map(ack).collect()
 }
 
-/// Makes the last records, which do not describe rows.
-pub(in crate::partition) fn rest(table: &Table) -> Vec<Record> {
-    let partition = table.spec.name.clone();
-    let policy_version = table.policy_version;
-    let mut records = vec![Record::Version { partition: partition.clone(), policy_version }];
-    records.extend(types_record(&partition, table.undeclared_columns()));
-    if table.ended {
-        records.push(Record::End { partition: partition.clone() });
-    }
-    let names = table.closed_groups();
-    if !names.is_empty() {
-        records.push(Record::Closed { partition, names });
-    }
-    push_words(table, &mut records);
-    records
-}
-
 /// Makes the records of completed acks, for a rewritten journal.
 pub(in crate::partition) fn ack_records(table: &Table) -> Vec<Record> {
     let name = || table.spec.name.clone();
@@ -283,26 +263,4 @@ pub(in crate::partition) fn ack_records(table: &Table) -> Vec<Record> {
     }
     let acked = (!leases.is_empty()).then(|| Record::Acked { partition: name(), leases });
     acked.into_iter().collect()
-}
-
-/// Adds the owner records and the tokens, in records of moderate size.
-fn push_words(table: &Table, records: &mut Vec<Record>) {
-    let name = || table.spec.name.clone();
-    let mut words = Vec::new();
-    let mut bytes = 0;
-    for one in table.records() {
-        bytes += one.len();
-        words.push(one.clone());
-        if bytes >= WORDS_BYTES {
-            records.push(Record::Records { partition: name(), records: std::mem::take(&mut words) });
-            bytes = 0;
-        }
-    }
-    if !words.is_empty() {
-        records.push(Record::Records { partition: name(), records: words });
-    }
-    let tokens = table.remembered();
-    records.extend(
-        tokens.chunks(ACK_ROWS).map(|tokens| Record::Tokens { partition: name(), tokens: tokens.to_vec() }),
-    );
 }

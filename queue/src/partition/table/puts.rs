@@ -223,7 +223,7 @@ impl Table {
         self.index_droppable(id);
         self.close_if_whole(&key);
         if let Some(words) = words {
-            self.keep_record(words);
+            self.keep_record(&words);
         }
         if is_late {
             self.end_token(token, None);

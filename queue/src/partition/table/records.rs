@@ -4,9 +4,8 @@
 //! # Invariants
 //! The bytes of the records are counted, and a put is refused if its record would exceed the limit.
 
-use std::collections::VecDeque;
-
 use super::Table;
+use super::texts::Texts;
 use crate::error::QueueError;
 use crate::invariants::{self, Violation};
 
@@ -16,7 +15,7 @@ const RECORDS_BYTES_MAX: usize = 256 << 20;
 /// The records of a table.
 #[derive(Debug, Default)]
 pub(super) struct OwnerRecords {
-    kept: VecDeque<String>,
+    kept: Texts<()>,
     bytes: usize,
 }
 
@@ -25,20 +24,21 @@ impl OwnerRecords {
         bytes == 0 || self.bytes + bytes <= RECORDS_BYTES_MAX
     }
 
-    fn push(&mut self, record: String) {
+    fn push(&mut self, record: &str) {
         self.bytes += record.len();
-        self.kept.push_back(record);
+        self.kept.push(record, ());
     }
 
     fn forget(&mut self, count: usize) {
-        for record in self.kept.drain(..count.min(self.kept.len())) {
-            self.bytes -= record.len();
+        for _ in 0..count.min(self.kept.len()) {
+            self.bytes -= self.kept.oldest().map_or(0, |(record, ())| record.len());
+            self.kept.forget_oldest();
         }
     }
 
     /// Checks the count of bytes, in O(records).
     pub(super) fn check(&self) -> Result<(), Violation> {
-        let bytes = self.kept.iter().map(String::len).sum();
+        let bytes = self.kept.iter().map(|(record, ())| record.len()).sum();
         invariants::counts_agree("bytes of records", bytes, self.bytes)
     }
 }
@@ -56,12 +56,13 @@ impl Table {
         })
     }
 
-    pub(crate) fn keep_record(&mut self, record: String) {
+    pub(crate) fn keep_record(&mut self, record: &str) {
         self.records.push(record);
     }
 
-    pub(crate) fn records(&self) -> impl ExactSizeIterator<Item = &String> {
-        self.records.kept.iter()
+    /// The records, oldest first. A clone of them costs little, and does not change.
+    pub(crate) fn records(&self) -> &Texts<()> {
+        &self.records.kept
     }
 
     /// Forgets the oldest `count` records.
@@ -78,18 +79,18 @@ mod tests {
     fn the_oldest_records_are_forgotten_first_and_their_bytes_are_free_again() {
         let mut records = OwnerRecords::default();
         for record in ["one", "three", "five"] {
-            records.push(record.to_owned());
+            records.push(record);
         }
         assert_eq!((records.bytes, records.check()), (12, Ok(())));
         records.forget(2);
-        assert_eq!((records.bytes, records.kept.front().map(String::as_str)), (4, Some("five")));
+        assert_eq!((records.bytes, records.kept.oldest()), (4, Some(("five", &()))));
         records.forget(9);
         assert_eq!((records.bytes, records.kept.len(), records.check()), (0, 0, Ok(())));
     }
 
     #[test]
     fn there_is_room_up_to_the_bound_and_always_for_no_record() {
-        let records = OwnerRecords { kept: VecDeque::new(), bytes: RECORDS_BYTES_MAX - 1 };
+        let records = OwnerRecords { kept: Texts::default(), bytes: RECORDS_BYTES_MAX - 1 };
         assert!(records.has_room(1) && !records.has_room(2) && records.check().is_err());
         let full = OwnerRecords { bytes: RECORDS_BYTES_MAX + 1, ..records };
         assert!(full.has_room(0) && !full.has_room(1));

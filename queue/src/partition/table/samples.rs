@@ -12,15 +12,14 @@
 //! # Invariants
 //! Every group that is not closed is indexed by the time of its opening, and every sample by its name.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tokio::time::Instant;
 
+use super::remembered::Remembered;
+use super::texts::Texts;
 use crate::invariants::{self, Violation};
 use crate::record::{ClosedNames, SamplePart};
-
-/// The maximum number of remembered names of each kind.
-const CLOSED_MAX: usize = 65_536;
 
 /// The state of a group that counts samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,37 +82,12 @@ impl GroupSamples {
     }
 }
 
-/// The latest names of groups.
-#[derive(Debug, Default)]
-struct Names {
-    names: HashSet<String>,
-    order: VecDeque<String>,
-}
-
-impl Names {
-    fn contains(&self, name: &str) -> bool {
-        self.names.contains(name)
-    }
-
-    fn insert(&mut self, name: &str) {
-        if !self.names.insert(name.to_owned()) {
-            return;
-        }
-        self.order.push_back(name.to_owned());
-        if self.order.len() > CLOSED_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.names.remove(&oldest);
-        }
-    }
-
-    fn to_vec(&self) -> Vec<String> {
-        self.order.iter().cloned().collect()
-    }
-
-    fn check(&self) -> Result<(), Violation> {
-        invariants::counts_agree("names of closed groups", self.names.len(), self.order.len())
-    }
+/// The names of closed groups, as in [`ClosedNames`].
+#[derive(Debug)]
+pub(super) struct ClosedTexts {
+    pub(super) groups: Texts<()>,
+    pub(super) by_rows: Texts<()>,
+    pub(super) given_up: Texts<()>,
 }
 
 /// All groups of a table that count samples, and the names of groups that accept no more rows.
@@ -123,11 +97,11 @@ pub(super) struct SampleIndex {
     groups: HashMap<String, u64>,
     /// The groups that are not closed, oldest first.
     open: BTreeSet<(Instant, u64)>,
-    closed: Names,
+    closed: Remembered<()>,
     /// The groups that count rows.
-    closed_by_rows: Names,
+    closed_by_rows: Remembered<()>,
     /// The groups of both kinds that were given up.
-    given_up: Names,
+    given_up: Remembered<()>,
 }
 
 impl SampleIndex {
@@ -153,7 +127,7 @@ impl SampleIndex {
     pub(super) fn close(&mut self, id: u64, name: &str, samples: &mut GroupSamples) {
         samples.state = State::Closed;
         self.open.remove(&(samples.opened, id));
-        self.closed.insert(name);
+        self.closed.insert(name, ());
     }
 
     /// Removes a group that no longer exists.
@@ -192,37 +166,38 @@ impl SampleIndex {
 
     /// Remembers a closed group that counts rows.
     pub(super) fn remember_closed_by_rows(&mut self, name: &str) {
-        self.closed_by_rows.insert(name);
+        self.closed_by_rows.insert(name, ());
     }
 
     /// Remembers a closed group that counts samples.
     pub(super) fn remember_closed(&mut self, name: &str) {
-        self.closed.insert(name);
+        self.closed.insert(name, ());
     }
 
     pub(super) fn remember_given_up(&mut self, name: &str) {
-        self.given_up.insert(name);
+        self.given_up.insert(name, ());
     }
 
     /// Forgets the names of groups that count rows, including groups that were given up.
     pub(super) fn forget_closed_by_rows(&mut self) {
-        self.closed_by_rows = Names::default();
+        self.closed_by_rows = Remembered::default();
         let given_up = std::mem::take(&mut self.given_up);
-        for name in given_up.order.iter().filter(|name| self.closed.contains(name)) {
-            self.given_up.insert(name);
+        for (name, ()) in given_up.texts().iter().filter(|(name, ())| self.closed.contains(name)) {
+            self.given_up.insert(name, ());
         }
     }
 
-    pub(super) fn names(&self) -> ClosedNames {
-        let Self { closed, closed_by_rows, given_up, .. } = self;
-        let (groups, by_rows, given_up) = (closed.to_vec(), closed_by_rows.to_vec(), given_up.to_vec());
-        ClosedNames { groups, by_rows, given_up }
+    /// The names of the groups that accept no more rows.
+    pub(super) fn closed_texts(&self) -> ClosedTexts {
+        let [groups, by_rows, given_up] =
+            [&self.closed, &self.closed_by_rows, &self.given_up].map(|names| names.texts().clone());
+        ClosedTexts { groups, by_rows, given_up }
     }
 
     pub(super) fn remember(&mut self, names: &ClosedNames) {
-        names.groups.iter().for_each(|name| self.closed.insert(name));
-        names.by_rows.iter().for_each(|name| self.closed_by_rows.insert(name));
-        names.given_up.iter().for_each(|name| self.given_up.insert(name));
+        names.groups.iter().for_each(|name| self.closed.insert(name, ()));
+        names.by_rows.iter().for_each(|name| self.closed_by_rows.insert(name, ()));
+        names.given_up.iter().for_each(|name| self.given_up.insert(name, ()));
     }
 
     /// Checks the index, in O(samples). `groups` are the existing groups that count samples.
@@ -243,7 +218,8 @@ impl SampleIndex {
             }
         }
         invariants::counts_agree("open groups", open, self.open.len())?;
-        [&self.closed, &self.closed_by_rows, &self.given_up].into_iter().try_for_each(Names::check)
+        let names = [&self.closed, &self.closed_by_rows, &self.given_up];
+        names.into_iter().try_for_each(|names| names.check("names of closed groups"))
     }
 }
 
@@ -279,17 +255,6 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_names_are_remembered() {
-        let mut names = Names::default();
-        for number in 0..=CLOSED_MAX {
-            names.insert(&number.to_string());
-        }
-        names.insert("1");
-        assert_eq!((names.contains("0"), names.contains("1"), names.check()), (false, true, Ok(())));
-        assert_eq!(names.to_vec().len(), CLOSED_MAX);
-    }
-
-    #[test]
     fn names_of_groups_that_were_put_by_samples_outlive_those_of_the_others() {
         let mut index = SampleIndex::default();
         index.remember_closed("samples");
@@ -300,8 +265,13 @@ mod tests {
         index.forget_closed_by_rows();
         assert!(!index.is_closed("rows") && !index.is_given_up("given up rows"));
         assert!(index.is_given_up("samples") && index.is_closed_by_samples("samples"));
+        let names = |texts: Texts<()>| texts.iter().map(|(name, ())| name.to_owned()).collect::<Vec<_>>();
+        let ClosedTexts { groups, by_rows, given_up } = index.closed_texts();
+        let found = [names(groups), names(by_rows), names(given_up)];
+        assert_eq!(found, [vec!["samples".to_owned()], vec![], vec!["samples".to_owned()]]);
+        let [groups, by_rows, given_up] = found;
         let mut again = SampleIndex::default();
-        again.remember(&index.names());
-        assert_eq!(again.names(), index.names());
+        again.remember(&ClosedNames { groups, by_rows, given_up });
+        assert!(again.is_given_up("samples") && again.is_closed_by_samples("samples"));
     }
 }

@@ -239,7 +239,7 @@ fn what_tokens_remember_is_bounded_in_bytes() {
     for number in 0..3000 {
         table.end_token(Some(format!("token {number}")), Some(crate::row::Runs::of(&ragged)));
     }
-    assert!(table.token_bytes() <= tokens::TOKEN_BYTES_MAX);
+    assert!(table.token_bytes() <= remembered::BYTES_MAX);
     assert!(matches!(table.token_state(Some("token 0")), Admission::Fresh), "the oldest goes first");
     let Admission::Known(rows) = table.token_state(Some("token 2999")) else { panic!() };
     assert_eq!(rows, ragged);

@@ -3,56 +3,31 @@
 //! Only a repeated put needs its result. Its rows are stored as runs, which need a few bytes per put. The
 //! number and the size of remembered tokens are limited. The oldest tokens are forgotten first.
 
-use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
+use std::collections::HashSet;
 
+use super::remembered::Remembered;
+use super::texts::{Texts, Value};
 use super::{Admission, Table};
-use crate::invariants::{self, Violation};
+use crate::invariants::Violation;
 use crate::row::Runs;
 
-/// The maximum number of remembered tokens.
-const TOKENS_MAX: usize = 65_536;
-/// The maximum size of the remembered tokens, in bytes.
-pub(super) const TOKEN_BYTES_MAX: usize = 16 << 20;
-/// The approximate size of a token without its text and runs, in bytes.
-const ENTRY_BYTES: usize = 96;
+impl Value for Runs {
+    fn heap_bytes(&self) -> usize {
+        Self::heap_bytes(self)
+    }
+}
 
 /// The tokens of a table.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
-    made: HashMap<Arc<str>, Runs>,
-    order: VecDeque<Arc<str>>,
+    made: Remembered<Runs>,
     under_way: HashSet<String>,
-    bytes: usize,
 }
 
 impl Tokens {
-    fn bytes_of(token: &str, rows: &Runs) -> usize {
-        ENTRY_BYTES + token.len() + rows.bytes()
-    }
-
-    fn remember(&mut self, token: String, rows: Runs) {
-        if self.made.contains_key(token.as_str()) {
-            return;
-        }
-        let token: Arc<str> = token.into();
-        self.bytes += Self::bytes_of(&token, &rows);
-        self.order.push_back(Arc::clone(&token));
-        self.made.insert(token, rows);
-        while (self.order.len() > TOKENS_MAX || self.bytes > TOKEN_BYTES_MAX)
-            && self.order.len() > 1
-            && let Some(oldest) = self.order.pop_front()
-            && let Some(rows) = self.made.remove(&oldest)
-        {
-            self.bytes -= Self::bytes_of(&oldest, &rows);
-        }
-    }
-
-    /// Checks the counts of remembered tokens, in O(tokens).
+    /// Checks the remembered tokens, in O(tokens).
     pub(super) fn check(&self) -> Result<(), Violation> {
-        invariants::counts_agree("tokens", self.made.len(), self.order.len())?;
-        let bytes = self.made.iter().map(|(token, rows)| Self::bytes_of(token, rows)).sum();
-        invariants::counts_agree("bytes of tokens", bytes, self.bytes)
+        self.made.check("tokens")
     }
 }
 
@@ -77,18 +52,17 @@ impl Table {
         let Some(token) = token else { return };
         self.tokens.under_way.remove(&token);
         if let Some(rows) = rows {
-            self.tokens.remember(token, rows);
+            self.tokens.made.insert(&token, rows);
         }
     }
 
     /// The remembered tokens and the rows that they created, oldest first.
-    pub(crate) fn remembered(&self) -> Vec<(String, Runs)> {
-        let rows_of = |token: &Arc<str>| Some((token.to_string(), self.tokens.made.get(token)?.clone()));
-        self.tokens.order.iter().filter_map(rows_of).collect()
+    pub(super) fn remembered_tokens(&self) -> &Texts<Runs> {
+        self.tokens.made.texts()
     }
 
     #[cfg(test)]
     pub(crate) fn token_bytes(&self) -> usize {
-        self.tokens.bytes
+        self.tokens.made.bytes()
     }
 }

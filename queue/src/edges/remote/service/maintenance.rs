@@ -1,8 +1,8 @@
 //! The calls for operators: snapshots, restoring, verifying, exports, and the removal of partitions.
 //!
 //! Long bodies are sent and received in pieces. Reading and checking the bodies blocks, so it runs on
-//! separate threads. At most a few pieces wait between such a thread and the connection. The faster side
-//! waits for the slower side.
+//! separate threads, a few at a time. At most a few pieces wait between such a thread and the connection. The
+//! faster side waits for the slower side.
 
 use std::io::{self, Read};
 use std::sync::Arc;
@@ -21,8 +21,7 @@ use tokio::sync::mpsc;
 use super::{Answer, Path, Query, Service, Shared, done, json};
 use crate::edges::export::{Export, OnDamage};
 use crate::edges::wire::{ExportQuery, SNAPSHOT_STREAM, SnapshotQuery};
-use crate::tasks;
-use crate::{ExportFormat, QueueError, Snapshot};
+use crate::{ExportFormat, QueueError, Snapshot, TransferQueue};
 
 /// The maximum number of pieces of a body that wait to be read.
 const PIECES_MAX: usize = 8;
@@ -48,10 +47,6 @@ fn streamed(body: Body, content_type: &'static str) -> Response {
     response
 }
 
-fn lost(error: impl ToString) -> QueueError {
-    QueueError::Arrow { reason: error.to_string() }
-}
-
 /// The next pieces of a snapshot, joined until they have `SENT_BYTES`. Blocks.
 fn next_pieces(snapshot: &mut Snapshot) -> Result<Option<Bytes>, QueueError> {
     let Some(first) = snapshot.next_piece()? else { return Ok(None) };
@@ -68,12 +63,11 @@ fn next_pieces(snapshot: &mut Snapshot) -> Result<Option<Bytes>, QueueError> {
 
 async fn snapshot(State(service): Shared, Query(query): Query<SnapshotQuery>) -> Answer {
     let begun = service.queue.begin_snapshot(query.partition.as_deref()).await?;
-    let pieces = stream::try_unfold(begun, async |mut snapshot| {
-        let reading = tasks::blocking("snapshot read", move || {
-            next_pieces(&mut snapshot).map(|bytes| (bytes, snapshot))
-        });
-        let (bytes, snapshot) = reading.await.map_err(lost)??;
-        Ok::<_, QueueError>(bytes.map(|bytes| (bytes, snapshot)))
+    let queue = service.queue.clone();
+    let pieces = stream::try_unfold((begun, queue), async |(mut snapshot, queue)| {
+        let read = move || next_pieces(&mut snapshot).map(|bytes| (bytes, snapshot));
+        let (bytes, snapshot) = queue.in_turn("snapshot read", read).await?;
+        Ok::<_, QueueError>(bytes.map(|bytes| (bytes, (snapshot, queue))))
     });
     Ok(streamed(Body::from_stream(pieces), SNAPSHOT_STREAM))
 }
@@ -139,15 +133,14 @@ async fn export(
 ) -> Answer {
     let on_damage = if query.skip_damaged { OnDamage::Skip } else { OnDamage::Fail };
     let begun = service.queue.partition(&partition)?.begin_export(query.format, on_damage)?;
-    let pieces = stream::try_unfold(begun, async |mut export: Export| {
+    let queue = service.queue.clone();
+    let pieces = stream::try_unfold((begun, queue), async |(mut export, queue): (Export, TransferQueue)| {
         // Encoding takes long, because a Parquet file may be one piece with all rows. Encoding must not delay
         // other clients.
         let runtime = Handle::current();
-        let writing = tasks::blocking("export", move || {
-            runtime.block_on(export.next_piece()).map(|bytes| (bytes, export))
-        });
-        let (bytes, export) = writing.await.map_err(lost)??;
-        Ok::<_, QueueError>(bytes.map(|bytes| (bytes, export)))
+        let write = move || runtime.block_on(export.next_piece()).map(|bytes| (bytes, export));
+        let (bytes, export) = queue.in_turn("export", write).await?;
+        Ok::<_, QueueError>(bytes.map(|bytes| (bytes, (export, queue))))
     });
     let content_type = match query.format {
         ExportFormat::Parquet => "application/vnd.apache.parquet",
