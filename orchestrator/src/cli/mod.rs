@@ -16,6 +16,7 @@ mod queue;
 mod report;
 mod reward;
 mod run;
+mod shipped;
 mod simengine;
 mod why;
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::args::RunArgs;
-use super::{UsageError, seconds};
+use super::{UsageError, seconds, shipped};
 use crate::recipe::{LoadOptions, Recipe, RecipeError, Verdict, changes};
 use crate::report::{Progress, RUN_LOG_ONLY, say};
 use crate::run::{
@@ -62,8 +62,8 @@ pub(super) async fn run(args: RunArgs, progress: &Progress) -> anyhow::Result<Ex
 
 /// The file of the named recipe. If none is named, it is the recipe in the directory of the resumed run.
 fn recipe_file(named: Option<PathBuf>, resume: Option<&Path>) -> anyhow::Result<PathBuf> {
-    if let Some(file) = named {
-        return Ok(file);
+    if let Some(named) = named {
+        return Ok(shipped::recipe(named));
     }
     let file = resume.map(|dir| dir.join(RECIPE_FILE)).unwrap_or_default();
     if !file.exists() {
