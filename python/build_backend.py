@@ -1,4 +1,5 @@
-"""Builds the wheel with maturin: the package with its extension module, the `rolldock` binary, and the recipes.
+"""Builds the wheel with maturin: the package with its extension module, the `rolldock` binary, and the
+recipes.
 
 `pip wheel ./python --no-deps` and `pip install ./python` use it. The environment can choose:
 
@@ -30,7 +31,8 @@ __all__ = [
 ROOT = Path(__file__).resolve().parent.parent
 #: The folder that `pyproject.toml` names as `data`: `scripts` goes to `bin`, `data` to the prefix.
 DATA = ROOT / "target" / "wheel.data"
-#: What the wheel has in `share/rolldock`, where the binary looks for recipes. The data stand as the recipes name them.
+#: What the wheel has in `share/rolldock`, where the binary looks for recipes. The data stand as the recipes
+#: name them.
 SHARED = ("recipes", "data/arithmetic")
 
 
@@ -70,5 +72,7 @@ def binary(target: Path, profile: str) -> Path:
     """Returns the binary that the environment names, or builds one."""
     if built := os.environ.get("ROLLDOCK_BINARY"):
         return Path(built)
-    subprocess.run(["cargo", "build", "--locked", "--profile", profile, "--bin", "rolldock"], cwd=ROOT, check=True)
+    subprocess.run(
+        ["cargo", "build", "--locked", "--profile", profile, "--bin", "rolldock"], cwd=ROOT, check=True
+    )
     return target / ("debug" if profile == "dev" else profile) / "rolldock"

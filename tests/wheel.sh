@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Builds the Python wheel in the profile of tests, checks its types and its style, runs its tests, and runs the
-# quickstart with the wheel in an environment that has nothing else, without Rust.
+# Builds the Python wheel in the profile of tests, checks its types and its style, runs its tests, and runs
+# the quickstart with the wheel in an environment that has nothing else, without Rust.
 # The tests of torch run with the Python of the vLLM servers, where those are installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${ROLLDOCK_WHEEL_ENV:-$HOME/.cache/rolldock-wheel}
 vllm=${ROLLDOCK_VLLM_HOME:-$HOME/.cache/rolldock-vllm}/venv
 [[ -x $python/bin/python ]] || python3 -m venv "$python"
-"$python/bin/pip" install --quiet --disable-pip-version-check --requirement tests/wheel-requirements.txt
+export PIP_QUIET=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+"$python/bin/pip" install --requirement tests/wheel-requirements.txt
 export ROLLDOCK_WHEEL_PROFILE=dev
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -16,14 +17,19 @@ trap 'rm -rf "$work"' EXIT
 if [[ -n ${ROLLDOCK_BINARY:-} ]]; then
   ROLLDOCK_BINARY=$(realpath "$ROLLDOCK_BINARY")
 fi
-PATH=$python/bin:$PATH "$python/bin/pip" wheel ./python --quiet --disable-pip-version-check --no-deps \
-  --no-build-isolation --wheel-dir "$work"
+PATH=$python/bin:$PATH "$python/bin/pip" wheel ./python --no-deps --no-build-isolation --wheel-dir "$work"
 unset ROLLDOCK_BINARY
-"$python/bin/pip" install --quiet --disable-pip-version-check --no-deps --force-reinstall "$work"/rolldock-*.whl
-(cd python && "$python/bin/ruff" format --check . && "$python/bin/ruff" check . && "$python/bin/mypy" rolldock tests)
-(cd python && "$python/bin/pytest")
+"$python/bin/pip" install --no-deps --force-reinstall "$work"/rolldock-*.whl
+(
+  cd python
+  "$python/bin/ruff" format --check .
+  "$python/bin/ruff" check .
+  "$python/bin/mypy" rolldock tests
+  "$python/bin/pytest"
+)
 if [[ -x $vllm/bin/python ]]; then
-  "$python/bin/pip" install --quiet --disable-pip-version-check --target "$work/torch" pytest "$work"/rolldock-*.whl
+  "$python/bin/pip" install --no-deps --target "$work/torch" \
+    --requirement tests/wheel-torch-requirements.txt "$work"/rolldock-*.whl
   # Python looks in the current folder first, and `python/rolldock` has no extension module.
   tests=$PWD/python/tests
   (cd "$work" && ROLLDOCK_BINARY=$python/bin/rolldock PYTHONPATH=$work/torch "$vllm/bin/python" -m pytest -q \
@@ -34,10 +40,11 @@ fi
 
 # Another environment has nothing but the wheel, and no Rust in its path.
 python3 -m venv "$work/alone"
-"$work/alone/bin/pip" install --quiet --disable-pip-version-check --no-index "$work"/rolldock-*.whl
+"$work/alone/bin/pip" install --no-index "$work"/rolldock-*.whl
 cd "$work"
-env -i HOME="$work" PATH=/usr/bin:/bin "$work/alone/bin/rolldock" run recipes/quickstart.toml --steps 1 | tail -n 4
-env -i HOME="$work" PATH=/usr/bin:/bin "$work/alone/bin/python" - <<'PROGRAM'
+alone=(env -i HOME="$work" PATH=/usr/bin:/bin)
+"${alone[@]}" alone/bin/rolldock run recipes/quickstart.toml --steps 1 | tail -n 4
+"${alone[@]}" alone/bin/python - <<'PROGRAM'
 import rolldock
 
 client = rolldock.Client.open("runs/quickstart/queue")

@@ -7,9 +7,9 @@
         with batch:
             train(batch["response_ids"], batch["advantage"])
 
-`Client` and `AsyncClient` are clients of a server or of a queue in this process. `Batch` and `AsyncBatch` are rows
-under a lease. `Policy` and `AsyncPolicy` announce versions of weights to a run. Exceptions are in `rolldock.errors`.
-The guide is in `docs/src/python.md`.
+`Client` and `AsyncClient` are clients of a server or of a queue in this process. `Batch` and `AsyncBatch` are
+rows under a lease. `Policy` and `AsyncPolicy` announce versions of weights to a run. Exceptions are in
+`rolldock.errors`. The guide is in `docs/src/python.md`.
 
 NumPy and torch are imported when they are first used, and neither is required to import this package.
 """

@@ -62,15 +62,17 @@ class Call(Generic[T]):
 
 @dataclass(frozen=True)
 class Share:
-    """One of several consumers that take a batch together: each takes with its own share and the amount of all.
+    """One of several consumers that take a batch together: each takes with its own share and the amount of
+    all.
 
     Attributes:
-        rank: the number of this data-parallel rank, from 0. Ranks get different groups, with about equally many
-            tokens.
+        rank: the number of this data-parallel rank, from 0. Ranks get different groups, with about equally
+            many tokens.
         ranks: the number of data-parallel ranks.
         equal_counts: whether all ranks get equally many groups. The others stay in the queue.
         member: the number of this member of its rank (tensor- or pipeline-parallel), from 0.
-        members: the number of members of a rank. All get the same rows, which are consumed when all have acked.
+        members: the number of members of a rank. All get the same rows, which are consumed when all have
+            acked.
     """
 
     rank: int
@@ -88,14 +90,16 @@ class TakeOptions(TypedDict, total=False):
         groups: at most so many whole groups, all of whose rows are ready.
         tokens: whole groups until the next would exceed so many tokens, but at least one.
         only: exactly the rows with these handles.
-        at_least: wait until so many groups (or rows, with `rows`) are ready, or the puts have ended. 1 by default.
+        at_least: wait until so many groups (or rows, with `rows`) are ready, or the puts have ended. 1 by
+            default.
         columns: read only these columns. All by default.
-        order: `"fifo"` (oldest first), `"priority"`, `"freshest"` (newest policy version first), or a seed for a
-            pseudorandom order. As the partition declares by default.
+        order: `"fifo"` (oldest first), `"priority"`, `"freshest"` (newest policy version first), or a seed
+            for a pseudorandom order. As the partition declares by default.
         min_policy_version: groups whose oldest version is below are stale.
-        max_staleness: groups whose oldest version is so many versions behind the newest of the partition are stale.
-        stale: what happens to stale groups: `"skip"` (the default) leaves them, `"drop"` frees them, `"deliver"`
-            gives them too.
+        max_staleness: groups whose oldest version is so many versions behind the newest of the partition are
+            stale.
+        stale: what happens to stale groups: `"skip"` (the default) leaves them, `"drop"` frees them,
+            `"deliver"` gives them too.
         share: the part of a batch that several consumers take together.
         holder: a name for this consumer, which `inspect` shows with its leases.
     """
@@ -118,8 +122,8 @@ class PutOptions(TypedDict, total=False):
     """The options of a put.
 
     Attributes:
-        group_size: the number of rows of the whole group, whose rows may come in several puts. By default as the
-            partition declares, or else the rows of this put.
+        group_size: the number of rows of the whole group, whose rows may come in several puts. By default as
+            the partition declares, or else the rows of this put.
         sample: the sample of the rows, if samples have rows in several puts. The group then counts samples.
         sample_is_last: whether these rows complete the sample.
         policy_version: the oldest policy version of the rows.
@@ -151,9 +155,10 @@ class DeclareOptions(TypedDict, total=False):
         order: the order of takes that choose none; as for a take.
         capacity_bytes: the most bytes of payload.
         row_bytes_max: the most bytes of a row.
-        durability: what an acknowledged put survives: `"none"`, `"os"` (the death of the process) or `"fsync"` (of
-            the machine). By default as the queue was opened.
-        on_full: what a put into a full partition does: `"block"` (the default), `"refuse"` or `"drop_oldest"`.
+        durability: what an acknowledged put survives: `"none"`, `"os"` (the death of the process) or
+            `"fsync"` (of the machine). By default as the queue was opened.
+        on_full: what a put into a full partition does: `"block"` (the default), `"refuse"` or
+            `"drop_oldest"`.
         lease_ms: the time that a lease lasts without a renewal, in milliseconds. 600,000 by default.
     """
 
@@ -270,7 +275,25 @@ def tagged(queue: _rolldock.Queue, partition: str, tags: Mapping[int, Any]) -> C
 
 
 def status(queue: _rolldock.Queue, partition: str, after: int | None, wait_s: float) -> Call[dict[str, Any]]:
-    return Call(queue.status(partition, after, wait_s), json.loads)
+    return Call(queue.status(partition, after, wait_s), object_of)
+
+
+def object_of(text: str) -> dict[str, Any]:
+    """Reads an object of JSON."""
+    read: dict[str, Any] = json.loads(text)
+    return read
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    """Reads a list of objects of JSON."""
+    read: list[dict[str, Any]] = json.loads(text)
+    return read
+
+
+def names(text: str) -> list[str]:
+    """Reads a list of strings of JSON."""
+    read: list[str] = json.loads(text)
+    return read
 
 
 def _json(options: Mapping[str, Any]) -> str:

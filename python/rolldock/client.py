@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from rolldock import _calls, _rolldock
+from rolldock import _calls
+from rolldock._base import BaseClient
 from rolldock._calls import Call, DeclareOptions, KeyedRow, PutOptions, TakeOptions
 from rolldock.table import Batch, Table
 
 if TYPE_CHECKING:
-    from os import PathLike
-
     from typing_extensions import Self, Unpack
 
     from rolldock.columns import Array
 
 
-class Client:
+class Client(BaseClient):
     """A queue: of a server (`Client(url)`), or in this process (`Client.open(dir)`).
 
-    A client may be used by any number of threads. All clients of a process use one pool of connections for each
-    server. After a fork the child's client makes connections of its own; an embedded queue stays with the process
-    that opened it (`Forked`). A client of a server can be pickled, so it can be given to a spawned process.
+    A client may be used by any number of threads. All clients of a process use one pool of connections for
+    each server. After a fork the child's client makes connections of its own; an embedded queue stays with
+    the process that opened it (`Forked`). A client of a server can be pickled, so it can be given to a
+    spawned process.
 
     Args:
         url: `http://HOST:PORT`, or `unix:PATH` for a server on this host, through shared memory.
@@ -31,45 +30,11 @@ class Client:
         patience_s: how long a server that is away is tried again before a call fails, in seconds.
     """
 
-    _queue: _rolldock.Queue
-
-    def __init__(self, url: str, *, token: str | None = None, patience_s: float = 30.0) -> None:
-        self._queue = _calls.connected(url, token, patience_s)
-        self._server: tuple[str, str | None, float] | None = (url, token, patience_s)
-
-    @classmethod
-    def open(
-        cls, dir: str | PathLike[str] | None = None, *, durability: Literal["none", "os", "fsync"] = "fsync"
-    ) -> Self:
-        """Opens a queue in this process: in memory, or in a directory.
-
-        Args:
-            dir: the directory, made if absent: `queue` in the directory of a run. One process at a time has it.
-            durability: what an acknowledged put survives, where its partition does not say: nothing, the death of
-                the process (`"os"`), or the death of the machine (`"fsync"`).
-
-        Raises:
-            InUse: another process has the directory.
-        """
-        client = cls.__new__(cls)
-        client._queue = _rolldock.Queue.open(dir, durability)
-        client._server = None
-        return client
-
-    def close(self) -> None:
-        """Closes an embedded queue, which makes its puts durable, or leaves a server. Leases stay as they are."""
-        self._queue.close()
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        if self._server is None:
-            raise TypeError("an embedded queue belongs to its process; serve it, and pickle a client of its URL")
-        return _reopened, (type(self), *self._server)
 
     def declare(
         self,
@@ -84,11 +49,11 @@ class Client:
 
         Args:
             name: its name.
-            tasks: who must ack a row before it is freed: names, or for each name the columns that a row needs to be
-                ready for it.
+            tasks: who must ack a row before it is freed: names, or for each name the columns that a row needs
+                to be ready for it.
             columns: the types of known columns: names such as `"int64"`, `"list<uint32>"`, `"float32[16]"`,
-                `"string"` and `"list<bfloat16>"`, or types with the Arrow PyCapsule interface. Other columns keep
-                the type of their first put.
+                `"string"` and `"list<bfloat16>"`, or types with the Arrow PyCapsule interface. Other columns
+                keep the type of their first put.
             capacity_rows: the most rows.
             **options: see `DeclareOptions`.
 
@@ -113,10 +78,10 @@ class Client:
         Args:
             partition: the partition.
             group: the name of the group.
-            data: a mapping (or a TensorDict) from names to columns, or rows with the Arrow PyCapsule interface, such
-                as a table of pyarrow or a frame of polars. A column is an array of NumPy, a tensor of torch (a nested
-                one for lists), anything with DLPack, `Ragged`, an Arrow array, or a list: of numbers, strings, bytes,
-                or arrays of different lengths.
+            data: a mapping (or a TensorDict) from names to columns, or rows with the Arrow PyCapsule
+                interface, such as a table of pyarrow or a frame of polars. A column is an array of NumPy, a
+                tensor of torch (a nested one for lists), anything with DLPack, `Ragged`, an Arrow array, or a
+                list: of numbers, strings, bytes, or arrays of different lengths.
             wait_s: how long to wait for room in a full partition, in seconds. Without a limit by default.
             **options: see `PutOptions`.
 
@@ -147,7 +112,8 @@ class Client:
             **options: see `TakeOptions`. One of `rows`, `groups`, `tokens` and `only` is required.
 
         Returns:
-            The rows, or `None` if no row can become ready any more: the puts have ended, and every row is taken.
+            The rows, or `None` if no row can become ready any more: the puts have ended, and every row is
+            taken.
 
         Raises:
             Deadline: nothing was ready in time. It is a `TimeoutError`.
@@ -174,14 +140,17 @@ class Client:
         while (batch := self.take(partition, task=task, wait_s=wait_s, **options)) is not None:
             yield batch
 
-    def write(self, partition: str, rows: Sequence[int] | Array, data: Any, *, overwrite: bool = False) -> None:
+    def write(
+        self, partition: str, rows: Sequence[int] | Array, data: Any, *, overwrite: bool = False
+    ) -> None:
         """Writes columns of rows.
 
         Args:
             partition: the partition.
             rows: the handles of the rows.
             data: the columns, as in `put`, with one value for each handle.
-            overwrite: whether values that exist are replaced. Leases that began before go on with the old ones.
+            overwrite: whether values that exist are replaced. Leases that began before go on with the old
+                ones.
 
         Raises:
             ColumnExists: a row has a column already, and `overwrite` is false.
@@ -189,7 +158,9 @@ class Client:
         """
         _calls.written(self._queue, partition, rows, data, overwrite).wait()
 
-    def get(self, partition: str, rows: Sequence[int] | Array, *, columns: Sequence[str] | None = None) -> Table:
+    def get(
+        self, partition: str, rows: Sequence[int] | Array, *, columns: Sequence[str] | None = None
+    ) -> Table:
         """Reads columns of rows, leased or not; all columns by default. Nothing is leased or consumed.
 
         Raises:
@@ -247,7 +218,7 @@ class Client:
         Returns:
             The groups: `group`, `samples`, `samples_whole` and `rows` of each.
         """
-        return Call(self._queue.close_groups(partition, older_than_s, unfinished), _objects).wait()
+        return Call(self._queue.close_groups(partition, older_than_s, unfinished), _calls.objects).wait()
 
     def end_of_puts(self, partition: str) -> None:
         """Ends the puts: takers see the end instead of waiting for more rows."""
@@ -265,27 +236,8 @@ class Client:
 
     def partitions(self) -> list[str]:
         """Returns the names of the partitions, in order."""
-        return Call(self._queue.names(), _names).wait()
+        return Call(self._queue.names(), _calls.names).wait()
 
     def inspect(self) -> dict[str, Any]:
         """Describes the queue for people: partitions, columns, rows by state, leases."""
-        return Call(self._queue.inspect(), _object).wait()
-
-
-def _reopened(of: type[Client], url: str, token: str | None, patience_s: float) -> Client:
-    return of(url, token=token, patience_s=patience_s)
-
-
-def _object(text: str) -> dict[str, Any]:
-    read: dict[str, Any] = json.loads(text)
-    return read
-
-
-def _objects(text: str) -> list[dict[str, Any]]:
-    read: list[dict[str, Any]] = json.loads(text)
-    return read
-
-
-def _names(text: str) -> list[str]:
-    read: list[str] = json.loads(text)
-    return read
+        return Call(self._queue.inspect(), _calls.object_of).wait()

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import torch
 
     Array: TypeAlias = npt.NDArray[Any]
-    #: The values of a column: an array with one value or one row of fixed shape for each row; lists of different
-    #: lengths; or the fields of structs.
+    #: The values of a column: an array with one value or one row of fixed shape for each row; lists of
+    #: different lengths; or the fields of structs.
     Values: TypeAlias = Array | "Ragged" | "dict[str, Values]"
 
 BFLOAT16 = "rolldock.bfloat16"
@@ -84,7 +84,8 @@ class Ragged:
             side: where `fill` stands.
 
         Returns:
-            An array of shape `(rows, length, ...)`, and a mask of shape `(rows, length)` that is true for items.
+            An array of shape `(rows, length, ...)`, and a mask of shape `(rows, length)` that is true for
+            items.
 
         Raises:
             ValueError: a list is longer than `length`.
@@ -201,7 +202,8 @@ def rows_of(data: Any, *, copy: bool) -> _rolldock.Rows:
 
     Args:
         data: a mapping (a TensorDict too), a table, a record batch or a data frame.
-        copy: whether arrays of NumPy and torch are copied. Without it they must not change until the rows are put.
+        copy: whether arrays of NumPy and torch are copied. Without it they must not change until the rows are
+            put.
     """
     if isinstance(data, _rolldock.Rows):
         return data
@@ -224,8 +226,8 @@ def _named(name: str, values: Any, copy: bool) -> _rolldock.Column:
 
 
 def from_values(values: Any, *, copy: bool) -> _rolldock.Column:
-    """Returns a column of an array, a tensor, `Ragged`, an Arrow array, or a list of numbers, strings, bytes, or
-    arrays of different lengths."""
+    """Returns a column of an array, a tensor, `Ragged`, an Arrow array, or a list of numbers, strings, bytes,
+    or arrays of different lengths."""
     import numpy as np
 
     if isinstance(values, _rolldock.Column):
@@ -303,12 +305,16 @@ def _from_lists(rows: Sequence[Any], copy: bool) -> _rolldock.Column:
     lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
     offsets = np.concatenate(([0], np.cumsum(lengths)))
     if offsets[-1] > _OFFSET_MAX:
-        raise ValueError(f"expected at most {_OFFSET_MAX} items; give Ragged with int64 offsets for a large_list")
+        raise ValueError(
+            f"expected at most {_OFFSET_MAX} items; give Ragged with int64 offsets for a large_list"
+        )
     filled = [row for row in rows if len(row)]
     if not filled:
         filled = [row for row in rows if hasattr(row, "dtype")][:1]
         if not filled:
-            raise ValueError("expected an array or an item that tells the type of the lists, found empty lists")
+            raise ValueError(
+                "expected an array or an item that tells the type of the lists, found empty lists"
+            )
     if type(filled[0]).__module__.partition(".")[0] == "torch":
         import torch
 

@@ -30,14 +30,15 @@ class Policy:
         self._token = token if token is not None else os.environ.get("ROLLDOCK_POLICY_TOKEN")
 
     def status(self) -> dict[str, Any]:
-        """Returns the state: `version` of the servers, `announced`, `state`, `phase`, `behind`, `failure`, `mode`
-        and `max_staleness`."""
+        """Returns the state: `version` of the servers, `announced`, `state`, `phase`, `behind`, `failure`,
+        `mode` and `max_staleness`."""
         return self._call("")
 
     def announce_version(
         self, version: int, *, path: str | None = None, label: str | None = None, payload: Any = None
     ) -> dict[str, Any]:
-        """Announces a version. To repeat an announcement changes nothing, except that a failed update is tried again.
+        """Announces a version. To repeat an announcement changes nothing, except that a failed update is
+        tried again.
 
         Args:
             version: greater than every earlier version.
@@ -127,6 +128,8 @@ def _error(error: HTTPError) -> PolicyError:
         details = json.loads(text)["error"]
         code, message = details["code"], details["message"]
     except (ValueError, KeyError, TypeError):
-        return PolicyError(f"expected an answer of a policy listener, found status {error.code}: {text[:200]}")
+        return PolicyError(
+            f"expected an answer of a policy listener, found status {error.code}: {text[:200]}"
+        )
     kind = NotYet if code == "not_yet" else PolicyError
     return kind(message, code, details)

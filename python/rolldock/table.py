@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
 
 class Table:
-    """Rows by column. Everything that reads the Arrow PyCapsule interface reads a table: `pyarrow.table(table)`,
-    `polars.DataFrame(table)`, `arro3.core.Table(table)`.
+    """Rows by column. Everything that reads the Arrow PyCapsule interface reads a table:
+    `pyarrow.table(table)`, `polars.DataFrame(table)`, `arro3.core.Table(table)`.
 
-    The values are those of the queue and are shared, not copied: do not write to them. A column of rows in several
-    pieces (runs of rows that are stored together, such as the rows of one put) is joined into one array when it is
-    first read, which copies it once; `pieces()` has the pieces, whose columns are never copied.
+    The values are those of the queue and are shared, not copied: do not write to them. A column of rows in
+    several pieces (runs of rows that are stored together, such as the rows of one put) is joined into one
+    array when it is first read, which copies it once; `pieces()` has the pieces, whose columns are never
+    copied.
     """
 
     def __init__(self, rows: _rolldock.Rows) -> None:
@@ -65,7 +66,8 @@ class Table:
         return column
 
     def __getitem__(self, name: str) -> Any:
-        """Returns the values of a column as NumPy has them. `array` and `ragged` do so with a type that is known.
+        """Returns the values of a column as NumPy has them. `array` and `ragged` do so with a type that is
+        known.
 
         | Arrow | result |
         |---|---|
@@ -82,14 +84,16 @@ class Table:
         return to_numpy(self.column(name))
 
     def array(self, name: str) -> Array:
-        """Returns a column with one value, or one row of fixed shape, in each row: an array of shape `(rows, ...)`.
+        """Returns a column with one value, or one array of fixed shape, in each row; shape `(rows, ...)`.
 
         Raises:
             TypeError: the column has lists of different lengths, or structs.
         """
         values = to_numpy(self.column(name))
         if isinstance(values, Ragged | dict):
-            raise TypeError(f"expected a column without lists and structs, found {name}: {self.column(name).dtype}")
+            raise TypeError(
+                f"expected a column without lists and structs, found {name}: {self.column(name).dtype}"
+            )
         return values
 
     def ragged(self, name: str) -> Ragged:
@@ -108,8 +112,9 @@ class Table:
         return {name: self[name] for name in self.names}
 
     def torch(self, name: str) -> Tensor:
-        """Returns a column as a tensor that shares its memory: shape `(rows, ...)`, or `(rows, ragged, ...)` in the
-        jagged layout for a column of lists. The layout depends on the type of the column, never on its values.
+        """Returns a column as a tensor that shares its memory: shape `(rows, ...)`, or `(rows, ragged, ...)`
+        in the jagged layout for a column of lists. The layout depends on the type of the column, never on its
+        values.
 
         Raises:
             TypeError: the values are not numbers.
@@ -129,7 +134,8 @@ class Table:
         return padded_torch(self.column(name), fill, length, side)
 
     def pieces(self) -> list[Table]:
-        """Returns the runs of rows that are stored together. Their columns are views of the queue's memory."""
+        """Returns the runs of rows that are stored together. Their columns are views of the queue's
+        memory."""
         return [Table(piece) for piece in self._rows.pieces()]
 
     def __arrow_c_schema__(self) -> object:
@@ -205,9 +211,9 @@ class _Leased(Table):
 class Batch(_Leased):
     """Rows that this process holds for a task.
 
-    Use it as a context manager: the lease is renewed in the background while the block runs, the rows are acked at
-    its end, and given back if it raises. `ack` and `nack` may be called before, in the block or without one. A batch
-    that is dropped gives its rows back.
+    Use it as a context manager: the lease is renewed in the background while the block runs, the rows are
+    acked at its end, and given back if it raises. `ack` and `nack` may be called before, in the block or
+    without one. A batch that is dropped gives its rows back.
     """
 
     def __enter__(self) -> Self:

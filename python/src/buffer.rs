@@ -1,7 +1,7 @@
 //! Memory of an Arrow buffer, as NumPy (`__array_interface__`) and DLPack (`__dlpack__`) read it.
 //!
-//! The buffer protocol of CPython is not in the stable ABI of Python 3.10, so NumPy reads the address instead. An
-//! array that NumPy makes keeps the [`Buffer`] alive, and the buffer keeps the memory.
+//! The buffer protocol of CPython is not in the stable ABI of Python 3.10, so NumPy reads the address
+//! instead. An array that NumPy makes keeps the [`Buffer`] alive, and the buffer keeps the memory.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;

@@ -49,8 +49,9 @@ struct Pool {
     calls: Own<Weak<dyn Calls>>,
 }
 
-/// The connections of this process, one pool for each server. Locked only while the GIL is held, and no code of
-/// Python runs meanwhile: the lock and the GIL cannot wait for each other, and a forked child finds it unlocked.
+/// The connections of this process, one pool for each server. Locked only while the GIL is held, and no code
+/// of Python runs meanwhile: the lock and the GIL cannot wait for each other, and a forked child finds it
+/// unlocked.
 static POOLS: Mutex<Vec<Pool>> = Mutex::new(Vec::new());
 
 /// Returns the process's client of a server.
@@ -121,7 +122,8 @@ impl Queue {
 
 #[pymethods]
 impl Queue {
-    /// A client of the server at `http://HOST:PORT`, or at `unix:PATH` through shared memory. Nothing is sent yet.
+    /// A client of the server at `http://HOST:PORT`, or at `unix:PATH` through shared memory. Nothing is sent
+    /// yet.
     #[staticmethod]
     fn connect(py: Python<'_>, url: String, token: Option<String>, patience_s: f64) -> PyResult<Self> {
         if token.is_some() && url.starts_with("unix:") {
@@ -313,7 +315,8 @@ impl Queue {
         Pending::done(async move { queue.end_of_puts(&partition).await })
     }
 
-    /// The counts of a partition as JSON: now, or when it has changed after `revision`, at the latest after `wait_s`.
+    /// The counts of a partition as JSON: now, or when it has changed after `revision`, at the latest after
+    /// `wait_s`.
     fn status(
         &self,
         py: Python<'_>,

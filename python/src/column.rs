@@ -98,7 +98,8 @@ fn extended(field: &Field, data: ArrayData, name: &str) -> Result<(Field, ArrayD
 #[pymethods]
 impl Column {
     /// Numbers in C order: an array of NumPy, or an object with its `__array_interface__`. With more than one
-    /// dimension each row is a list of fixed size. `copy` is needed if the array may change while rows are stored.
+    /// dimension each row is a list of fixed size. `copy` is needed if the array may change while rows are
+    /// stored.
     #[staticmethod]
     fn from_numpy(array: &Bound<'_, PyAny>, copy: bool) -> PyResult<Self> {
         input::numbers(array, copy).map(Self::new)
@@ -163,8 +164,8 @@ impl Column {
         dtype::words(&self.field)
     }
 
-    /// The name of the Arrow extension type of the values, if there is one. The values of lists of fixed size are
-    /// their innermost items.
+    /// The name of the Arrow extension type of the values, if there is one. The values of lists of fixed size
+    /// are their innermost items.
     #[getter]
     fn extension(&self) -> Option<&str> {
         let mut field = self.field.as_ref();
@@ -174,7 +175,8 @@ impl Column {
         dtype::extension(field)
     }
 
-    /// The kind of the values: `number`, `boolean`, `string`, `binary`, `list`, `fixed_list`, `struct` or `other`.
+    /// The kind of the values: `number`, `boolean`, `string`, `binary`, `list`, `fixed_list`, `struct` or
+    /// `other`.
     #[getter]
     fn kind(&self) -> &'static str {
         match self.array.data_type() {
@@ -192,7 +194,8 @@ impl Column {
         }
     }
 
-    /// The numbers, or those of lists of fixed size, without a copy. Booleans are unpacked from bits to bytes.
+    /// The numbers, or those of lists of fixed size, without a copy. Booleans are unpacked from bits to
+    /// bytes.
     fn values(&self) -> PyResult<Buffer> {
         let mut shape = vec![self.array.len()];
         let mut array = &self.array;

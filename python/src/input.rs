@@ -84,13 +84,14 @@ fn memory(array: &Bound<'_, PyAny>, address: usize, bytes: usize, copy: bool) ->
         return Buffer::from_vec(Vec::<u8>::new());
     }
     if copy {
-        // SAFETY: by the array interface, so many bytes are at this address while the object is alive, and the GIL is
-        // held.
+        // SAFETY: by the array interface, so many bytes are at this address while the object is alive, and
+        // the GIL is held.
         let slice = unsafe { std::slice::from_raw_parts(pointer.as_ptr(), bytes) };
         return Buffer::from_slice_ref(slice);
     }
     let owner = Arc::new(Owner(array.clone().unbind()));
-    // SAFETY: as above; the buffer keeps the object. A caller that may change the array meanwhile asks for a copy.
+    // SAFETY: as above; the buffer keeps the object. A caller that may change the array meanwhile asks for a
+    // copy.
     unsafe { Buffer::from_custom_allocation(pointer, bytes, owner) }
 }
 

@@ -56,8 +56,8 @@ fn import_array(capsules: &Bound<'_, PyAny>) -> PyResult<Arrays> {
     let field = field_in(&schema)?;
     let schema = pointer(&schema, SCHEMA)?.cast::<FFI_ArrowSchema>();
     let array = pointer(&array, ARRAY)?.cast::<FFI_ArrowArray>();
-    // SAFETY: capsules of these names have a valid schema and array of one another. `from_raw` takes the array and
-    // leaves a released one to the capsule.
+    // SAFETY: capsules of these names have a valid schema and array of one another. `from_raw` takes the
+    // array and leaves a released one to the capsule.
     let data = unsafe { from_ffi(FFI_ArrowArray::from_raw(array), &*schema) }.map_err(of_arrow)?;
     Ok(Arrays { field: field.into(), arrays: vec![make_array(data)] })
 }
@@ -65,7 +65,8 @@ fn import_array(capsules: &Bound<'_, PyAny>) -> PyResult<Arrays> {
 #[expect(unsafe_code, reason = "the C Stream Interface")]
 fn import_stream(capsule: &Bound<'_, PyAny>) -> PyResult<Arrays> {
     let stream = pointer(capsule, STREAM)?.cast::<FFI_ArrowArrayStream>();
-    // SAFETY: a capsule of this name has a valid stream. `from_raw` takes it and leaves a released one to the capsule.
+    // SAFETY: a capsule of this name has a valid stream. `from_raw` takes it and leaves a released one to the
+    // capsule.
     let reader = unsafe { ArrayStreamReader::from_raw(stream) }.map_err(of_arrow)?;
     let field = reader.field().clone();
     let arrays = reader.collect::<Result<Vec<_>, _>>().map_err(of_arrow)?;

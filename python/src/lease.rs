@@ -57,8 +57,8 @@ impl Held {
         }
     }
 
-    /// Renews the lease once, and returns whether it goes on. A server that is away is tried again at the next
-    /// renewal.
+    /// Renews the lease once, and returns whether it goes on. A server that is away is tried again at the
+    /// next renewal.
     async fn renew(&self) -> bool {
         let lease = self.lease.lock().await;
         let Some(lease) = lease.as_ref() else { return false };

@@ -23,7 +23,8 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Rows of batches. Batches whose columns differ are joined; a column that a batch lacks is null in its rows.
+    /// Rows of batches. Batches whose columns differ are joined; a column that a batch lacks is null in its
+    /// rows.
     pub(crate) fn new(py: Python<'_>, batches: Vec<RecordBatch>) -> PyResult<Self> {
         let schema = batches.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
         if batches.iter().all(|batch| *batch.schema_ref() == schema) {

@@ -1,7 +1,7 @@
 //! The runtime of this process.
 //!
-//! All clients of a process share one runtime. A child that was forked has none of its parent's threads, so it
-//! gets a runtime of its own, and what the parent's runtime held is left alone.
+//! All clients of a process share one runtime. A child that was forked has none of its parent's threads, so
+//! it gets a runtime of its own, and what the parent's runtime held is left alone.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -40,8 +40,9 @@ pub(crate) fn handle() -> io::Result<Handle> {
     Ok(handle)
 }
 
-/// A value that belongs to the process that made it. In a forked child it is neither used nor dropped, because
-/// its sockets are shared with the parent and its locks may be held by threads that the child does not have.
+/// A value that belongs to the process that made it. In a forked child it is neither used nor dropped,
+/// because its sockets are shared with the parent and its locks may be held by threads that the child does
+/// not have.
 pub(crate) struct Own<T> {
     process: u32,
     value: ManuallyDrop<T>,

@@ -25,7 +25,9 @@ PATIENCE_S = 60.0
 def binary() -> str:
     """The installed command, or the one that the environment names."""
     installed = Path(sys.executable).with_name("rolldock")
-    found = os.environ.get("ROLLDOCK_BINARY") or (str(installed) if installed.exists() else shutil.which("rolldock"))
+    found = os.environ.get("ROLLDOCK_BINARY") or (
+        str(installed) if installed.exists() else shutil.which("rolldock")
+    )
     assert found, "expected the command rolldock; install the wheel"
     return found
 
@@ -35,7 +37,17 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         socket = folder / "queue.sock"
-        command = [binary(), "queue", "serve", "--listen", "127.0.0.1:0", "--uds", str(socket), "--token", TOKEN]
+        command = [
+            binary(),
+            "queue",
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--uds",
+            str(socket),
+            "--token",
+            TOKEN,
+        ]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout
         said = self.process.stdout.readline()

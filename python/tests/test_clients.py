@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import threading
 from typing import Any
@@ -10,7 +11,24 @@ import numpy as np
 import pytest
 from conftest import PATIENCE_S, TOKEN, Server, connected, numbers, taken
 
-from rolldock import Client, errors
+from rolldock import AsyncBatch, AsyncClient, AsyncPolicy, Batch, Client, Policy, errors
+
+
+def public(of: type) -> dict[str, Any]:
+    return {name: value for name, value in vars(of).items() if inspect.isfunction(value) and name[0] != "_"}
+
+
+@pytest.mark.parametrize(
+    ("sync", "awaited"), [(Client, AsyncClient), (Batch, AsyncBatch), (Policy, AsyncPolicy)]
+)
+def test_the_classes_for_asyncio_have_the_same_calls(sync: type, awaited: type) -> None:
+    assert public(sync).keys() == public(awaited).keys()
+    for name, call in public(sync).items():
+        other = public(awaited)[name]
+        assert inspect.signature(call).parameters == inspect.signature(other).parameters, name
+        assert inspect.iscoroutinefunction(other) or inspect.isasyncgenfunction(other), name
+        assert len(call.__doc__) > 20, name
+        assert other.__doc__ == f"As `{sync.__name__}.{name}`.", name
 
 
 def test_threads_share_a_client(client: Client, partition: str) -> None:

@@ -218,7 +218,11 @@ def test_clients_of_a_server_share_its_connections(server: Server) -> None:
 
 
 def test_importing_needs_no_numpy(tmp_path: Path) -> None:
-    program = "import sys, rolldock; print([name for name in ('numpy', 'torch', 'pyarrow') if name in sys.modules])"
-    out = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True)
+    program = (
+        "import sys, rolldock; print([name for name in ('numpy', 'torch', 'pyarrow') if name in sys.modules])"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert out.stdout == "[]\n"
     assert rolldock.__version__

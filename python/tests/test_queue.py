@@ -201,7 +201,9 @@ def test_takes_by_tokens_end_before_the_budget(client: Client, partition: str) -
     assert batch["ids"].lengths.tolist() == [3, 4]
 
 
-@pytest.mark.parametrize(("order", "expected"), [("fifo", [0, 1, 2]), ("freshest", [2, 1, 0]), ("priority", [1, 2, 0])])
+@pytest.mark.parametrize(
+    ("order", "expected"), [("fifo", [0, 1, 2]), ("freshest", [2, 1, 0]), ("priority", [1, 2, 0])]
+)
 def test_the_order_of_a_take(client: Client, partition: str, order: Any, expected: list[int]) -> None:
     for group, priority in enumerate([-1, 5, 3]):
         client.put(partition, f"g{group}", numbers(1, group), policy_version=group, priority=priority)

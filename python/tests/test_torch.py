@@ -12,7 +12,9 @@ torch = pytest.importorskip("torch")
 
 def test_tensors_share_the_memory_of_the_queue(queue: Client) -> None:
     queue.put(
-        "p", "g", {"x": torch.arange(6, dtype=torch.float32).reshape(3, 2), "b": torch.tensor([True, False, True])}
+        "p",
+        "g",
+        {"x": torch.arange(6, dtype=torch.float32).reshape(3, 2), "b": torch.tensor([True, False, True])},
     )
     batch = queue.take("p", rows=3)
     assert batch is not None
@@ -81,3 +83,14 @@ def test_columns_without_a_form_in_torch_are_errors(queue: Client) -> None:
             batch.torch(name)
     with pytest.raises(ValueError, match="found nulls"):
         batch.torch("n")
+
+
+def test_tensordicts_are_put(queue: Client) -> None:
+    tensordict = pytest.importorskip("tensordict")
+    lists = torch.nested.as_nested_tensor([torch.arange(2), torch.arange(3)], layout=torch.jagged)
+    data = tensordict.TensorDict({"x": torch.ones(2, 4), "l": lists}, batch_size=2)
+    queue.put("p", "g", data)
+    batch = queue.take("p", rows=2)
+    assert batch is not None
+    assert batch.torch("x").shape == (2, 4)
+    assert batch.ragged("l").lengths.tolist() == [2, 3]

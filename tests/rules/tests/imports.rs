@@ -79,7 +79,8 @@ fn crates_import_only_what_the_architecture_allows() {
     }
 }
 
-/// The folder of the Python wheel, which is a workspace of its own, and the folders whose crates it may import.
+/// The folder of the Python wheel, which is a workspace of its own, and the folders whose crates it may
+/// import.
 const WHEEL: &str = "python";
 const BELOW_WHEEL: [&str; 2] = ["queue", "orchestrator"];
 
@@ -128,7 +129,8 @@ fn the_wheel_has_the_versions_of_the_workspace() {
     let differing: Vec<_> = shared.into_iter().filter(|package| !all.contains(package)).collect();
     assert!(
         differing.is_empty(),
-        "{differing:?} differ: copy Cargo.lock to {WHEEL}/ and run `cargo metadata` there, which keeps the versions"
+        "{differing:?} differ: copy Cargo.lock to {WHEEL}/ and run `cargo metadata` there, which keeps \
+         its versions"
     );
 }
 
