@@ -19,9 +19,9 @@ use crate::rows::Rows;
 use crate::runtime::{self, Own};
 use crate::tasks::spawn_on;
 
-/// How long a lease is used before its term is asked for: most batches of a fast consumer end earlier.
-const UNASKED: Duration = Duration::from_millis(50);
-/// The assumed term of a lease that the queue does not list.
+/// How long a lease is used before its first renewal. Most batches of a fast consumer end earlier.
+const SOON: Duration = Duration::from_millis(50);
+/// The assumed rest of a lease of which the queue says nothing.
 const LEFT_UNKNOWN: Duration = Duration::from_secs(3);
 /// The pauses between two renewals, for any term.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
@@ -43,17 +43,19 @@ struct Held {
 }
 
 impl Held {
-    /// Renews the lease until it ends.
+    /// Renews the lease until it ends: soon, because it may have been held for a while, and then regularly.
     async fn keep(&self) {
+        let mut pause = SOON;
         loop {
-            let known = self.pauses.lock().get(&self.partition).copied();
-            sleep(known.unwrap_or(UNASKED)).await;
+            sleep(pause).await;
             if !self.renew().await {
                 return;
             }
-            if known.is_none() {
-                self.learn_pause().await;
-            }
+            let known = self.pauses.lock().get(&self.partition).copied();
+            pause = match known {
+                Some(pause) => pause,
+                None => self.learned_pause().await,
+            };
         }
     }
 
@@ -62,21 +64,28 @@ impl Held {
     async fn renew(&self) -> bool {
         let lease = self.lease.lock().await;
         let Some(lease) = lease.as_ref() else { return false };
-        let Err(error) = lease.renew().await else { return true };
-        *self.is_lost.lock() = matches!(error, QueueError::LeaseGone { .. });
-        !matches!(error, QueueError::LeaseGone { .. })
-            && matches!(error.class(), ErrorClass::Retryable | ErrorClass::Backpressure)
+        match lease.renew().await {
+            Ok(()) => true,
+            Err(QueueError::LeaseGone { .. }) => {
+                *self.is_lost.lock() = true;
+                // The partition may have been declared anew, with a shorter term.
+                self.pauses.lock().remove(&self.partition);
+                false
+            }
+            Err(error) => matches!(error.class(), ErrorClass::Retryable | ErrorClass::Backpressure),
+        }
     }
 
-    /// Learns the pause of the partition: a third of the time that is left of the lease after it was renewed.
-    async fn learn_pause(&self) {
-        let Ok(inspection) = self.queue.inspect().await else { return };
+    /// The pause of the partition: a third of the time that is left of the lease after it was renewed.
+    async fn learned_pause(&self) -> Duration {
+        let Ok(inspection) = self.queue.inspect().await else { return LEFT_UNKNOWN / 3 };
         let partition = inspection.partitions.into_iter().find(|found| found.name == self.partition);
         let leases = partition.map(|partition| partition.leases).unwrap_or_default();
         let lease = leases.into_iter().find(|lease| lease.lease == self.id);
         let left = lease.map_or(LEFT_UNKNOWN, |lease| Duration::from_millis(lease.expires_in_ms));
         let pause = (left / 3).clamp(PAUSE_MIN, PAUSE_MAX);
         self.pauses.lock().insert(self.partition.clone(), pause);
+        pause
     }
 
     /// Ends the renewals, and takes the lease out.

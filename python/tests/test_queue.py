@@ -100,6 +100,21 @@ def test_a_lease_is_renewed_while_the_block_runs(client: Client, partition: str)
     assert client.status(partition)["dispositions"]["acked"] == 2
 
 
+def test_a_lease_that_was_held_for_a_while_is_renewed_at_once(client: Client, partition: str) -> None:
+    client.declare(partition, capacity_rows=8, lease_ms=1_500)
+    for group in range(2):
+        client.put(partition, f"g{group}", numbers(1, group))
+    # The first block learns the term.
+    with taken(client.take(partition, groups=1)):
+        time.sleep(0.3)
+    late = taken(client.take(partition, groups=1))
+    time.sleep(1.0)
+    with late:
+        with pytest.raises(errors.Deadline):
+            client.take(partition, groups=1, wait_s=2.0)
+        assert not late.is_lost
+
+
 def test_a_lease_is_renewed_by_hand(client: Client, partition: str) -> None:
     client.declare(partition, capacity_rows=8, lease_ms=60_000)
     client.put(partition, "g", numbers(1))
