@@ -17,6 +17,8 @@ fi
 if [[ $# -gt 0 ]]; then
   exec "$deny" --log-level error check "$@"
 fi
-# Fetches missing crates, because the check below runs offline.
-cargo fetch --locked --quiet
-exec "$deny" --log-level error --offline check bans licenses sources
+# The Python wheel is a workspace of its own. Missing crates are fetched, because the checks run offline.
+for manifest in Cargo.toml python/Cargo.toml; do
+  cargo fetch --locked --quiet --manifest-path "$manifest"
+  "$deny" --log-level error --offline --manifest-path "$manifest" --config deny.toml check bans licenses sources
+done

@@ -100,7 +100,8 @@ pub enum Command {
 /// `rolldock run`
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// The recipe (TOML); not needed with --resume, because the run has its own recipe
+    /// The recipe (TOML): a path, or a recipe that was installed with rolldock; not needed with --resume,
+    /// because the run has its own recipe
     #[arg(required_unless_present = "resume")]
     pub recipe: Option<PathBuf>,
     /// Continues the run in this directory, with its own recipe or a changed one

@@ -7,6 +7,7 @@
 mod logs;
 mod report;
 mod run;
+mod shipped;
 mod simengine;
 mod why;
 

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use super::shipped;
 use rolldock_cli::args::RunArgs;
 use rolldock_cli::{UsageError, seconds};
 use rolldock_ledger::ledger_file;
@@ -62,8 +63,8 @@ pub(super) async fn run(args: RunArgs, progress: &Progress) -> anyhow::Result<Ex
 
 /// The file of the named recipe. If no recipe is named, it is the recipe in the directory of the resumed run.
 fn recipe_file(named: Option<PathBuf>, resume: Option<&Path>) -> anyhow::Result<PathBuf> {
-    if let Some(file) = named {
-        return Ok(file);
+    if let Some(named) = named {
+        return Ok(shipped::recipe(named));
     }
     let file = resume.map(|dir| dir.join(RECIPE_FILE)).unwrap_or_default();
     if !file.exists() {

@@ -4,6 +4,9 @@
 //! folders that the rule names. None of our crates is a build dependency of another. Cargo itself refuses
 //! circles between crates.
 //!
+//! The Python wheel is a separate workspace with the versions of this one. It imports the queue, and may
+//! import the orchestrator.
+//!
 //! Two more rules are about modules. Only commands and runs import recipes. In `rolldock-queue` the core does
 //! not import the edges, which are the ways in which rows and calls leave the process.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
@@ -85,6 +88,61 @@ fn crates_import_only_what_the_architecture_allows() {
 const RECIPES: &str = "rolldock-recipe";
 /// The files of `rolldock` that may import recipes: its root, which re-exports them, and two modules.
 const ABOVE_RECIPES: [&str; 3] = ["cli", "lib.rs", "run"];
+
+/// The folder of the Python wheel, which is a workspace of its own, and the folders whose crates it may
+/// import.
+const WHEEL: &str = "python";
+const BELOW_WHEEL: [&str; 2] = ["queue", "orchestrator"];
+
+#[test]
+fn the_wheel_imports_the_queue() {
+    let root = rolldock_tests::workspace_root().canonicalize().unwrap();
+    let metadata = MetadataCommand::new()
+        .manifest_path(root.join(WHEEL).join("Cargo.toml"))
+        .no_deps()
+        .other_options(vec!["--offline".to_owned()])
+        .exec()
+        .unwrap();
+    let [wheel] = metadata.packages.as_slice() else { panic!("expected one crate in {WHEEL}/") };
+    let of_ours = wheel.dependencies.iter().filter_map(|dependency| dependency.path.as_ref());
+    let mut imported = BTreeSet::new();
+    for path in of_ours {
+        let inside = path.as_std_path().canonicalize().unwrap();
+        let first = inside.strip_prefix(&root).unwrap().components().next().unwrap();
+        imported.insert(first.as_os_str().to_str().unwrap().to_owned());
+    }
+    assert!(imported.contains("queue"), "{imported:?}");
+    for folder in imported {
+        assert!(BELOW_WHEEL.contains(&folder.as_str()), "{WHEEL}/ may not import {folder}/");
+    }
+}
+
+/// The packages of a lock file, with their versions.
+fn locked(text: &str) -> BTreeSet<(String, String)> {
+    let value = |line: &str, key: &str| {
+        let value = line.strip_prefix(key)?.strip_prefix(" = \"")?.strip_suffix('"')?;
+        Some(value.to_owned())
+    };
+    let lines: Vec<&str> = text.lines().collect();
+    let pairs = lines.windows(2);
+    pairs.filter_map(|pair| Some((value(pair[0], "name")?, value(pair[1], "version")?))).collect()
+}
+
+#[test]
+fn the_wheel_has_the_versions_of_the_workspace() {
+    let root = rolldock_tests::workspace_root();
+    let read = |path: PathBuf| locked(&std::fs::read_to_string(path).unwrap());
+    let (own, all) = (read(root.join(WHEEL).join("Cargo.lock")), read(root.join("Cargo.lock")));
+    let names: BTreeSet<&String> = all.iter().map(|(name, _)| name).collect();
+    let shared: Vec<_> = own.iter().filter(|(name, _)| names.contains(name)).collect();
+    assert!(shared.len() > 100, "only {} packages are in both lock files", shared.len());
+    let differing: Vec<_> = shared.into_iter().filter(|package| !all.contains(package)).collect();
+    assert!(
+        differing.is_empty(),
+        "{differing:?} differ: copy Cargo.lock to {WHEEL}/ and run `cargo metadata` there, which keeps \
+         its versions"
+    );
+}
 
 #[test]
 fn only_commands_and_runs_import_the_crate_of_recipes() {

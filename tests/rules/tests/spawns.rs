@@ -1,6 +1,6 @@
 //! Checks that every task has a name.
 //!
-//! In the sources of the orchestrator and the leaf crates, every call of `spawn` and its variants must pass
+//! In the sources of the orchestrator, the leaf crates and the Python wheel, every call of `spawn` and its variants must pass
 //! a name, as `Scope::spawn` and the `tasks` modules of the leaf crates require. A file may be exempt if it
 //! is listed here with the reason. The rule does not apply to processes (a `spawn` without arguments) and to
 //! threads whose builder was given a name.
@@ -18,7 +18,7 @@ const SPAWNS: [&str; 6] =
 /// The files that may start tasks without a name: the end of the path, and the reason.
 const WITHOUT_NAME: &[(&str, &str)] = &[
     ("scope/src/lib.rs", "the place of the orchestrator that spawns"),
-    ("tasks.rs", "the place of a leaf that spawns"),
+    ("tasks.rs", "the place of a leaf or of the wheel that spawns"),
     ("loadbalancer/src/proxy/mod.rs", "connections of one listener, which its future owns, on their thread"),
     ("process/src/awake.rs", "the one task of a runtime, which ends with it"),
     ("listener/src/serve.rs", "connections of one listener, which its future owns"),
@@ -103,7 +103,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
 #[test]
 fn every_task_has_a_name() {
     let mut found = Vec::new();
-    for folder in ["orchestrator", "listener", "loadbalancer", "queue", "reward", "simengine"] {
+    for folder in ["orchestrator", "listener", "loadbalancer", "python", "queue", "reward", "simengine"] {
         sources(&rolldock_tests::workspace_root().join(folder), &mut found);
     }
     assert!(found.len() > 200, "only {} files were read", found.len());

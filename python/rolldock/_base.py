@@ -1,0 +1,60 @@
+"""What both clients share: where their queue is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from rolldock import _calls, _rolldock
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    from typing_extensions import Self
+
+T = TypeVar("T", bound="BaseClient")
+
+
+class BaseClient:
+    """A client of a queue. `Client` and `AsyncClient` have its calls."""
+
+    _queue: _rolldock.Queue
+
+    def __init__(self, url: str, *, token: str | None = None, patience_s: float = 30.0) -> None:
+        self._queue = _calls.connected(url, token, patience_s)
+        self._server: tuple[str, str | None, float] | None = (url, token, patience_s)
+
+    @classmethod
+    def open(
+        cls, dir: str | PathLike[str] | None = None, *, durability: Literal["none", "os", "fsync"] = "fsync"
+    ) -> Self:
+        """Opens a queue in this process: in memory, or in a directory.
+
+        Args:
+            dir: the directory, made if absent: `queue` in the directory of a run. One process at a time has
+                it.
+            durability: what an acknowledged put survives, where its partition does not say: nothing, the
+                death of the process (`"os"`), or the death of the machine (`"fsync"`).
+
+        Raises:
+            InUse: another process has the directory.
+        """
+        client = cls.__new__(cls)
+        client._queue = _rolldock.Queue.open(dir, durability)
+        client._server = None
+        return client
+
+    def close(self) -> None:
+        """Closes an embedded queue, which makes its puts durable, or leaves a server. Leases stay as they
+        are."""
+        self._queue.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._server is None:
+            raise TypeError(
+                "an embedded queue belongs to its process; serve it, and pickle a client of its URL"
+            )
+        return _reopened, (type(self), *self._server)
+
+
+def _reopened(of: type[T], url: str, token: str | None, patience_s: float) -> T:
+    return of(url, token=token, patience_s=patience_s)

@@ -1,0 +1,305 @@
+"""The calls of a queue, as both clients make them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import operator
+import os
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar
+
+from rolldock import _rolldock
+from rolldock.columns import rows_of
+
+if TYPE_CHECKING:
+    from rolldock.columns import Array
+
+T = TypeVar("T")
+
+
+class Call(Generic[T]):
+    """A call that is under way: `wait` for it, or await it in asyncio. `finish` makes its result."""
+
+    def __init__(self, pending: _rolldock.Pending, finish: Callable[[Any], T] | None = None) -> None:
+        self._pending = pending
+        self._finish = finish
+
+    def _result(self, value: Any) -> T:
+        result: T = value if self._finish is None else self._finish(value)
+        return result
+
+    def wait(self) -> T:
+        """Waits without the GIL. Ctrl-C ends the wait and cancels the call."""
+        return self._result(self._pending.wait())
+
+    def __await__(self) -> Generator[Any, None, T]:
+        # Programs without an event loop need not import it.
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def wake() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        def call_loop() -> None:
+            # A closed loop has no task that waits.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(wake)
+
+        self._pending.when_done(call_loop)
+        try:
+            yield from done
+        except asyncio.CancelledError:
+            self._pending.cancel()
+            raise
+        return self._result(self._pending.result())
+
+
+@dataclass(frozen=True)
+class Share:
+    """One of several consumers that take a batch together: each takes with its own share and the amount of
+    all.
+
+    Attributes:
+        rank: the number of this data-parallel rank, from 0. Ranks get different groups, with about equally
+            many tokens.
+        ranks: the number of data-parallel ranks.
+        equal_counts: whether all ranks get equally many groups. The others stay in the queue.
+        member: the number of this member of its rank (tensor- or pipeline-parallel), from 0.
+        members: the number of members of a rank. All get the same rows, which are consumed when all have
+            acked.
+    """
+
+    rank: int
+    ranks: int
+    equal_counts: bool = False
+    member: int = 0
+    members: int = 1
+
+
+class TakeOptions(TypedDict, total=False):
+    """The options of a take. One of `rows`, `groups`, `tokens` and `only` is required.
+
+    Attributes:
+        rows: at most so many rows of any groups.
+        groups: at most so many whole groups, all of whose rows are ready.
+        tokens: whole groups until the next would exceed so many tokens, but at least one.
+        only: exactly the rows with these handles.
+        at_least: wait until so many groups (or rows, with `rows`) are ready, or the puts have ended. 1 by
+            default.
+        columns: read only these columns. All by default.
+        order: `"fifo"` (oldest first), `"priority"`, `"freshest"` (newest policy version first), or a seed
+            for a pseudorandom order. As the partition declares by default.
+        min_policy_version: groups whose oldest version is below are stale.
+        max_staleness: groups whose oldest version is so many versions behind the newest of the partition are
+            stale.
+        stale: what happens to stale groups: `"skip"` (the default) leaves them, `"drop"` frees them,
+            `"deliver"` gives them too.
+        share: the part of a batch that several consumers take together.
+        holder: a name for this consumer, which `inspect` shows with its leases.
+    """
+
+    rows: int
+    groups: int
+    tokens: int
+    only: Sequence[int] | Array
+    at_least: int
+    columns: Sequence[str]
+    order: Literal["fifo", "priority", "freshest"] | int
+    min_policy_version: int
+    max_staleness: int
+    stale: Literal["skip", "drop", "deliver"]
+    share: Share
+    holder: str
+
+
+class PutOptions(TypedDict, total=False):
+    """The options of a put.
+
+    Attributes:
+        group_size: the number of rows of the whole group, whose rows may come in several puts. By default as
+            the partition declares, or else the rows of this put.
+        sample: the sample of the rows, if samples have rows in several puts. The group then counts samples.
+        sample_is_last: whether these rows complete the sample.
+        policy_version: the oldest policy version of the rows.
+        priority: takes in the order `"priority"` give groups with a greater one first.
+        token: makes a repeated put harmless: it returns the rows of the first. Each put has one of its own by
+            default.
+        keys: a key for each row, unique among the existing rows of the partition.
+        tags: JSON for each row, which only its owner interprets.
+        record: an opaque record of the owner, as durable as the put.
+    """
+
+    group_size: int
+    sample: str
+    sample_is_last: bool
+    policy_version: int
+    priority: int
+    token: str
+    keys: Sequence[str]
+    tags: Sequence[Any]
+    record: str
+
+
+class DeclareOptions(TypedDict, total=False):
+    """The options of a declaration.
+
+    Attributes:
+        length_columns: the columns that count the tokens of a row: lists, by their lengths, or whole numbers.
+        group_size: the number of rows of every group. By default each put says it.
+        order: the order of takes that choose none; as for a take.
+        capacity_bytes: the most bytes of payload.
+        row_bytes_max: the most bytes of a row.
+        durability: what an acknowledged put survives: `"none"`, `"os"` (the death of the process) or
+            `"fsync"` (of the machine). By default as the queue was opened.
+        on_full: what a put into a full partition does: `"block"` (the default), `"refuse"` or
+            `"drop_oldest"`.
+        lease_ms: the time that a lease lasts without a renewal, in milliseconds. 600,000 by default.
+    """
+
+    length_columns: Sequence[str]
+    group_size: int
+    order: Literal["fifo", "priority", "freshest"] | int
+    capacity_bytes: int
+    row_bytes_max: int
+    durability: Literal["none", "os", "fsync"]
+    on_full: Literal["block", "refuse", "drop_oldest"]
+    lease_ms: int
+
+
+@dataclass(frozen=True)
+class KeyedRow:
+    """A row that has a key.
+
+    Attributes:
+        key: its key.
+        handle: its handle, `generation << 32 | slot`.
+        group: its group.
+        tags: its tags; `None` if there are none.
+    """
+
+    key: str
+    handle: int
+    group: str
+    tags: Any
+
+
+def _order(order: str | int) -> Any:
+    return order if isinstance(order, str) else {"random": {"seed": operator.index(order)}}
+
+
+def handles_of(rows: Sequence[int] | Array) -> list[int]:
+    """Handles as a list of numbers."""
+    if hasattr(rows, "tolist"):
+        listed: list[int] = rows.tolist()
+        return listed
+    return list(rows)
+
+
+def connected(url: str, token: str | None, patience_s: float) -> _rolldock.Queue:
+    """Makes a client of a server. The token is that of the environment if none is given."""
+    if token is None and not url.startswith("unix:"):
+        token = os.environ.get("ROLLDOCK_QUEUE_TOKEN") or None
+    return _rolldock.Queue.connect(url, token, patience_s)
+
+
+def declared(
+    queue: _rolldock.Queue,
+    name: str,
+    tasks: Iterable[str] | Mapping[str, Sequence[str]],
+    columns: Mapping[str, Any] | None,
+    capacity_rows: int,
+    options: DeclareOptions,
+) -> Call[None]:
+    needs = tasks if isinstance(tasks, Mapping) else dict.fromkeys(tasks, ())
+    spec: dict[str, Any] = {
+        "name": name,
+        "tasks": [{"name": task, "columns": list(needed)} for task, needed in needs.items()],
+        "capacity_rows": capacity_rows,
+        **options,
+    }
+    if "order" in spec:
+        spec["order"] = _order(spec["order"])
+    dtypes = [(column, _rolldock.Dtype(dtype)) for column, dtype in (columns or {}).items()]
+    return Call(queue.declare(_json(spec), dtypes))
+
+
+def put(
+    queue: _rolldock.Queue, partition: str, group: str, data: Any, wait_s: float | None, options: PutOptions
+) -> Call[list[int]]:
+    what: dict[str, Any] = {"group": group, **options}
+    for name in ("keys", "tags"):
+        if name in what:
+            what[name] = list(what[name])
+    # An embedded queue keeps the arrays that it gets, so it gets copies of those that may change.
+    rows = rows_of(data, copy=queue.is_embedded)
+    return Call(queue.put(partition, rows, _json(what), _seconds(wait_s)))
+
+
+def written(
+    queue: _rolldock.Queue, partition: str, rows: Sequence[int] | Array, data: Any, overwrite: bool
+) -> Call[None]:
+    columns = rows_of(data, copy=queue.is_embedded)
+    return Call(queue.write(partition, handles_of(rows), columns, overwrite))
+
+
+def taken(
+    queue: _rolldock.Queue, partition: str, task: str, wait_s: float | None, options: TakeOptions
+) -> _rolldock.Pending:
+    what: dict[str, Any] = {"task": task, **options}
+    if "order" in what:
+        what["order"] = _order(what["order"])
+    if "only" in what:
+        what["only"] = handles_of(what["only"])
+    if "columns" in what:
+        what["columns"] = list(what["columns"])
+    if "share" in what:
+        what["share"] = vars(what["share"])
+    return queue.take(partition, _json(what), _seconds(wait_s))
+
+
+def found(queue: _rolldock.Queue, partition: str, keys: Iterable[str] | None) -> Call[list[KeyedRow]]:
+    def finish(rows: list[tuple[str, int, str, str]]) -> list[KeyedRow]:
+        return [KeyedRow(key, handle, group, json.loads(tags)) for key, handle, group, tags in rows]
+
+    return Call(queue.find(partition, None if keys is None else list(keys)), finish)
+
+
+def tagged(queue: _rolldock.Queue, partition: str, tags: Mapping[int, Any]) -> Call[None]:
+    return Call(queue.set_tags(partition, [(int(row), json.dumps(value)) for row, value in tags.items()]))
+
+
+def status(queue: _rolldock.Queue, partition: str, after: int | None, wait_s: float) -> Call[dict[str, Any]]:
+    return Call(queue.status(partition, after, wait_s), object_of)
+
+
+def object_of(text: str) -> dict[str, Any]:
+    """Reads an object of JSON."""
+    read: dict[str, Any] = json.loads(text)
+    return read
+
+
+def objects(text: str) -> list[dict[str, Any]]:
+    """Reads a list of objects of JSON."""
+    read: list[dict[str, Any]] = json.loads(text)
+    return read
+
+
+def names(text: str) -> list[str]:
+    """Reads a list of strings of JSON."""
+    read: list[str] = json.loads(text)
+    return read
+
+
+def _json(options: Mapping[str, Any]) -> str:
+    # Integers of NumPy are integers too.
+    return json.dumps(options, default=operator.index)
+
+
+def _seconds(wait_s: float | None) -> float:
+    return math.inf if wait_s is None else wait_s

@@ -1,0 +1,135 @@
+"""Policy versions: a trainer announces them to a run, which brings them to its servers."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from rolldock.errors import NotYet, PolicyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from urllib.error import HTTPError
+
+#: The longest wait of one request, in seconds. Longer waits are several requests.
+_WAIT_MAX_S = 600.0
+_TIMEOUT_S = 60.0
+
+
+class Policy:
+    """The policy of a run, at the address of its recipe's `policy.listen`.
+
+    Args:
+        url: `http://HOST:PORT`.
+        token: the recipe's `policy.token`. By default the environment's `ROLLDOCK_POLICY_TOKEN`.
+    """
+
+    def __init__(self, url: str, *, token: str | None = None) -> None:
+        self._url = url.rstrip("/") + "/v1/policy"
+        self._token = token if token is not None else os.environ.get("ROLLDOCK_POLICY_TOKEN")
+
+    def status(self) -> dict[str, Any]:
+        """Returns the state: `version` of the servers, `announced`, `state`, `phase`, `behind`, `failure`,
+        `mode` and `max_staleness`."""
+        return self._call("")
+
+    def announce_version(
+        self, version: int, *, path: str | None = None, label: str | None = None, payload: Any = None
+    ) -> dict[str, Any]:
+        """Announces a version. To repeat an announcement changes nothing, except that a failed update is
+        tried again.
+
+        Args:
+            version: greater than every earlier version.
+            path: where the servers read the weights.
+            label: the version's name in the servers' answers; it ends in the number. By default the number.
+            payload: further data that the update needs, as JSON.
+
+        Returns:
+            The state, as `status` does.
+
+        Raises:
+            PolicyError: `code` is `not_newer`, `differs`, `bad_label` or another of the listener's codes.
+        """
+        optional = {"path": path, "label": label, "payload": payload}
+        given = {name: value for name, value in optional.items() if value is not None}
+        return self._call("/announce", {"version": version, **given})
+
+    def wait_version(self, version: int, *, wait_s: float = 600.0) -> dict[str, Any]:
+        """Waits until the servers have a version or a later one.
+
+        Args:
+            version: the version.
+            wait_s: how long to wait, in seconds.
+
+        Returns:
+            The state, as `status` does.
+
+        Raises:
+            NotYet: the servers did not get it in time. It is a `TimeoutError`.
+        """
+        left = wait_s
+        while True:
+            wait = min(left, _WAIT_MAX_S)
+            left -= wait
+            try:
+                return self._call(f"/wait?version={version}&timeout_s={wait}", timeout_s=wait + _TIMEOUT_S)
+            except NotYet:
+                if left <= 0:
+                    raise
+
+    def _call(self, path: str, body: Any = None, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
+        # The standard library's client takes as long to import as the rest of this package.
+        from urllib.error import HTTPError
+        from urllib.request import Request, urlopen
+
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
+        try:
+            with urlopen(Request(self._url + path, data, headers), timeout=timeout_s) as answer:
+                state: dict[str, Any] = json.load(answer)
+                return state
+        except HTTPError as error:
+            raise _error(error) from None
+
+
+class AsyncPolicy:
+    """`Policy` for asyncio. Its requests run in the threads of the event loop's default executor."""
+
+    def __init__(self, url: str, *, token: str | None = None) -> None:
+        self._policy = Policy(url, token=token)
+
+    async def status(self) -> dict[str, Any]:
+        """As `Policy.status`."""
+        return await _in_thread(self._policy.status)
+
+    async def announce_version(
+        self, version: int, *, path: str | None = None, label: str | None = None, payload: Any = None
+    ) -> dict[str, Any]:
+        """As `Policy.announce_version`."""
+        announce = self._policy.announce_version
+        return await _in_thread(lambda: announce(version, path=path, label=label, payload=payload))
+
+    async def wait_version(self, version: int, *, wait_s: float = 600.0) -> dict[str, Any]:
+        """As `Policy.wait_version`."""
+        return await _in_thread(lambda: self._policy.wait_version(version, wait_s=wait_s))
+
+
+async def _in_thread(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    import asyncio
+
+    return await asyncio.to_thread(call)
+
+
+def _error(error: HTTPError) -> PolicyError:
+    text = error.read().decode(errors="replace")
+    try:
+        details = json.loads(text)["error"]
+        code, message = details["code"], details["message"]
+    except (ValueError, KeyError, TypeError):
+        return PolicyError(
+            f"expected an answer of a policy listener, found status {error.code}: {text[:200]}"
+        )
+    kind = NotYet if code == "not_yet" else PolicyError
+    return kind(message, code, details)

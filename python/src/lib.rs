@@ -1,0 +1,52 @@
+//! The extension module `rolldock._rolldock`: the queue's client for Python.
+//!
+//! This crate moves bytes, waits and starts tasks. Names, conversions and documentation for users are in
+//! `python/rolldock/`, and no other code uses this module.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `runtime` | the one tokio runtime of a process, also after a fork |
+//! | `tasks` | starts tasks there, each with a name |
+//! | `pending` | a call that runs there: waited for with signals, or awaited by asyncio |
+//! | `client`, `options` | the calls of a queue |
+//! | `lease` | taken rows, renewed while they are used |
+//! | `rows`, `column`, `buffer` | Arrow rows, their columns, and their memory as NumPy and DLPack read it |
+//! | `input` | columns from NumPy arrays, strings and lists |
+//! | `interchange` | the Arrow PyCapsule interface, in both directions |
+//! | `dtype` | types of columns by name |
+//! | `errors` | errors as exceptions |
+//!
+//! # Invariants
+//! - No call holds the GIL while it waits.
+//! - Memory that Python reads belongs to an Arrow buffer that the reading object keeps alive.
+//! - A value that refers to sockets or threads belongs to one process. A forked child never uses or drops it.
+
+mod buffer;
+mod client;
+mod column;
+mod dtype;
+mod errors;
+mod input;
+mod interchange;
+mod lease;
+mod options;
+mod pending;
+mod rows;
+mod runtime;
+mod tasks;
+
+use pyo3::prelude::*;
+
+/// The queue's client; `rolldock` wraps it.
+#[pymodule(gil_used = true)]
+fn _rolldock(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<buffer::Buffer>()?;
+    module.add_class::<client::Queue>()?;
+    module.add_class::<column::Column>()?;
+    module.add_class::<dtype::Dtype>()?;
+    module.add_class::<lease::Lease>()?;
+    module.add_class::<pending::Pending>()?;
+    module.add_class::<rows::Rows>()?;
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! A call that runs on the runtime while Python waits for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use pyo3::prelude::*;
+use rolldock_queue::QueueError;
+use tokio::task::AbortHandle;
+
+use crate::errors::{self, Failure};
+use crate::runtime::{self, Own};
+use crate::tasks::spawn_on;
+
+/// How often a wait looks for signals, such as Ctrl-C. An outcome ends the wait at once.
+const SIGNALS: Duration = Duration::from_millis(50);
+
+/// Makes the object that Python gets, with the GIL.
+type Made = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+type Outcome = Result<Made, Failure>;
+
+#[derive(Default)]
+struct State {
+    is_done: bool,
+    outcome: Option<Outcome>,
+    callback: Option<Py<PyAny>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    done: Condvar,
+}
+
+impl Shared {
+    fn finish(&self, outcome: Outcome) {
+        let callback = {
+            let mut state = self.state.lock();
+            if state.is_done {
+                return;
+            }
+            state.is_done = true;
+            state.outcome = Some(outcome);
+            state.callback.take()
+        };
+        self.done.notify_all();
+        if let Some(callback) = callback {
+            // Without an interpreter there is no event loop that waits.
+            let _ = Python::try_attach(|py| {
+                if let Err(error) = callback.call0(py) {
+                    error.write_unraisable(py, None);
+                }
+                drop(callback);
+            });
+        }
+    }
+
+    /// Waits for the outcome, at most for one look at signals.
+    fn wait(&self) -> bool {
+        let mut state = self.state.lock();
+        if !state.is_done {
+            self.done.wait_for(&mut state, SIGNALS);
+        }
+        state.is_done
+    }
+}
+
+/// Ends a call whose task is dropped before it has an outcome.
+struct Finish(Arc<Shared>);
+
+impl Drop for Finish {
+    fn drop(&mut self) {
+        self.0.finish(Err(Failure::Ended));
+    }
+}
+
+/// A call of the queue that is under way.
+#[pyclass(frozen, module = "rolldock._rolldock")]
+pub(crate) struct Pending {
+    call: Own<Running>,
+}
+
+struct Running {
+    shared: Arc<Shared>,
+    task: AbortHandle,
+}
+
+impl Pending {
+    /// Starts a call. `convert` makes the object for Python from its value.
+    pub(crate) fn start<T, F, C>(call: F, convert: C) -> PyResult<Self>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, QueueError>> + Send + 'static,
+        C: FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
+    {
+        let shared = Arc::<Shared>::default();
+        let finish = Finish(Arc::clone(&shared));
+        let task = async move {
+            let outcome = call.await;
+            let made = outcome.map(|value| -> Made { Box::new(move |py| convert(py, value)) });
+            finish.0.finish(made.map_err(Failure::from));
+        };
+        let task = spawn_on(&runtime::handle()?, "python call", task).abort_handle();
+        Ok(Self { call: Own::new(Running { shared, task }) })
+    }
+
+    fn running(&self, py: Python<'_>) -> PyResult<&Running> {
+        self.call.get().ok_or_else(|| errors::forked(py, "this call"))
+    }
+
+    /// Starts a call without a value.
+    pub(crate) fn done<F>(call: F) -> PyResult<Self>
+    where
+        F: Future<Output = Result<(), QueueError>> + Send + 'static,
+    {
+        Self::start(call, |py, ()| Ok(py.None()))
+    }
+}
+
+#[pymethods]
+impl Pending {
+    /// Waits for the outcome without the GIL. A signal handler that raises, such as that of Ctrl-C, ends the
+    /// wait and cancels the call.
+    fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let running = self.running(py)?;
+        while !py.detach(|| running.shared.wait()) {
+            if let Err(raised) = py.check_signals() {
+                running.task.abort();
+                return Err(raised);
+            }
+        }
+        self.result(py)
+    }
+
+    /// Calls `callback()` on a thread of the runtime when there is an outcome, or at once if there is one.
+    fn when_done(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
+        {
+            let mut state = self.running(py)?.shared.state.lock();
+            if !state.is_done {
+                state.callback = Some(callback);
+                return Ok(());
+            }
+        }
+        callback.call0(py).map(drop)
+    }
+
+    /// Cancels the call. What it has done by then stays done; rows that it was about to take are given back.
+    fn cancel(&self) {
+        if let Some(running) = self.call.get() {
+            running.task.abort();
+        }
+    }
+
+    /// Returns the value of a call that has ended, once, or raises its error.
+    fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let outcome = self.running(py)?.shared.state.lock().outcome.take();
+        match outcome.unwrap_or(Err(Failure::Ended)) {
+            Ok(made) => made(py),
+            Err(failure) => Err(failure.into_exception(py)),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! The runtime of this process.
+//!
+//! All clients of a process share one runtime. A child that was forked has none of its parent's threads, so
+//! it gets a runtime of its own, and what the parent's runtime held is left alone.
+
+use std::io;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+
+use parking_lot::Mutex;
+use tokio::runtime::{Builder, Handle, Runtime};
+
+/// Most threads of the runtime. They wait for sockets and copy rows.
+const THREADS_MAX: usize = 4;
+
+struct Current {
+    process: u32,
+    runtime: Runtime,
+}
+
+/// Locked only while the GIL is held, and a fork holds the GIL: a child never finds it locked.
+static CURRENT: Mutex<Option<Current>> = Mutex::new(None);
+
+/// Returns the runtime of this process.
+///
+/// # Errors
+/// The system's error if no thread can be started.
+pub(crate) fn handle() -> io::Result<Handle> {
+    let process = std::process::id();
+    let mut current = CURRENT.lock();
+    if let Some(known) = current.as_ref().filter(|known| known.process == process) {
+        return Ok(known.runtime.handle().clone());
+    }
+    let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().min(THREADS_MAX));
+    let runtime =
+        Builder::new_multi_thread().worker_threads(threads).thread_name("rolldock").enable_all().build()?;
+    let handle = runtime.handle().clone();
+    // The runtime of the parent is not dropped: that would wait for threads that this process does not have.
+    std::mem::forget(current.replace(Current { process, runtime }));
+    Ok(handle)
+}
+
+/// A value that belongs to the process that made it. In a forked child it is neither used nor dropped,
+/// because its sockets are shared with the parent and its locks may be held by threads that the child does
+/// not have.
+pub(crate) struct Own<T> {
+    process: u32,
+    value: ManuallyDrop<T>,
+}
+
+impl<T> Own<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { process: std::process::id(), value: ManuallyDrop::new(value) }
+    }
+
+    /// Returns the value, or `None` in a forked child.
+    pub(crate) fn get(&self) -> Option<&T> {
+        (self.process == std::process::id()).then(|| self.value.deref())
+    }
+}
+
+impl<T> Drop for Own<T> {
+    #[expect(unsafe_code, reason = "the value is dropped in one process only")]
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            // SAFETY: the value is dropped once, here, and is not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.value) }
+        }
+    }
+}

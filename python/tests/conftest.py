@@ -1,0 +1,126 @@
+"""A real server, and queues of each kind."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rolldock
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKEN = "secret"
+#: The longest that a test waits for something that should happen.
+PATIENCE_S = 60.0
+
+
+def binary() -> str:
+    """The installed command, or the one that the environment names."""
+    installed = Path(sys.executable).with_name("rolldock")
+    found = os.environ.get("ROLLDOCK_BINARY") or (
+        str(installed) if installed.exists() else shutil.which("rolldock")
+    )
+    assert found, "expected the command rolldock; install the wheel"
+    return found
+
+
+class Server:
+    """A served queue in memory, over HTTP and at a socket."""
+
+    def __init__(self, folder: Path) -> None:
+        socket = folder / "queue.sock"
+        command = [
+            binary(),
+            "queue",
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--uds",
+            str(socket),
+            "--token",
+            TOKEN,
+        ]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout
+        said = self.process.stdout.readline()
+        found = re.match(r"serving a queue at (http://\S+) and (unix:\S+),", said)
+        assert found, f"expected the addresses of the server, found {said!r}"
+        self.http, self.unix = found.groups()
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(PATIENCE_S)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    started = Server(tmp_path_factory.mktemp("server"))
+    yield started
+    started.stop()
+
+
+@pytest.fixture(params=["embedded", "http", "unix"])
+def client(request: pytest.FixtureRequest) -> Iterator[rolldock.Client]:
+    """A client of a queue in this process, and of a server in both ways."""
+    if request.param == "embedded":
+        opened = rolldock.Client.open()
+    else:
+        server: Server = request.getfixturevalue("server")
+        opened = connected(server, request.param)
+    with opened:
+        yield opened
+
+
+@pytest.fixture
+def queue() -> Iterator[rolldock.Client]:
+    """A queue in this process."""
+    with rolldock.Client.open() as opened:
+        yield opened
+
+
+@pytest.fixture
+def partition(request: pytest.FixtureRequest) -> str:
+    """The name of a partition that no other test has."""
+    return re.sub(r"\W+", "-", f"{request.module.__name__}-{request.node.name}")
+
+
+def connected(server: Server, way: str) -> rolldock.Client:
+    return rolldock.Client(server.http, token=TOKEN) if way == "http" else rolldock.Client(server.unix)
+
+
+def numbers(count: int, first: int = 0) -> dict[str, Any]:
+    """Rows with consecutive numbers."""
+    return {"x": np.arange(first, first + count, dtype=np.int64)}
+
+
+def taken(batch: rolldock.Batch | None) -> rolldock.Batch:
+    """A batch where rows were expected."""
+    assert batch is not None
+    return batch
+
+
+@pytest.fixture
+def script(server: Server, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Starts a program in Python with the server's URL and its token in the environment."""
+
+    def start(text: str, *arguments: str) -> subprocess.Popen[str]:
+        file = tmp_path / "program.py"
+        file.write_text(text)
+        environment = {**os.environ, "ROLLDOCK_QUEUE_TOKEN": TOKEN, "URL": server.http, "SOCKET": server.unix}
+        return subprocess.Popen(
+            [sys.executable, str(file), *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start
