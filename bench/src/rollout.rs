@@ -1,7 +1,7 @@
 //! `rollout`: the step time compared with the best possible time for the drawn work, and the bias of the
 //! accepted data.
 //!
-//! All runs are in virtual time. The work is drawn by a pure function of the seed, so the bounds and the
+//! All rollouts run in virtual time. Only the CPU time of the simulated fleet is measured in real time. The work is drawn by a pure function of the seed, so the bounds and the
 //! unbiased reference are computed from the draws and not from the samples that ran.
 
 use std::sync::Arc;
@@ -373,7 +373,7 @@ fn simulated_fleet(quick: bool) -> anyhow::Result<Figure> {
         }));
         let window = Duration::from_secs(if quick { 5 } else { 20 });
         let watching = async {
-            // All requests are admitted after the first second.
+            // By the end of the first second, all requests have been admitted.
             tokio::time::sleep(Duration::from_secs(1)).await;
             let (cpu_before, started) = (cpu::own(), Instant::now());
             tokio::time::sleep(window).await;

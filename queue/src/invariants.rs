@@ -36,7 +36,8 @@ pub fn counts_agree(what: &str, counted: usize, kept: usize) -> Result<(), Viola
     Err(Violation(format!("{what}: counted {counted}, kept {kept}")))
 }
 
-/// Checks that each row has one state for each task, and that a row that a single task has acked was freed.
+/// Checks that each row has one state for each task. If the partition has only one task, checks that no row
+/// that this task has acked is still there.
 pub fn rows_accounted(partition: &PartitionInspection) -> Result<(), Violation> {
     for task in &partition.tasks {
         let sum = task.incomplete + task.ready + task.leased + task.acked + task.away;

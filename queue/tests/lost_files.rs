@@ -1,4 +1,6 @@
-//! A directory whose journal is missing, empty or exchanged is refused, and no file in it is deleted.
+//! A directory whose journal is missing, empty or cut within its first line is refused, and no file in it is
+//! deleted. If the journal is that of another queue, the segments that it does not name are set aside and not
+//! deleted.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -33,7 +35,7 @@ async fn fill(dir: &Path) {
     queue.close();
 }
 
-/// The contents of all files of a directory. The owner of the lock is left out.
+/// The contents of all files of a directory. The file of the lock is left out, because it names the process that holds it.
 fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
     let files =
@@ -74,7 +76,7 @@ async fn a_directory_without_its_journal_is_refused_and_stays_as_it_is() {
         }
         assert_eq!(contents(dir.path()), before, "left={left:?}");
     }
-    assert!(holds_queue(dir.path()), "it is known as a queue's directory without its journal too");
+    assert!(holds_queue(dir.path()), "the directory is recognised as a queue's even without its journal");
 }
 
 #[tokio::test]

@@ -87,7 +87,11 @@ pub(super) fn figures(seed: u64, lasts: Duration, peer: &mut Peer) -> anyhow::Re
             compared as f64,
             "texts",
         ),
-        Figure::new("of these, right to math_dapo 2026", right as f64 / compared as f64 * 100.0, "%"),
+        Figure::new(
+            "of these, right according to math_dapo 2026",
+            right as f64 / compared as f64 * 100.0,
+            "%",
+        ),
         Figure::new(what, differing as f64, "texts").bar(Bar::AtMost(0.0)),
     ])
 }

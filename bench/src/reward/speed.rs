@@ -1,9 +1,10 @@
 //! Measures the cost of a `math_dapo` score, compared with the reference, and with a score of the response's
 //! end alone.
 //!
-//! The responses are short and made of real texts: the end of a GSM8K solution or of a DAPO problem, followed
+//! For the comparison with the reference, the responses are short and made of real texts: the end of a GSM8K solution or of a DAPO problem, followed
 //! by an answer. The answer is alternately the right one and that of another row. Both sides score these
-//! texts in turn, each on one thread. Only CPU time counts, so the machine's other load has little effect.
+//! texts in turn, each on one thread. For the second figure, the texts of other responses precede each
+//! response. Only CPU time counts, so the machine's other load has little effect.
 
 use std::hint::black_box;
 use std::io::{BufWriter, Write};
@@ -102,7 +103,7 @@ fn rates(quick: bool, short: &[Response], mut peer: Option<&mut Peer>) -> anyhow
     let file = folder.path().join("responses.jsonl");
     if let Some(peer) = peer.as_mut() {
         write(short, &file)?;
-        anyhow::ensure!(peer.load(&file)? == short.len(), "the peer has read other rows");
+        anyhow::ensure!(peer.load(&file)? == short.len(), "the peer read another number of rows");
     }
     let mut ours = [const { Vec::new() }; VARIANTS.len()];
     let mut theirs = [const { Vec::new() }; VARIANTS.len()];
@@ -150,7 +151,10 @@ fn long_figure(quick: bool, short: &[Response]) -> anyhow::Result<Figure> {
     for number in 0..=rounds(quick) {
         let (of_whole, right) = score(&scorer, LONG_REPEATS, whole.clone())?;
         let (of_ends, right_by_end) = score(&scorer, LONG_REPEATS, ends.iter().copied())?;
-        anyhow::ensure!(right == right_by_end, "the end says {right_by_end}, the whole {right}");
+        anyhow::ensure!(
+            right == right_by_end,
+            "right={right_by_end} for the ends alone, right={right} for the whole responses"
+        );
         if number > 0 {
             whole_seconds.push(of_whole);
             end_seconds.push(of_ends);

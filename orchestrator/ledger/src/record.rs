@@ -67,7 +67,8 @@ pub struct DispatchRecord {
     pub policy_version: u64,
     /// The attempt with which its samples start. A carried sample continues with its own attempt.
     pub first_attempt: u32,
-    /// How often its number was sent out again because it was too old.
+    /// How many earlier dispatches of its prompt were too old, or were given up by the watchdog. A held group
+    /// starts again from 0.
     pub returns: u32,
     /// The position in the data after a new prompt. It is `None` for a continued prompt, or if the source of
     /// the data has no positions.
@@ -158,8 +159,8 @@ pub enum Record {
         /// How its prompt continues.
         next: Next,
     },
-    /// Accepted dispatches are final, and later records of the queue do not change them. This record must be
-    /// synced before the queue may forget the records of these dispatches.
+    /// These accepted dispatches are final: their fate does not depend on the queue any more. This record must
+    /// be synced before the queue may forget the records of these dispatches.
     Settled {
         /// The accepted dispatches.
         ids: Vec<DispatchId>,
@@ -218,8 +219,7 @@ impl Record {
 }
 
 /// The record that a put carries in the queue. It names the dispatch of the rows. The put is submitted after
-/// the ledger has synced the record that the dispatch is accepted. The ledger then also has the step for
-/// which the dispatch counts.
+/// the ledger has synced the end of the dispatch, with the step for which the dispatch counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueRecord {

@@ -34,7 +34,7 @@ pub struct QueuedPrompt {
     pub visit: u32,
     /// The attempt with which its samples start.
     pub first_attempt: u32,
-    /// How often it was sent out again because it was too old.
+    /// How many of its dispatches were too old.
     pub returns: u32,
     /// The location of its tokens so far, which [`read_carried`](super::read_carried) reads.
     pub tokens: Option<TokensPlace>,

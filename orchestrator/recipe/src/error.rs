@@ -48,7 +48,7 @@ pub enum RecipeError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The operating system's error, or the reason why its bytes are not a recipe.
+        /// The operating system's error, or the reason why the file's bytes are not a recipe.
         reason: String,
     },
     /// The recipe is not TOML, has a bad `base`, unknown keys, wrong types, bad values, or values that

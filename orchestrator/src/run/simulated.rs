@@ -95,7 +95,7 @@ pub(super) fn start_servers(
 enum AnswerForm {
     /// The form that `math_dapo` reads.
     AnswerLine,
-    /// A form that every scorer reads, for prompts that are routed to different scorers.
+    /// A form that all scorers of math answers read, for every other scorer.
     Every,
 }
 

@@ -117,7 +117,7 @@ async fn a_damaged_chunk_costs_its_rows_and_no_more() {
     }
     let lines = queue("export").arg(run.path()).arg("--format").arg("jsonl").arg("--skip-damaged").succeeds();
     assert_eq!(ids(&lines.stdout), sound);
-    assert!(lines.stderr.contains("rows are left out"), "{}", lines.stderr);
+    assert!(lines.stderr.contains("rows are skipped in an export"), "{}", lines.stderr);
     let parquet = work.path().join("rows.parquet");
     let export = queue("export").arg(run.path()).arg("--format").arg("parquet").arg("--skip-damaged");
     let written = export.arg("--output").arg(&parquet).succeeds().stdout;

@@ -22,7 +22,7 @@ struct Fixture {
     _cancel: tokio_util::sync::DropGuard,
 }
 
-/// A server of the same size as the recorded server, but a thousand times as fast.
+/// A server of the same size as the real vLLM server whose traffic was recorded, but a thousand times as fast.
 fn small() -> ServerConfig {
     ServerConfig {
         model: "tiny-qwen3".to_owned(),
@@ -65,7 +65,7 @@ impl Fixture {
         (response.status().as_u16(), response.text().await.unwrap())
     }
 
-    /// Waits until the engine is empty. Only the test runner has a time limit.
+    /// Waits until the engine is empty. This wait has no time limit of its own; the test runner has one.
     async fn until_idle(&self) {
         loop {
             let stats = self.server.stats();

@@ -1,7 +1,8 @@
 //! One choice of an answer: the expected values, the values that were read, and the checks.
 //!
-//! A reader of answers (whole or streamed) fills a [`Choice`] for each sample. The conversion of a choice to
-//! a sample checks it against the request. An [`AnswerError`] names the failed check.
+//! A reader of whole answers fills one [`Choice`] for each sample. A reader of streams fills one for each sample
+//! of an event. The readers check the values against the request ([`Expected`]). The conversion of a choice to a
+//! sample checks that its tokens, log-probabilities and spans agree. An [`AnswerError`] names the failed check.
 
 use std::sync::Arc;
 
@@ -53,7 +54,7 @@ pub(super) enum AnswerError {
     #[error("member={member}: expected {expected}")]
     Shape { member: &'static str, expected: &'static str },
     /// The number of samples is wrong, or their indexes do not count from 0.
-    #[error("expected choices={expected} with the indexes from 0 on, found={found}")]
+    #[error("expected choices={expected} with the indexes from 0 on, found choices or index={found}")]
     Choices { expected: u32, found: usize },
     /// The server does not return token ids.
     #[error("choice={index} has no token ids")]
@@ -68,9 +69,9 @@ pub(super) enum AnswerError {
     #[error("poisoned logprob at token={token}: {form}")]
     Poisoned { token: usize, form: &'static str },
     /// The echoed prompt is not the one that was sent.
-    #[error("the echoed prompt differs from the one sent at token={position}")]
+    #[error("the echoed prompt differs at token={position} from the prompt that was sent")]
     Prompt { position: usize },
-    /// A sample has an unknown finish reason, or no finish reason.
+    /// A sample has an unknown finish reason, none, or more than one, or it was aborted by the engine.
     #[error("choice={index} ended with finish_reason={reason:?}")]
     Finish { index: u32, reason: String },
     /// The engine reports its own failure in the answer.
@@ -82,7 +83,7 @@ pub(super) enum AnswerError {
     /// The progress of a request was emptied while the request was still running.
     #[error("the tokens of the request were taken before it had ended")]
     Taken,
-    /// The spans overlap, leave gaps or do not end with the tokens.
+    /// The spans of weight versions overlap, leave gaps, or do not end at the last token.
     #[error("choice={index} has weight versions that do not cover its tokens={tokens}")]
     Spans { index: u32, tokens: usize },
 }

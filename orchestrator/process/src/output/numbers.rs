@@ -1,4 +1,4 @@
-//! Numbers in words for people.
+//! Formats numbers for people.
 
 /// Formats a share in per cent.
 pub fn share(part: u64, whole: u64) -> String {

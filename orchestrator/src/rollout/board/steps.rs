@@ -186,8 +186,11 @@ impl Board {
                 self.enter(self.step_after(self.step));
                 self.send_back_stale();
             }
-            None if self.config.early_stop.rule().at_target == AtTarget::AwaitAll => {}
-            _ => self.stopped = true,
+            Some(_) => self.stopped = true,
+            None => match self.config.early_stop.rule().at_target {
+                AtTarget::AwaitAll => {}
+                AtTarget::Stop => self.stopped = true,
+            },
         }
     }
 

@@ -195,7 +195,8 @@ fn a_step_on_policy_generates_every_held_group_again_and_loses_none() {
     let config = BoardConfig { staleness, ..config(EarlyStop::Fifo, OnStop::Requeue, Launch::Batch) };
     let mut board = Board::new(config);
     let (mut row, mut handed) = (0, Vec::new());
-    // There are more steps than `RETURNS_MAX`, the limit for prompts that are sent back for other reasons.
+    // There are more steps than `RETURNS_MAX`. That limit does not count groups that became too old while they
+    // were held.
     for step in 1..=8 {
         let version = step - 1;
         board.set_policy_version(version);
@@ -350,7 +351,7 @@ fn nothing_is_sent_out_while_a_reward_is_out_but_groups_end() {
     board.set_reward_is_out(true);
     board.end(first.id, first.number, GroupEnd::Valid(group(&first, 0)));
     assert_eq!(accepted(&mut board), [0, 1]);
-    assert!(board.is_stopped(), "an early stop ends a step in an outage");
+    assert!(board.is_stopped(), "a step also stops early while a reward is out");
     assert!(matches!(board.next(), Next::Done));
     board.end(again.id, again.number, GroupEnd::Cancelled);
     board.end_step().unwrap();
