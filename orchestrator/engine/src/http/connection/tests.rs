@@ -77,7 +77,7 @@ async fn what_is_no_answer_is_an_error_with_words() {
     for (text, words) in [
         ("", "before the answer's head"),
         ("HTTP/1.1 200 OK\r\ncontent-le", "before the answer's head"),
-        ("SSH-2.0-OpenSSH\r\n", "no HTTP"),
+        ("SSH-2.0-OpenSSH\r\n", "not HTTP"),
         ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel", "in the middle"),
         ("HTTP/1.1 200 OK\r\ncontent-length: -5\r\n\r\n", "content-length"),
         ("HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n", "two different"),
