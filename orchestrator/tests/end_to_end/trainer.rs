@@ -3,6 +3,7 @@
 
 use std::net::TcpListener;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use arrow_array::RecordBatch;
@@ -59,11 +60,22 @@ struct Addresses {
     policy: String,
 }
 
+/// An address that no process uses. Its port is below the range from which the system chooses ports, so it stays
+/// unused while no life of the run has it.
+fn unused_address() -> String {
+    static ASKED: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number = std::process::id().wrapping_mul(31).wrapping_add(ASKED.fetch_add(1, Ordering::Relaxed));
+        let address = format!("127.0.0.1:{}", 10_000 + number % 20_000);
+        if TcpListener::bind(&address).is_ok() {
+            return address;
+        }
+    }
+}
+
 impl Addresses {
     fn new() -> Self {
-        let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [queue, policy] = ports.map(|port| port.local_addr().unwrap().to_string());
-        Self { queue, policy }
+        Self { queue: unused_address(), policy: unused_address() }
     }
 
     fn start(&self, out: &Path, settings: &[&str]) -> Running {
