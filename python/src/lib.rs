@@ -18,6 +18,7 @@
 //!
 //! # Invariants
 //! - No call holds the GIL while it waits.
+//! - No thread of the runtime is in Python when the interpreter ends.
 //! - Memory that Python reads belongs to an Arrow buffer that the reading object keeps alive.
 //! - A value that refers to sockets or threads belongs to one process. A forked child never uses or drops it.
 
@@ -48,5 +49,7 @@ fn _rolldock(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<lease::Lease>()?;
     module.add_class::<pending::Pending>()?;
     module.add_class::<rows::Rows>()?;
+    let at_exit = module.py().import("atexit")?;
+    at_exit.call_method1("register", (wrap_pyfunction!(runtime::end, module)?,))?;
     Ok(())
 }

@@ -2,16 +2,23 @@
 //!
 //! All clients of a process share one runtime. A child that was forked has none of its parent's threads, so
 //! it gets a runtime of its own, and what the parent's runtime held is left alone.
+//!
+//! The runtime ends before the interpreter does. A thread that is in Python when the interpreter ends is stopped
+//! at its next wait for the GIL, and the frames of Rust below it abort the process.
 
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
 
 /// Most threads of the runtime. They wait for sockets and copy rows.
 const THREADS_MAX: usize = 4;
+/// The longest time that the end of the interpreter waits for threads that still copy or write rows.
+const END_MAX: Duration = Duration::from_secs(5);
 
 struct Current {
     process: u32,
@@ -38,6 +45,18 @@ pub(crate) fn handle() -> io::Result<Handle> {
     // The runtime of the parent is not dropped: that would wait for threads that this process does not have.
     std::mem::forget(current.replace(Current { process, runtime }));
     Ok(handle)
+}
+
+/// Ends the runtime of this process: calls that are under way end without an outcome. Afterwards no thread of
+/// the runtime is in Python. Python calls this when the interpreter begins to end.
+#[pyfunction]
+pub(crate) fn end(py: Python<'_>) {
+    match CURRENT.lock().take() {
+        Some(current) if current.process == std::process::id() => {
+            py.detach(|| current.runtime.shutdown_timeout(END_MAX));
+        }
+        of_parent => std::mem::forget(of_parent),
+    }
 }
 
 /// A value that belongs to the process that made it. In a forked child it is neither used nor dropped,

@@ -226,3 +226,28 @@ def test_importing_needs_no_numpy(tmp_path: Path) -> None:
     )
     assert out.stdout == "[]\n"
     assert rolldock.__version__
+
+
+SLOW_TO_RETURN = """
+import asyncio, os, time
+from rolldock import AsyncClient
+
+async def main():
+    loop = asyncio.get_running_loop()
+    wake = loop.call_soon_threadsafe
+
+    def wake_and_stay(*arguments):
+        wake(*arguments)
+        time.sleep(0.5)
+
+    loop.call_soon_threadsafe = wake_and_stay
+    await AsyncClient(os.environ["URL"]).partitions()
+
+asyncio.run(main())
+"""
+
+
+def test_the_interpreter_ends_while_a_thread_of_the_runtime_is_in_python(script: Script) -> None:
+    program = script(SLOW_TO_RETURN)
+    _, err = program.communicate(timeout=PATIENCE_S)
+    assert (program.returncode, err) == (0, "")

@@ -106,6 +106,13 @@ impl AgentLoopManager {
         board.step_after(board.step().max(self.step))
     }
 
+    /// Whether an earlier process accepted all groups of the next step and ended before it could end the step.
+    /// The next call then ends the step and generates nothing.
+    pub fn next_step_is_complete(&self, target: usize) -> bool {
+        let next = self.next_step();
+        self.board.lock().accepted_before(next) >= target
+    }
+
     /// A handle that reads the state of the rollout, for displays.
     pub fn view(&self) -> RolloutView {
         RolloutView {

@@ -317,7 +317,11 @@ impl Serving {
             return Ok(0);
         }
         if let Some(at) = self.served_at {
-            queue.until_taken(at, interrupted).await;
+            tokio::select! {
+                biased;
+                () = queue.until_taken(at, interrupted) => (),
+                () = after_steps(self.policy.as_ref()) => (),
+            }
         }
         let Some(consuming) = &mut self.consuming else { return Ok(0) };
         // The consumer ends by itself when it has taken all groups that it is allowed to take.

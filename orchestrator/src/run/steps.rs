@@ -95,7 +95,12 @@ impl<'a> Steps<'a> {
                 return Ok((step - 1, false));
             }
             let ready_at = Instant::now();
-            if let Some(policy) = self.policy {
+            // The trainer may have trained on a step that an earlier process did not end, and may have
+            // announced its version. Such a step needs no version, and the version belongs to the next step.
+            let is_complete = self.manager.next_step_is_complete(self.run.recipe.rollout.train_batch_size);
+            if let Some(policy) = self.policy
+                && !is_complete
+            {
                 let end = self.scope.token().clone();
                 match end.run_until_cancelled(policy.before_step(step)).await {
                     Some(ready) => ready?,

@@ -9,8 +9,8 @@ use std::time::Duration;
 use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use arrow_array::types::UInt64Type;
-use rolldock_ledger::LedgerState;
-use rolldock_queue::{Queue, QueueError, RemoteConfig, RemoteQueue, Take};
+use rolldock_ledger::{LedgerConfig, LedgerState, LedgerWriter, Record, ledger_file, read_log};
+use rolldock_queue::{Lease, Queue, QueueError, RemoteConfig, RemoteQueue, Take};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -120,17 +120,22 @@ fn rows_of(batch: &RecordBatch) -> Vec<Row> {
     (0..batch.num_rows()).map(row).collect()
 }
 
-/// Takes a whole step, acks it, and returns its rows. The run may be starting.
-async fn take_step(queue: &RemoteQueue) -> Vec<Row> {
+/// Leases a whole step. The run may be starting.
+async fn lease_step(queue: &RemoteQueue) -> Lease {
     let until = Instant::now() + PATIENCE;
-    let lease = loop {
+    loop {
         let take = Take { at_least: GROUPS, ..Take::groups("train", GROUPS) };
         match queue.take("train", &take.until(until)).await {
-            Ok(Some(lease)) => break lease,
+            Ok(Some(lease)) => return lease,
             Err(QueueError::Unreachable { .. }) if Instant::now() < until => {}
             other => panic!("{other:?}"),
         }
-    };
+    }
+}
+
+/// Takes a whole step, acks it, and returns its rows.
+async fn take_step(queue: &RemoteQueue) -> Vec<Row> {
+    let lease = lease_step(queue).await;
     let rows = lease.batches().iter().flat_map(rows_of).collect();
     lease.ack().await.unwrap();
     rows
@@ -174,6 +179,47 @@ async fn every_row_of_a_synchronous_run_is_of_the_version_announced_last() {
         let totals = state.totals();
         assert!(totals.held > 0 && totals.stale > 0, "{on_stop}: nothing was held: {totals:?}");
     }
+}
+
+/// Writes a run's ledger anew without the records that say that a step has ended.
+async fn forget_that_steps_ended(run: &Path) {
+    let (old, new) = (ledger_file(run), TempDir::new().unwrap());
+    let ledger = LedgerWriter::open(new.path(), LedgerConfig { fsync: false, inline: true }).unwrap().writer;
+    let copy = |_, record| {
+        if !matches!(record, Record::StepEnd(_)) {
+            ledger.append(record);
+        }
+        Ok(())
+    };
+    read_log(run, copy).unwrap();
+    ledger.sync_all().await.unwrap();
+    ledger.close().unwrap();
+    std::fs::copy(ledger_file(new.path()), old).unwrap();
+}
+
+/// A trainer may be quick enough to take a step, to train on it and to announce its version before the run has
+/// recorded that the step has ended. If the run is killed then, the version is that of the next step.
+#[tokio::test]
+async fn a_step_that_the_trainer_has_trained_on_needs_no_other_version_after_a_kill() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    let addresses = Addresses::new();
+    let run = addresses.start(&out, &["run.steps=1"]);
+    let queue = addresses.client();
+    // The run ends when the rows of its last step are acked.
+    let lease = lease_step(&queue).await;
+    addresses.announce(BETWEEN_VERSIONS);
+    wait_for("recorded version", || LedgerState::read(&out).unwrap().0.policy_version() == BETWEEN_VERSIONS);
+    lease.ack().await.unwrap();
+    assert_eq!(run.wait().code, Some(0));
+    forget_that_steps_ended(&out).await;
+
+    let run = addresses.start(&out, &["run.steps=2"]);
+    let rows = take_step(&queue).await;
+    let versions = (BETWEEN_VERSIONS, BETWEEN_VERSIONS);
+    assert!(rows.iter().all(|row| (row.oldest, row.newest) == versions), "{rows:?}");
+    run.interrupt();
+    assert_eq!(run.wait().code, Some(0));
 }
 
 #[test]

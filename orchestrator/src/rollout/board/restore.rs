@@ -55,4 +55,9 @@ impl Board {
         }
         first_open - 1
     }
+
+    /// Number of groups that an earlier process accepted for a step that this process has not begun yet.
+    pub(crate) fn accepted_before(&self, step: u64) -> usize {
+        self.accepted_before.get(&step).copied().unwrap_or(0)
+    }
 }
