@@ -1,8 +1,9 @@
 //! `rollout`: the step time compared with the best possible time for the drawn work, and the bias of the
 //! accepted data.
 //!
-//! All rollouts run in virtual time. Only the CPU time of the simulated fleet is measured in real time. The work is drawn by a pure function of the seed, so the bounds and the
-//! unbiased reference are computed from the draws and not from the samples that ran.
+//! All rollouts run in virtual time. Only the CPU time of the simulated fleet is measured in real time. The
+//! work is drawn by a pure function of the seed, so the bounds and the unbiased reference are computed from
+//! the draws and not from the samples that ran.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +41,7 @@ const STEPS_QUICK: usize = 4;
 pub(crate) enum Mode {
     /// The synchronous baseline: a step waits for its whole batch.
     Off,
-    /// The published run: stops at the first valid groups and discards the rest.
+    /// As in `recipes/dapo_qwen3_8b.toml`: a step stops at the first valid groups and discards the rest.
     First,
     /// The default of this project.
     Fifo,
@@ -257,7 +258,7 @@ async fn collect(shape: FleetShape, mode: Mode, steps: usize) -> anyhow::Result<
     })
 }
 
-/// The sums of samples, tokens and right answers, for the mean length and accuracy.
+/// The numbers of samples, tokens and right answers, for the mean length and accuracy.
 #[derive(Debug, Default)]
 pub(crate) struct Lengths {
     samples: f64,
@@ -345,7 +346,7 @@ fn seconds_of(server: &ServerConfig, tokens: u32, batch: f64) -> f64 {
     (tokens * per_token + cache_tokens * server.decode_ns_per_kv_token as f64) * 1e-9
 }
 
-/// The CPU time of 16 simulated servers in real time while 4,000 requests run on them.
+/// The share of a CPU core that 16 simulated servers use in real time while 4,000 requests run on them.
 fn simulated_fleet(quick: bool) -> anyhow::Result<Figure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
@@ -381,7 +382,7 @@ fn simulated_fleet(quick: bool) -> anyhow::Result<Figure> {
         };
         let core_share = tokio::select! {
             share = watching => share,
-            _ = generating => anyhow::bail!("the requests ended before they were measured"),
+            _ = generating => anyhow::bail!("the requests ended before the measurement of the CPU time"),
         };
         scope.close(Duration::from_secs(1)).await;
         let name = "simulated fleet, 16 servers, 4,000 running, real time: CPU";

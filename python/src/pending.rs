@@ -12,7 +12,7 @@ use crate::errors::{self, Failure};
 use crate::runtime::{self, Own};
 use crate::tasks::spawn_on;
 
-/// How often a wait looks for signals, such as Ctrl-C. An outcome ends the wait at once.
+/// How often a wait looks for signals, such as Ctrl-C. An outcome ends the wait immediately.
 const SIGNALS: Duration = Duration::from_millis(50);
 
 /// Makes the object that Python gets, with the GIL.
@@ -132,7 +132,8 @@ impl Pending {
         self.result(py)
     }
 
-    /// Calls `callback()` on a thread of the runtime when there is an outcome, or at once if there is one.
+    /// Calls `callback()` on a thread of the runtime when there is an outcome, or immediately if there is one
+    /// already.
     fn when_done(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
         {
             let mut state = self.running(py)?.shared.state.lock();

@@ -20,7 +20,7 @@ const BATCHES: [(usize, usize); 3] = [(1, 50), (16, 30), (512, 10)];
 const TAKEN_ROWS: usize = 16;
 /// Number of concurrent puts if their latency is not measured.
 const PUTS_AT_ONCE: usize = 32;
-/// Number of small takes of the peer per round. The peer makes fewer takes, because they are slow.
+/// Number of small takes of the peer per round. The peer makes fewer takes, because its takes are slow.
 const PEER_TAKES: usize = 20;
 
 pub(super) async fn rows(quick: bool, mut peer: Option<&mut Peer>) -> anyhow::Result<Vec<Figure>> {
@@ -94,14 +94,15 @@ async fn take(client: &RemoteQueue, quick: bool) -> anyhow::Result<f64> {
         let started = Instant::now();
         let lease = client.take("train", &take).await?.context("nothing to take")?;
         times.push(started.elapsed().as_secs_f64() * 1e6);
-        anyhow::ensure!(lease.rows().len() == TAKEN_ROWS, "{} rows", lease.rows().len());
+        let found = lease.rows().len();
+        anyhow::ensure!(found == TAKEN_ROWS, "expected {TAKEN_ROWS} rows, found {found}");
         lease.nack().await?;
     }
     Ok(median(&times))
 }
 
-/// The median time of a byte to another thread and back over loopback, in microseconds. It shows the current
-/// cost of waking a thread, which varies several-fold with the state of the machine.
+/// The median round-trip time of a byte to another thread over loopback, in microseconds. It shows the
+/// current cost of waking a thread, which varies several-fold with the state of the machine.
 fn round_trip() -> anyhow::Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
@@ -124,7 +125,7 @@ fn round_trip() -> anyhow::Result<f64> {
         times.push(started.elapsed().as_secs_f64() * 1e6);
     }
     drop(stream);
-    echo.join().map_err(|_| anyhow::anyhow!("the echo died"))??;
+    echo.join().map_err(|_| anyhow::anyhow!("the thread that echoes bytes panicked"))??;
     Ok(median(&times))
 }
 
@@ -141,7 +142,7 @@ pub(super) async fn quiet_take(quick: bool) -> anyhow::Result<Vec<Figure>> {
     }
     let fastest = |times: &[f64]| times.iter().copied().fold(f64::INFINITY, f64::min);
     let what = format!("take of {TAKEN_ROWS} rows, one column, nothing else running");
-    let beside = "a byte there and back over a bare socket, the same";
+    let beside = "round trip of a byte over a plain socket";
     Ok(vec![
         Figure::new(format!("{what}: median of the rounds' medians"), median(&times), "us")
             .against_named(beside, median(&bare))
@@ -178,7 +179,7 @@ pub(super) async fn takes(quick: bool, mut peer: Option<&mut Peer>) -> anyhow::R
     if peer.is_some() {
         small = small.against_named(peer::NAME, median(&theirs));
     }
-    let name = format!("the same among {resident_rows} rows (peer: alone)");
+    let name = format!("{what} among {resident_rows} rows, median (peer: without the other rows)");
     Ok(vec![
         small,
         Figure::new(name, among, "us").against(alone).bar(Bar::RatioAtMost(1.2)),

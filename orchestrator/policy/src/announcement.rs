@@ -44,7 +44,8 @@ pub enum AnnounceError {
         /// The newest version that was announced before.
         announced: u64,
     },
-    /// The version was announced before with other contents. One number cannot name two sets of weights.
+    /// The version was announced before with a different label, path or payload. One number cannot name two
+    /// sets of weights.
     #[error("version={version} was announced before, with another label, path or payload")]
     Differs {
         /// The version of both announcements.

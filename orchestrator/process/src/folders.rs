@@ -1,4 +1,4 @@
-//! Where a run's directory has its queue.
+//! The location of the queue in a run's directory.
 
 use std::path::{Path, PathBuf};
 

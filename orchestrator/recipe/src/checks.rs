@@ -232,8 +232,8 @@ fn check_limits(recipe: &Recipe, checks: &mut Checks<'_>) {
     let requests = groups.saturating_mul(requests_per_group).max(1);
     checks.require(limits.waiting_max >= requests, "limits.waiting_max", || {
         format!(
-            "{requests} requests (workers x max_concurrent_prompts x samples) wait at once while no server is \
-             healthy; expected at least that, found {}",
+            "{requests} requests (workers x max_concurrent_prompts x samples) wait at the same time while no \
+             server is healthy; expected at least that, found {}",
             limits.waiting_max
         )
     });

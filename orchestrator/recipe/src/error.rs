@@ -42,13 +42,14 @@ impl fmt::Display for Complaint {
 /// Why a recipe cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
-    /// The recipe itself cannot be read. For a `base` that cannot be read, the error is a complaint about the
-    /// line that names it.
+    /// The recipe itself cannot be read, or has no key. For a `base` that cannot be read, the error is a
+    /// complaint about the line that names the `base`.
     #[error("cannot read recipe file={path}: {reason}")]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// The operating system's error, or the reason why the file's bytes are not a recipe.
+        /// The operating system's error, or the reason why the file is refused: it is too large, not UTF-8,
+        /// or empty.
         reason: String,
     },
     /// The recipe is not TOML, has a bad `base`, unknown keys, wrong types, bad values, or values that

@@ -1,6 +1,7 @@
-//! The calls of a TransferQueue client: metadata first, then data by metadata, and rows by key.
+//! The calls of a TransferQueue client. A client takes metadata and then reads data by metadata, or it reads
+//! and writes rows by key.
 //!
-//! Metadata consist of handles, which name rows permanently. The handle of a freed row therefore causes an
+//! Metadata consists of handles, which name rows permanently. The handle of a freed row therefore causes an
 //! error and never returns the bytes of another row. [`get_meta`](TransferQueueClient::get_meta) returns a
 //! lease: while it is held, no other consumer of the task gets the rows. If its holder dies, the rows are
 //! delivered again.
@@ -89,18 +90,18 @@ impl TakenMeta {
 pub struct MetaRequest {
     /// The partition.
     pub partition: String,
-    /// The task that takes the rows. Its declaration has the columns that the rows need.
+    /// The task that takes the rows. The declaration of the task names the columns that a row must have.
     pub task: String,
-    /// The number of rows, or of groups with [`whole_groups`](Self::whole_groups). The result has exactly
-    /// this many. It may have fewer only after the end of puts.
+    /// The number of rows, or the number of groups if [`whole_groups`](Self::whole_groups) is set. The result
+    /// has exactly this many, or fewer if no more rows can become ready.
     pub batch_size: usize,
     /// Whether the batch size counts groups, whose rows must all be ready.
     pub whole_groups: bool,
     /// The order in which rows or groups are taken.
     pub sampler: Sampler,
     /// The part of the batch for one of several data-parallel ranks, as the `StreamingDataLoader` of each
-    /// rank requests it. The batch size is then the size for all ranks together. All members of a rank get
-    /// the same rows.
+    /// rank requests it. The batch size is then the size for all ranks together. All members of a rank
+    /// (tensor- or pipeline-parallel) get the same rows.
     pub share: Option<Share>,
     /// The time to wait. If absent, the call does not wait.
     pub wait: Option<Duration>,

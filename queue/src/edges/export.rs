@@ -181,7 +181,7 @@ impl Export {
 }
 
 impl Partition {
-    /// Every column that any row has.
+    /// The schema of all columns that at least one row has.
     fn export_schema(&self) -> SchemaRef {
         let table = self.shared.table.lock();
         Arc::new(Schema::new(table.columns().values().map(ColumnSpec::field).collect::<Vec<_>>()))
@@ -202,15 +202,15 @@ impl Partition {
     /// Writes all existing rows, oldest group first, with one group in memory at a time. Returns the number
     /// of rows.
     ///
-    /// Not cancel-safe: a dropped export leaves half a file.
+    /// Not cancel-safe: a dropped export leaves an incomplete file.
     pub async fn export(&self, format: ExportFormat, into: impl Write + Send) -> Result<usize, QueueError> {
         Ok(self.export_to(format, OnDamage::Fail, into).await?.rows)
     }
 
     /// Like [`export`](Self::export), but skips rows whose payload is damaged, with a warning for each
-    /// damage.
+    /// damaged part.
     ///
-    /// Not cancel-safe: a dropped export leaves half a file.
+    /// Not cancel-safe: a dropped export leaves an incomplete file.
     pub async fn export_sound(
         &self,
         format: ExportFormat,

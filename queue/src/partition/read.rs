@@ -174,7 +174,7 @@ impl Partition {
     }
 
     /// Reads all columns of the rows that still exist and whose payload is sound. Calls `damaged` for each
-    /// damage, with its number of rows.
+    /// damaged part, with the number of its rows.
     pub(crate) async fn read_sound_rows(
         &self,
         mut rows: Vec<RowHandle>,

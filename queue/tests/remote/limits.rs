@@ -17,7 +17,7 @@ use super::{Served, serve_at, served, spec};
 
 const TOKEN: &str = "secret";
 
-/// A server that accepts this many connections.
+/// A server that accepts `max` connections, of which `unauthenticated_max` may be without the token.
 async fn limited(max: usize, unauthenticated_max: usize) -> Served {
     let (max, unauthenticated_max) = (Some(max), Some(unauthenticated_max));
     let limits = ConnectionLimits { max, unauthenticated_max, ..ConnectionLimits::default() };
@@ -81,7 +81,7 @@ async fn idle_connections_without_a_token_keep_no_client_out() {
     let mut strangers = Vec::new();
     for _ in 0..STRANGERS {
         strangers.push(TcpStream::connect(served.address).await.unwrap());
-        // The server accepts the connections one by one, and this client waits for it.
+        // The server's task gets a turn to accept the connection.
         tokio::task::yield_now().await;
     }
     let newcomer = client(&served);
@@ -111,7 +111,7 @@ async fn clients_with_a_token_do_not_close_the_connection_of_a_lease() {
     for other in &mut others {
         closed += usize::from(timeout(Duration::from_millis(10), other.read_u8()).await.is_ok());
     }
-    assert!(closed >= 16, "{closed} of 20 connections have made room");
+    assert!(closed >= 16, "the server closed {closed} of 20 connections, expected at least 16");
 }
 
 #[tokio::test]

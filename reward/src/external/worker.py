@@ -161,7 +161,7 @@ class Worker:
 
 
 def leave(error):
-    """Exits at once: threads that the user's code left running could delay an orderly exit for ever."""
+    """Exits immediately: threads that the user's code left running could delay an orderly exit for ever."""
     if isinstance(error.code, str):
         print(error.code, file=sys.stderr, flush=True)
     os._exit(error.code & 0xFF if isinstance(error.code, int) else error.code is not None)

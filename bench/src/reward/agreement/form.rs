@@ -120,7 +120,7 @@ impl Fraction {
         format!("{}{}/{}", self.sign(), self.top, self.bottom)
     }
 
-    /// The number as an exact decimal, if it has one of at most nine places.
+    /// The number as an exact decimal; `None` if that needs more than nine places.
     pub(super) fn decimal(&self) -> Option<String> {
         const PLACES_MAX: u32 = 9;
         let scaled = |places| u128::from(self.top) * 10_u128.pow(places);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_otherwise() {
+    fn numbers_are_written_in_other_forms() {
         let number = Number { is_negative: true, digits: "1234567".to_owned(), decimals: "5".to_owned() };
         assert_eq!(number.grouped("{,}"), "-1{,}234{,}567.5");
         assert_eq!(number.hundredth(), "-12345.675");

@@ -25,7 +25,7 @@ fn markdown(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Str
     table.to_string()
 }
 
-/// The numbers of pairs of each data set, by how the answer was made.
+/// The number of pairs of each data set, by the kind of the pair and by the verdicts.
 pub(super) fn by_kind(judged: &[Judged]) -> String {
     let header = [
         "data set",
@@ -79,7 +79,7 @@ pub(super) fn by_cause(judged: &[Judged]) -> String {
             theirs if ours == 0 => format!("theirs ({theirs})"),
             theirs => format!("ours in {ours}, theirs in {theirs}"),
         };
-        // The examples are far apart, so that their answers are likely to differ.
+        // The examples are far apart in the list, so that their answers are likely to differ.
         let step = (all.len() / EXAMPLES).max(1);
         let examples = all.iter().step_by(step).take(EXAMPLES);
         let examples = examples.map(|it| format!("`{}` for `{}`", it.pair.answer, it.pair.truth));

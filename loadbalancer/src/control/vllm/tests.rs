@@ -72,7 +72,7 @@ async fn engine() -> (ServerRef, Heard, CancellationToken) {
 }
 
 #[tokio::test]
-async fn weights_are_given_by_the_servers_own_calls() {
+async fn each_call_about_weights_goes_to_its_endpoint() {
     let (server, heard, end) = engine().await;
     let control = VllmControl::new(Duration::from_secs(10), None).unwrap();
     let mut kwargs = Map::new();
@@ -139,7 +139,7 @@ fn a_real_server_has_these_endpoints_and_fields() {
 }
 
 #[tokio::test]
-async fn an_abort_names_every_id_that_the_engine_may_have_given() {
+async fn an_abort_names_every_id_that_the_engine_may_use_for_the_request() {
     let (server, heard, end) = engine().await;
     let control = VllmControl::new(Duration::from_secs(10), None).unwrap();
     let ids = ["x", "cmpl-y", "chatcmpl-z"].map(str::to_owned);

@@ -1,8 +1,8 @@
 //! The keys of a recipe. Each struct is a table of the TOML file, and the comment of a field documents the
 //! key.
 //!
-//! The default of a key is its value in the published run, if that run sets it. Keys without a sensible
-//! default (model, data, number of samples) are required, so a forgotten line is an error.
+//! Keys without a sensible default (model, data, number of samples) are required, so a forgotten line is an
+//! error.
 
 mod input;
 mod outcome;

@@ -14,7 +14,7 @@ use rolldock_ledger::KeptGroup;
 impl Board {
     /// Starts a step at whose end running groups are cut off. Held groups get their next dispatch
     /// immediately. Under `drop` and `requeue`, the dispatches of groups beyond the staleness bound end
-    /// `stale`. Under `requeue` their prompts are sent out again first, under their numbers.
+    /// `stale`. Under `requeue` their prompts are dispatched again first, with the same numbers.
     pub(crate) fn begin_step(&mut self, step: u64, target: usize) {
         self.flow_until = None;
         self.begin(step, target);

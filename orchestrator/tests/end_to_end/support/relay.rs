@@ -65,7 +65,7 @@ impl Relay {
 }
 
 /// Copies in both directions, each in its own thread, until one side closes. Then both connections are
-/// closed at once.
+/// closed.
 fn pass(client: TcpStream, server: TcpStream, passed: &Arc<Mutex<Passed>>) {
     let (from_client, from_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
     let (asked, answered) = (Arc::clone(passed), Arc::clone(passed));
@@ -81,11 +81,11 @@ fn copy(mut from: TcpStream, mut to: TcpStream, mut keep: impl FnMut(&[u8])) {
             break;
         }
     }
-    // Each connection may be closed already.
+    // An error only means that the connection is closed already.
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
-/// The answered requests for tokens of one connection, in their order.
+/// The requests for tokens on one connection that were answered, in the order in which they were sent.
 fn exchanges(passed: &Passed) -> Vec<Exchange> {
     let (asked, answered) = (messages(&passed.asked), messages(&passed.answered));
     let mut exchanges = Vec::new();
@@ -151,7 +151,10 @@ fn messages(mut bytes: &[u8]) -> Vec<(&str, &[u8])> {
 fn content_length(head: &str) -> usize {
     let value = |line: &str| {
         let (name, value) = line.split_once(':')?;
-        assert!(!name.eq_ignore_ascii_case("transfer-encoding"), "a body in chunks: {head}");
+        assert!(
+            !name.eq_ignore_ascii_case("transfer-encoding"),
+            "expected a content-length, found a chunked body: {head}"
+        );
         name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().unwrap())
     };
     head.lines().find_map(value).unwrap_or(0)

@@ -44,7 +44,7 @@ pub(crate) struct PlacedPart {
 /// Rows that are stored together.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PlacedStretch {
-    /// Each part has other columns of the same rows.
+    /// The parts contain different columns of the same rows.
     pub(crate) parts: Vec<PlacedPart>,
 }
 
@@ -198,7 +198,7 @@ impl TakeBody {
             (None, None, Some(budget), None) => Amount::Tokens(budget),
             (None, None, None, Some(rows)) => Amount::Rows(rows.len()),
             _ => {
-                let reason = "expected one of groups, rows, tokens and only".to_owned();
+                let reason = "expected exactly one of `groups`, `rows`, `tokens` and `only`".to_owned();
                 return Err(QueueError::BadRequest { reason });
             }
         };
@@ -236,7 +236,7 @@ pub(crate) struct ColumnsQuery {
 pub(crate) struct ClearBody {
     #[serde(default)]
     pub(crate) rows: Vec<RowHandle>,
-    /// Whether all existing rows are cleared, instead of given rows.
+    /// Whether all existing rows are cleared, instead of the rows in `rows`.
     #[serde(default)]
     pub(crate) all: bool,
     /// Whether rows that were already freed are skipped. Otherwise they cause an error.
@@ -269,7 +269,7 @@ pub(crate) struct GetBody {
     pub(crate) placed: bool,
 }
 
-/// The places of rows, all of which are on units.
+/// The places of rows that are all stored on units.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PlacesAnswer {
     pub(crate) stretches: Vec<PlacedStretch>,
@@ -317,14 +317,14 @@ pub(crate) struct ClosedAnswer {
     pub(crate) groups: Vec<ClosedGroup>,
 }
 
-/// The body of an announcement.
+/// The body of a call that announces a policy version.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct VersionBody {
     pub(crate) policy_version: u64,
 }
 
-/// The answer to a reset.
+/// The answer to a reset of a task: the number of rows that are ready for it again.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ResetAnswer {
     pub(crate) rows: usize,
@@ -417,7 +417,7 @@ pub(crate) struct Cleared {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SnapshotQuery {
-    /// The partition. If absent, the whole queue.
+    /// The partition. If absent, the snapshot contains all partitions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) partition: Option<String>,
 }

@@ -82,7 +82,7 @@ impl Health {
         error
     }
 
-    /// The earliest time of the next start, if it must wait; an error when jobs are refused.
+    /// The earliest time of the next start; `None` if it need not wait. An error while jobs are refused.
     pub(in crate::external) fn may_start(&mut self, start: Start) -> Result<Option<Instant>, RewardError> {
         if start == Start::AtOnce {
             return Ok(None);
@@ -102,7 +102,8 @@ impl Health {
                 stderr: self.last.stderr.clone(),
             });
         }
-        // This start tests whether workers survive again. Other starts are refused until it has ended.
+        // This start tests whether workers survive again. Other starts are refused for `START_PAUSE_MAX`, or
+        // until a worker answers.
         self.next_start = Some(now + START_PAUSE_MAX);
         Ok(None)
     }

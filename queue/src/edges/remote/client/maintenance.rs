@@ -98,7 +98,7 @@ impl RemoteQueue {
 
     /// Writes all existing rows to `into`. Returns the length in bytes. Nothing is consumed.
     ///
-    /// Not cancel-safe: a dropped call leaves half a file.
+    /// Not cancel-safe: a dropped call leaves an incomplete file.
     pub async fn export(
         &self,
         partition: &str,
@@ -109,9 +109,9 @@ impl RemoteQueue {
     }
 
     /// Like [`export`](Self::export), but skips rows whose payload is damaged. The server's log has a warning
-    /// for each damage.
+    /// for each damaged part.
     ///
-    /// Not cancel-safe: a dropped call leaves half a file.
+    /// Not cancel-safe: a dropped call leaves an incomplete file.
     pub async fn export_sound(
         &self,
         partition: &str,
