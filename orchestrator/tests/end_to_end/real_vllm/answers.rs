@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::GENERATED;
 use crate::support::answers::comparable;
 use crate::support::vllm::{Vllm, metric, running_on};
-use crate::support::{Rolldock, shared, untaken_recipe, wait_for, wait_within};
+use crate::support::{Rolldock, wait_for, wait_within};
 
 /// The largest number of tokens of a response. Nearly all responses have this length, because the model is
 /// random.
@@ -21,18 +21,12 @@ pub(super) fn a_run_over_two_servers_uses_both_dialects_and_cancels_its_requests
     first: &Vllm,
     second: &Vllm,
 ) {
-    let (tokenizer, data) =
-        (shared("vllm/tokenizer").unwrap(), shared("data/dapo_math_17k.svs.parquet").unwrap());
     let urls = [first.url.as_str(), second.url.as_str()];
     let dir = TempDir::new().unwrap();
     let out = dir.path().join("run");
 
-    let run = Rolldock::new(&["run", "--steps", "2", "--out"]).arg(&out).arg(untaken_recipe());
-    let run = urls.iter().fold(run, |run, url| run.arg("--endpoint").arg(url));
+    let run = super::run_over(urls, 2, &out);
     let settings = [
-        "model.name=tiny-qwen3",
-        &format!("model.tokenizer={}", tokenizer.display()),
-        &format!("data.train={}", data.display()),
         "rollout.train_batch_size=6",
         "rollout.gen_batch_size=12",
         "rollout.samples_per_prompt=4",

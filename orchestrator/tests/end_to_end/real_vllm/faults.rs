@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{GENERATED, SCALE_OUT};
 use crate::support::vllm::{Vllm, metric, post, running_on};
-use crate::support::{Ended, Rolldock, Running, pause_for, shared, untaken_recipe, wait_for, wait_within};
+use crate::support::{Ended, Rolldock, Running, pause_for, wait_for, wait_within};
 
 const GROUPS: usize = 4;
 const SAMPLES: usize = 4;
@@ -36,13 +36,8 @@ impl Step {
     fn start(steps: usize, servers: [&Vllm; 2]) -> Self {
         let dir = TempDir::new().unwrap();
         let out = dir.path().join("run");
-        let run = Rolldock::new(&["run", "--steps", &steps.to_string(), "--out"]).arg(&out);
-        let run = run.arg(untaken_recipe());
-        let run = servers.iter().fold(run, |run, server| run.arg("--endpoint").arg(&server.url));
+        let run = super::run_over(servers.map(|server| server.url.as_str()), steps, &out);
         let settings = [
-            "model.name=tiny-qwen3",
-            &format!("model.tokenizer={}", shared("vllm/tokenizer").unwrap().display()),
-            &format!("data.train={}", shared("data/dapo_math_17k.svs.parquet").unwrap().display()),
             "validation.every_steps=1000000",
             &format!("rollout.train_batch_size={GROUPS}"),
             &format!("rollout.gen_batch_size={GROUPS}"),

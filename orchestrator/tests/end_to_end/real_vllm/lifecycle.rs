@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use super::{GENERATED, SCALE_OUT};
 use crate::support::relay::{Exchange, Relay, numbers, versions_of_tokens};
 use crate::support::vllm::{Vllm, get_json, is_paused, metric, post_json, running_on};
-use crate::support::{Rolldock, Running, pause_for, shared, untaken_recipe, wait_for, wait_within};
+use crate::support::{Rolldock, Running, pause_for, wait_for, wait_within};
 
 const GROUPS: usize = 2;
 const SAMPLES: usize = 4;
@@ -39,13 +39,8 @@ struct Run {
 impl Run {
     fn start(out: &Path, steps: usize, servers: &[String], settings: &[&str]) -> Self {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let run = Rolldock::new(&["run", "--steps", &steps.to_string(), "--out"]).arg(out);
-        let run = run.arg(untaken_recipe());
-        let run = servers.iter().fold(run, |run, url| run.arg("--endpoint").arg(url));
+        let run = super::run_over(servers.iter().map(String::as_str), steps, out);
         let common = [
-            "model.name=tiny-qwen3",
-            &format!("model.tokenizer={}", shared("vllm/tokenizer").unwrap().display()),
-            &format!("data.train={}", shared("data/dapo_math_17k.svs.parquet").unwrap().display()),
             "validation.every_steps=1000000",
             "rollout.workers=1",
             &format!("rollout.max_concurrent_prompts={GROUPS}"),

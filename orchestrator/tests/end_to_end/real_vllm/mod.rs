@@ -10,14 +10,14 @@ mod answers;
 mod faults;
 mod lifecycle;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tempfile::TempDir;
 use tokio::time::Instant;
 
 use crate::support::vllm::Vllm;
-use crate::support::{shared, wait_within};
+use crate::support::{Rolldock, shared, untaken_recipe, wait_within};
 
 /// With this flag a server accepts and returns token ids. Without the flag, clients use `/v1/completions`.
 const SCALE_OUT: [&str; 1] = ["--enable-scale-out"];
@@ -25,6 +25,18 @@ const SCALE_OUT: [&str; 1] = ["--enable-scale-out"];
 const GENERATED: Duration = Duration::from_secs(600);
 /// The longest time until the file that `ROLLDOCK_VLLM_AFTER` names exists.
 const BUSY: Duration = Duration::from_secs(3_600);
+
+/// A run over these servers, which begins when all of them answer.
+fn run_over<'a>(urls: impl IntoIterator<Item = &'a str>, steps: usize, out: &Path) -> Rolldock {
+    let run = Rolldock::new(&["run", "--steps", &steps.to_string(), "--out"]).arg(out).arg(untaken_recipe());
+    let run = run.arg("--wait-for-servers").arg(BUSY.as_secs().to_string());
+    let (run, servers) =
+        urls.into_iter().fold((run, 0), |(run, servers), url| (run.arg("--endpoint").arg(url), servers + 1));
+    run.set(&format!("fleet.servers_min={servers}"))
+        .set("model.name=tiny-qwen3")
+        .set(&format!("model.tokenizer={}", shared("vllm/tokenizer").unwrap().display()))
+        .set(&format!("data.train={}", shared("data/dapo_math_17k.svs.parquet").unwrap().display()))
+}
 
 #[test]
 fn real_servers_answer_fail_and_change_their_versions() {
