@@ -1,0 +1,126 @@
+"""Dividing rows among replicas and among micro-batches."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+
+from rolldock.torch.errors import LoaderError
+
+if TYPE_CHECKING:
+    from rolldock.columns import Array
+
+#: The cost of each sequence, by the lengths of all in tokens: arrays of the shape `(rows,)`.
+Cost: TypeAlias = "Callable[[Array], Array]"
+
+
+@dataclass(frozen=True)
+class Flops:
+    """The floating-point operations of a forward pass over a sequence, for a decoder with causal attention:
+    `2 * parameters * length + 2 * layers * hidden_size * length ** 2`.
+
+    The first term has a multiplication and an addition for each parameter and token. The second has the two
+    products of attention, each over half of the `length ** 2` pairs. A backward pass costs twice as much,
+    whatever the lengths are.
+
+    Attributes:
+        parameters: the number of parameters that each token uses, without the embedding. For a mixture of
+            experts, those of the experts of one token.
+        layers: the number of layers.
+        hidden_size: the width of attention: heads times the size of a head.
+    """
+
+    parameters: float
+    layers: int
+    hidden_size: int
+
+    def __call__(self, lengths: Array) -> Array:
+        """Returns the operations of each sequence, shape `(rows,)`, float64, of lengths in tokens."""
+        length = np.asarray(lengths, dtype=np.float64)
+        of_attention: Array = 2.0 * self.layers * self.hidden_size * length**2
+        return 2.0 * self.parameters * length + of_attention
+
+
+def costs_of(lengths: Array, by: Literal["tokens"] | Cost) -> Array:
+    """Returns the cost of each row, shape `(rows,)`, float64.
+
+    Raises:
+        LoaderError: a cost function returned another shape, or a cost that is negative or not finite.
+    """
+    if by == "tokens":
+        return lengths.astype(np.float64)
+    costs = np.asarray(by(lengths), dtype=np.float64)
+    if costs.shape != lengths.shape or not np.all(np.isfinite(costs)) or np.any(costs < 0):
+        raise LoaderError(
+            f"expected a cost of at least 0 for each of {len(lengths)} lengths, found an array of shape "
+            f"{costs.shape}" + ("" if costs.shape != lengths.shape else " with other values")
+        )
+    return costs
+
+
+def balanced(costs: Array, parts: int) -> list[Array]:
+    """Divides rows into parts of about equal cost: the costliest row first, each to the part that is cheapest
+    at that moment. The costs of two parts differ by at most the cost of one row.
+
+    Args:
+        costs: shape `(rows,)`.
+        parts: the number of parts.
+
+    Returns:
+        The places of the rows of each part, in rising order. Parts are empty only if there are fewer rows
+        than parts.
+    """
+    places: list[list[int]] = [[] for _ in range(parts)]
+    # Among parts of equal cost, the one with fewer rows: rows without cost are divided too.
+    cheapest = [(0.0, 0, part) for part in range(parts)]
+    for place in np.argsort(-costs, kind="stable").tolist():
+        cost, rows, part = cheapest[0]
+        places[part].append(place)
+        heapq.heapreplace(cheapest, (cost + float(costs[place]), rows + 1, part))
+    return [np.sort(np.asarray(part, dtype=np.int64)) for part in places]
+
+
+def fewest(lengths: Array, tokens: int) -> list[Array]:
+    """Divides rows into few parts of at most so many tokens, by first-fit decreasing: it needs at most
+    11/9 of the fewest parts that are possible, and one more. A longer row is a part of its own."""
+    room = np.empty(len(lengths), dtype=np.int64)
+    parts: list[list[int]] = []
+    for place in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[place])
+        fitting = room[: len(parts)] >= length
+        part = int(fitting.argmax()) if fitting.any() else len(parts)
+        if part == len(parts):
+            parts.append([])
+            room[part] = tokens
+        parts[part].append(place)
+        room[part] -= length
+    return [np.sort(np.asarray(part, dtype=np.int64)) for part in parts]
+
+
+def micro_batches(lengths: Array, tokens: int, count: int) -> list[Array]:
+    """Divides rows into micro-batches of at most so many tokens.
+
+    Args:
+        lengths: the tokens of each row, shape `(rows,)`.
+        tokens: the budget. A longer row is a micro-batch of its own.
+        count: the number of micro-batches, at least that of `fewest`.
+
+    Returns:
+        The places of the rows of each micro-batch, in rising order; none for some if there are fewer rows
+        than micro-batches.
+    """
+    even = balanced(lengths.astype(np.float64), count)
+    if all(len(part) < 2 or int(lengths[part].sum()) <= tokens for part in even):
+        return even
+    parts = fewest(lengths, tokens)
+    while len(parts) < count:
+        widest = max(range(len(parts)), key=lambda part: len(parts[part]))
+        halves = balanced(lengths[parts[widest]].astype(np.float64), 2)
+        whole = parts[widest]
+        parts[widest] = whole[halves[0]]
+        parts.append(whole[halves[1]])
+    return parts

@@ -1,0 +1,22 @@
+"""Exceptions of the loader. Those of the queue are in `rolldock.errors`."""
+
+from __future__ import annotations
+
+from rolldock.errors import RolldockError
+
+
+class LoaderError(RolldockError):
+    """Any error of the loader that is not one of the queue."""
+
+
+class BadRow(LoaderError, ValueError):
+    """The columns of a row do not fit together. The message names the row and the column."""
+
+
+class BadState(LoaderError, ValueError):
+    """A state was not made by `state_dict` of a loader of this partition and task."""
+
+
+class RankLost(LoaderError):
+    """Another rank of the job has died, has raised an error, or has closed its loader. Start the job again:
+    the rows that were in use come again."""

@@ -1,0 +1,174 @@
+"""Taking batches ahead, in a thread, and dividing them among replicas."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rolldock._calls import taken
+from rolldock.errors import QueueError
+from rolldock.table import Batch
+from rolldock.torch.balance import balanced, costs_of, fewest
+from rolldock.torch.packing import Labels, lengths_of
+from rolldock.torch.plan import Part, Plan, Settings, Totals
+from rolldock.torch.reading import Reads
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rolldock.columns import Array
+
+log = logging.getLogger("rolldock.torch")
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A batch that this process holds."""
+
+    batch: Batch
+    plan: Plan
+
+
+class Used:
+    """Rows that were used, and may come again because they are not acked."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._rows: set[tuple[int, str]] = set()
+
+    def add(self, rows: Iterable[tuple[int, str]]) -> None:
+        with self._lock:
+            self._rows.update(rows)
+
+    def discard(self, rows: Iterable[tuple[int, str]]) -> None:
+        with self._lock:
+            self._rows.difference_update(rows)
+
+    def rows(self) -> set[tuple[int, str]]:
+        with self._lock:
+            return set(self._rows)
+
+    def fresh(self, labels: Labels) -> Array:
+        """Returns the places of the rows that were not used."""
+        with self._lock:
+            if not self._rows:
+                return np.arange(len(labels.groups))
+            is_fresh = [row not in self._rows for row in labels.rows()]
+        return np.flatnonzero(np.array(is_fresh, dtype=bool))
+
+
+class Taker:
+    """Takes batches in a thread: one for each request, and `prefetch` more."""
+
+    def __init__(self, settings: Settings, used: Used, reads: Reads) -> None:
+        self._settings, self._used, self._reads = settings, used, reads
+        self._slots = threading.Semaphore(settings.prefetch)
+        #: Batches, then `None` at the end of the puts; or an error, after which the thread has ended.
+        self._ready: queue.SimpleQueue[Taken | BaseException | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._pending: Any = None
+        self._is_stopped = False
+        self._number = 0
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Starts the thread, unless it runs."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="rolldock taker", daemon=True)
+            self._thread.start()
+
+    def request(self) -> None:
+        """Allows one more batch to be taken."""
+        self._slots.release()
+
+    def next(self, wait_s: float) -> Taken | BaseException | None:
+        """Returns the next batch, `None` at the end of the puts, or an error.
+
+        Raises:
+            queue.Empty: there is none in time.
+        """
+        return self._ready.get(timeout=wait_s) if wait_s > 0 else self._ready.get_nowait()
+
+    def close(self) -> None:
+        """Ends the thread, and gives back the batches that `next` has not returned."""
+        with self._lock:
+            self._is_stopped = True
+            if self._pending is not None:
+                self._pending.cancel()
+        self._slots.release()
+        if self._thread is not None:
+            self._thread.join()
+        while not self._ready.empty():
+            found = self._ready.get()
+            if isinstance(found, Taken):
+                give_back(found.batch)
+
+    def _run(self) -> None:
+        while True:
+            self._slots.acquire()
+            try:
+                found = self._take()
+            except BaseException as error:
+                # The consumer may ask again.
+                self._slots.release()
+                if not self._is_stopped:
+                    self._ready.put(error)
+                return
+            if found is None:
+                self._ready.put(None)
+                return
+            if self._settings.ranks.group is None:
+                # There are no other ranks to tell first.
+                self._reads.begin(found.plan, found.batch)
+            self._ready.put(found)
+
+    def _take(self) -> Taken | None:
+        settings = self._settings
+        client, partition = settings.client, settings.partition
+        while True:
+            with self._lock:
+                if self._is_stopped:
+                    return None
+                self._pending = taken(client._queue, partition, settings.task, None, settings.take_options())
+            lease = self._pending.wait()
+            if lease is None:
+                return None
+            batch = Batch(lease, client._queue, partition)
+            # The lease is renewed until it ends.
+            batch.__enter__()
+            labels = Labels.of(batch)
+            fresh = self._used.fresh(labels)
+            if len(fresh):
+                return Taken(batch, self._planned(batch, labels, fresh))
+            log.info("rows=%d were used before: they are acked and left out", len(batch))
+            batch.ack()
+            self._used.discard(labels.rows())
+
+    def _planned(self, batch: Batch, labels: Labels, fresh: Array) -> Plan:
+        settings = self._settings
+        lengths, loss_tokens = (each[fresh] for each in lengths_of(batch, settings.fields))
+        replicas = 1 if settings.ranks.group is None else settings.ranks.replicas
+        parts = balanced(costs_of(lengths, settings.balance), replicas)
+        budget = settings.micro_batch_tokens
+        count = 1 if budget is None else max(len(fewest(lengths[part], budget)) for part in parts)
+        self._number += 1
+        return Plan(
+            number=self._number,
+            parts=[Part(fresh[part], labels.at(fresh[part])) for part in parts],
+            micro_batches=count,
+            totals=Totals(len(fresh), int(lengths.sum()), int(loss_tokens.sum())),
+            first=int(labels.handles[0]),
+        )
+
+
+def give_back(batch: Batch) -> None:
+    """Gives the rows of a batch back. If that fails, they come again when the lease expires."""
+    try:
+        batch.nack()
+    except QueueError as error:
+        log.info("rows=%d come again when their lease expires: %s", len(batch), error)
