@@ -33,7 +33,7 @@ if [[ -x $vllm/bin/python ]]; then
   # Python looks in the current folder first, and `python/rolldock` has no extension module.
   tests=$PWD/python/tests
   (cd "$work" && ROLLDOCK_BINARY=$python/bin/rolldock PYTHONPATH=$work/torch "$vllm/bin/python" -m pytest -q \
-    "$tests/test_torch.py" "$tests/test_guide.py" -k torch)
+    "$tests/test_torch.py" "$tests/test_guide.py" "$tests"/test_transfer_queue*.py -k "torch or transfer_queue")
 else
   echo "skipped: the tests of torch, because $vllm does not exist"
 fi
