@@ -5,11 +5,18 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 home=${ROLLDOCK_PEER_ENV:-$HOME/.cache/rolldock-peer}
 export PIP_QUIET=1 PIP_DISABLE_PIP_VERSION_CHECK=1
-[[ -x $home/bin/python ]] || python3 -m venv "$home"
-# torch for the CPU has an index of its own. Where that cannot be reached, the default one has it too.
+vllm=${ROLLDOCK_VLLM_HOME:-$HOME/.cache/rolldock-vllm}/venv
+if [[ ! -x $home/bin/python ]]; then
+  base=python3
+  [[ ! -x $vllm/bin/python ]] || base=$vllm/bin/python
+  "$base" -m venv "$home"
+  # The torch of the vLLM servers saves a download of gigabytes.
+  [[ $base == python3 ]] || "$base" -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+    >"$("$home/bin/python" -c "import sysconfig; print(sysconfig.get_path('purelib'))")/vllm.pth"
+fi
+# ROLLDOCK_TORCH_INDEX names an index that has torch for the CPU, which is smaller.
 "$home/bin/python" -c "import torch" 2>/dev/null ||
-  "$home/bin/pip" install --retries 0 --timeout 10 --index-url https://download.pytorch.org/whl/cpu torch 2>/dev/null ||
-  "$home/bin/pip" install torch
+  "$home/bin/pip" install ${ROLLDOCK_TORCH_INDEX:+--index-url "$ROLLDOCK_TORCH_INDEX"} torch
 "$home/bin/pip" install --requirement tests/transfer_queue/requirements.txt
 [[ -d $home/peer/tests ]] || {
   "$home/bin/pip" download --no-deps --dest "$home/peer" "TransferQueue==0.1.11"
