@@ -33,7 +33,8 @@ if [[ -x $vllm/bin/python ]]; then
   # Python looks in the current folder first, and `python/rolldock` has no extension module.
   tests=$PWD/python/tests
   (cd "$work" && ROLLDOCK_BINARY=$python/bin/rolldock PYTHONPATH=$work/torch "$vllm/bin/python" -m pytest -q \
-    "$tests/test_torch.py" "$tests"/test_{packing,loader,loader_state,loader_options,torchrun}.py)
+    "$tests/test_torch.py" "$tests"/test_{packing,loader,loader_state,loader_options,torchrun}.py \
+    "$tests"/test_transfer_queue*.py)
   (cd "$work" && ROLLDOCK_BINARY=$python/bin/rolldock PYTHONPATH=$work/torch "$vllm/bin/python" -m pytest -q \
     "$tests/test_guide.py" -k torch)
 else

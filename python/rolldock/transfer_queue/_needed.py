@@ -1,0 +1,11 @@
+"""Says which packages are absent, before another module imports them."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+_absent = [name for name in ("numpy", "torch", "tensordict", "omegaconf") if find_spec(name) is None]
+if _absent:
+    raise ImportError(
+        f"rolldock.transfer_queue needs {', '.join(_absent)}: install the extra, `rolldock[transfer_queue]`"
+    )

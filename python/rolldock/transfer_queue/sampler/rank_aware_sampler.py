@@ -1,0 +1,50 @@
+"""The same samples for the members of a rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rolldock.transfer_queue.sampler.base import BaseSampler
+
+
+class RankAwareSampler(BaseSampler):
+    """Gives all members of a data-parallel rank the same samples, and each rank samples of its own."""
+
+    def sample(
+        self,
+        ready_indexes: list[int],
+        batch_size: int,
+        dp_rank: int,
+        batch_index: int,
+        task_name: str,
+        partition_id: str,
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[list[int], list[int]]:
+        """Chooses samples for a rank, or repeats what was chosen.
+
+        Args:
+            ready_indexes: the samples that are ready.
+            batch_size: the number of samples of the batch.
+            dp_rank: the number of the rank, from 0.
+            batch_index: the number of the rank's batch.
+            task_name: the task.
+            partition_id: the partition.
+            *args: ignored.
+            **kwargs: ignored.
+
+        Returns:
+            The samples, twice; none where there are too few.
+
+        Raises:
+            ValueError: the rank is negative.
+        """
+        if dp_rank < 0:
+            raise ValueError(f"dp_rank {dp_rank} must be greater than or equal to 0")
+        batches = self._rank_states(partition_id, task_name, dp_rank)
+        if batch_index not in batches:
+            if len(ready_indexes) < batch_size:
+                return [], []
+            batches[batch_index] = ready_indexes[:batch_size]
+        chosen: list[int] = batches[batch_index]
+        return list(chosen), list(chosen)

@@ -1,0 +1,142 @@
+"""Whole groups of samples, with about equally many tokens for each rank."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from typing import Any
+
+from rolldock.transfer_queue.sampler.grpo_group_n_sampler import GRPOGroupNSampler
+
+
+class SeqlenBalancedSampler(GRPOGroupNSampler):
+    """Chooses whole groups for all ranks at once, and gives each rank equally many groups with about equally
+    many tokens. `custom_meta` of a sample has its number of tokens, `total_lengths`; 1 by default.
+
+    Args:
+        n_samples_per_prompt: the number of samples of a group.
+        dp_size: the number of data-parallel ranks.
+
+    Raises:
+        ValueError: a number is not positive.
+    """
+
+    def __init__(self, n_samples_per_prompt: int = 1, dp_size: int = 1) -> None:
+        super().__init__(n_samples_per_prompt)
+        if dp_size <= 0:
+            raise ValueError(f"dp_size must be positive, got {dp_size}")
+        self.dp_size = dp_size
+        self._balanced_cache: dict[tuple[str, str, Any], list[list[int]]] = {}
+
+    def sample(
+        self,
+        ready_indexes: list[int],
+        batch_size: int,
+        task_name: str = "",
+        partition_id: str = "",
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[list[int], list[int]]:
+        """Chooses the samples of a rank.
+
+        Args:
+            ready_indexes: the samples that are ready.
+            batch_size: the number of samples of each rank.
+            task_name: the task.
+            partition_id: the partition.
+            *args: ignored.
+            **kwargs: `dp_rank` and `batch_index`, 0 by default, and `partition`.
+
+        Returns:
+            The samples, twice; none where there are too few whole groups.
+
+        Raises:
+            ValueError: the batch of all ranks is not a multiple of the group.
+        """
+        rank, batch = kwargs.get("dp_rank", 0), kwargs.get("batch_index", 0)
+        place = (partition_id, task_name, batch)
+        if place not in self._balanced_cache:
+            chosen = self._groups(ready_indexes, batch_size * self.dp_size)
+            if not chosen:
+                return [], []
+            shares = self._shares(chosen, kwargs.get("partition"))
+            self._balanced_cache[place] = shares
+            for of_rank, share in enumerate(shares):
+                self._rank_states(partition_id, task_name, of_rank)[batch] = (share, list(share))
+        shares = self._balanced_cache[place]
+        mine = shares[rank] if 0 <= rank < len(shares) else []
+        return list(mine), list(mine)
+
+    def _shares(self, chosen: list[int], partition: Any) -> list[list[int]]:
+        size = self.n_samples_per_prompt
+        groups = [chosen[start : start + size] for start in range(0, len(chosen), size)]
+        metas = {} if partition is None else partition.get_custom_meta(chosen)
+        lengths = [sum(metas.get(one, {}).get("total_lengths", 1) for one in group) for group in groups]
+        is_even = len(groups) % self.dp_size == 0
+        if len(groups) < self.dp_size:
+            return [*groups, *[[] for _ in range(self.dp_size - len(groups))]]
+        parts = get_seqlen_balanced_partitions(lengths, self.dp_size, equal_size=is_even)
+        return [[one for group in part for one in groups[group]] for part in parts]
+
+    def clear_cache(self, partition_id: str) -> None:
+        """As `BaseSampler.clear_cache`."""
+        super().clear_cache(partition_id)
+        self._balanced_cache = {
+            place: shares for place, shares in self._balanced_cache.items() if place[0] != partition_id
+        }
+
+    def save_checkpoint(self) -> dict[str, Any]:
+        """As `BaseSampler.save_checkpoint`."""
+        return {**super().save_checkpoint(), "_balanced_cache": self._balanced_cache}
+
+    def load_checkpoint(self, state: dict[str, Any]) -> None:
+        """As `BaseSampler.load_checkpoint`."""
+        super().load_checkpoint(state)
+        self._balanced_cache = state["_balanced_cache"]
+
+
+def get_seqlen_balanced_partitions(
+    seqlen_list: Sequence[int], k_partitions: int, equal_size: bool
+) -> list[list[int]]:
+    """Splits items into parts with about equal sums, by the largest differencing method (Karmarkar-Karp).
+
+    Args:
+        seqlen_list: the length of each item, in tokens.
+        k_partitions: the number of parts.
+        equal_size: whether all parts get equally many items.
+
+    Returns:
+        The places of each part's items, in ascending order.
+
+    Raises:
+        AssertionError: there are fewer items than parts, or they cannot be split equally.
+    """
+    if len(seqlen_list) < k_partitions:
+        raise AssertionError(f"expected at least {k_partitions} items, found {len(seqlen_list)}")
+    if equal_size and len(seqlen_list) % k_partitions != 0:
+        raise AssertionError(f"expected a multiple of {k_partitions} items, found {len(seqlen_list)}")
+    ordered = sorted((length, place) for place, length in enumerate(seqlen_list))
+    # A way to split some of the items: each part has its sum and its places, the greatest sum first.
+    each = k_partitions if equal_size else 1
+    splits: list[tuple[int, int, list[tuple[int, list[int]]]]] = []
+    for start in range(0, len(ordered), each):
+        parts = [(length, [place]) for length, place in ordered[start : start + each]]
+        parts += [(0, []) for _ in range(k_partitions - each)]
+        _push(splits, start, parts)
+    serial = len(ordered)
+    while len(splits) > 1:
+        # The two with the greatest differences, the greatest sum of the one with the smallest of the other.
+        (_, _, one), (_, _, other) = heapq.heappop(splits), heapq.heappop(splits)
+        merged = zip(one, reversed(other), strict=True)
+        _push(splits, serial, [(mine[0] + more[0], mine[1] + more[1]) for mine, more in merged])
+        serial += 1
+    return [sorted(places) for _, places in splits[0][2]]
+
+
+def _push(
+    splits: list[tuple[int, int, list[tuple[int, list[int]]]]],
+    serial: int,
+    parts: list[tuple[int, list[int]]],
+) -> None:
+    parts = sorted(parts, key=lambda part: part[0], reverse=True)
+    heapq.heappush(splits, (parts[-1][0] - parts[0][0], serial, parts))

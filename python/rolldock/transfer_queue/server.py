@@ -1,0 +1,139 @@
+"""The server of the queue that `init` starts, and the way to the controller that a server names."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO, Any
+
+from rolldock import errors
+from rolldock.client import Client
+from rolldock.transfer_queue.link import Address, Place
+
+#: The partition of the queue that has the rows of all samples.
+DATA = "transfer_queue"
+#: The partition of the queue whose one row says where the controller is.
+CONTROLLER = "transfer_queue_controller"
+#: The longest that a server may take to end, in seconds.
+_END_S = 15.0
+#: Ends the server when its standard input ends, which happens too when the process that started it dies.
+_SHELL = '"$@" & server=$!; exec >&-; read -r _; kill $server; wait $server'
+
+
+def binary() -> str:
+    """Returns the path of the command `rolldock`: the environment's `ROLLDOCK_BINARY`, or that of the wheel.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    beside = Path(sys.executable).with_name("rolldock")
+    found = os.environ.get("ROLLDOCK_BINARY") or (
+        str(beside) if beside.exists() else shutil.which("rolldock")
+    )
+    if not found:
+        raise FileNotFoundError(
+            "expected the command rolldock of the wheel beside Python or in PATH; install the wheel, or name "
+            "a server of a queue in rolldock.url of the configuration"
+        )
+    return found
+
+
+class OwnServer:
+    """A server of a queue for the processes of this host. It ends with `close`, or with this process.
+
+    Args:
+        dir: the directory of the queue; `None` for a queue in memory.
+
+    Raises:
+        RuntimeError: the server did not start.
+    """
+
+    def __init__(self, dir: str | None) -> None:
+        command = [binary(), "queue", "serve", "--listen", "127.0.0.1:0"]
+        command += [] if dir is None else ["--dir", dir]
+        self.folder = Path(tempfile.mkdtemp(prefix="rolldock-"))
+        self.token = secrets.token_urlsafe()
+        socket = self.folder / "queue.sock"
+        command += ["--uds", str(socket)]
+        self._process = subprocess.Popen(
+            ["sh", "-c", _SHELL, "rolldock", *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "ROLLDOCK_QUEUE_TOKEN": self.token},
+            # Ctrl-C is for this process, which then calls close.
+            start_new_session=True,
+        )
+        said = _pipe(self._process.stdout).readline().decode()
+        found = re.match(r"serving a queue at http://(\S+) and (unix:\S+),", said)
+        if found is None:
+            self.close()
+            raise RuntimeError(
+                f"expected the addresses of the queue's server, found {said!r}; its log says why"
+            )
+        #: Where clients of this host reach it, through shared memory.
+        self.url = found[2]
+        #: Its HTTP server, `HOST:PORT`.
+        self.http = found[1]
+
+    def close(self) -> None:
+        """Ends the server."""
+        # A process that was forked may have the pipe open, so a line ends the server too.
+        with contextlib.suppress(BrokenPipeError), _pipe(self._process.stdin) as stdin:
+            stdin.write(b"\n")
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, 9)
+            self._process.wait()
+        _pipe(self._process.stdout).close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+    if pipe is None:
+        raise RuntimeError("expected a pipe to the queue's server")
+    return pipe
+
+
+def connected(options: Any) -> Client:
+    """Returns a client of the server that a configuration names in `rolldock`."""
+    # The permissions of a socket decide who may use it.
+    return Client(options.url, token=None if options.url.startswith("unix:") else options.token)
+
+
+def named_place(client: Client) -> Place | None:
+    """Returns where the controller is that a queue names; `None` if it names none."""
+    try:
+        row = client.find(CONTROLLER, ["controller"])[0].handle
+        table = client.get(CONTROLLER, [row])
+    except (errors.UnknownPartition, errors.UnknownKey, errors.StaleHandle):
+        return None
+    host, port, secret = table["host"][0], int(table["port"][0]), table["secret"][0]
+    address: Address = (host, port) if port else host
+    return Place(address, secret)
+
+
+def name_place(client: Client, place: Place) -> bool:
+    """Writes to a queue where its controller is. Returns whether it named none."""
+    client.declare(CONTROLLER, tasks=("none",), capacity_rows=16)
+    host, port = (place.address, 0) if isinstance(place.address, str) else place.address
+    row = {"host": [host], "port": [port], "secret": [place.secret]}
+    try:
+        client.put(CONTROLLER, secrets.token_hex(), row, keys=["controller"], wait_s=0)
+    except errors.KeyExists:
+        return False
+    return True
+
+
+def forget_place(client: Client, place: Place) -> None:
+    """Removes a controller's place from a queue, unless it names another one."""
+    if named_place(client) == place:
+        with contextlib.suppress(errors.UnknownKey, errors.StaleHandle):
+            client.clear(CONTROLLER, [client.find(CONTROLLER, ["controller"])[0].handle])
