@@ -63,7 +63,8 @@ async fn a_server_that_hangs_is_left_at_the_deadline() {
     let hasty = runner(&server, |config, _| config.deadline_s = 0.3);
     let started = Instant::now();
     let error = ask(&hasty, "1").await.unwrap_err();
-    assert!(matches!(error, RewardError::Deadline { waiting_for: "an answer", .. }), "{error}");
+    // The deadline comes during an attempt, or during the pause before the next one.
+    assert!(matches!(error, RewardError::Deadline { .. }), "{error}");
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     server.left(1).await;
 }
