@@ -25,6 +25,8 @@ const CHORES: [Chore; 1] = [Chore {
             "--locked",
             "--quiet",
             "--",
+            // Most tests wait most of the time.
+            "--test-threads=8",
             // These tests compute for more than four seconds each. `cargo test --workspace` runs them.
             "--skip=a_sleeper_ends_at_its_deadline_with_all_that_it_has_started",
             "--skip=adversarial_latex_takes_linear_time",
