@@ -36,7 +36,7 @@ if [[ -x $vllm/bin/python ]]; then
     "$tests/test_torch.py" "$tests"/test_{packing,loader,loader_state,loader_options,torchrun}.py \
     "$tests"/test_transfer_queue*.py "$tests"/test_verl*.py)
   (cd "$work" && ROLLDOCK_BINARY=$python/bin/rolldock PYTHONPATH=$work/torch "$vllm/bin/python" -m pytest -q \
-    "$tests/test_guide.py" -k "torch or verl")
+    "$tests/test_guide.py" -k "torch or verl or transfer_queue")
 else
   echo "skipped: the tests of torch, because $vllm does not exist"
 fi

@@ -16,12 +16,13 @@ from conftest import PATIENCE_S, ROOT
 
 from rolldock import Client
 
-PAGE = (ROOT / "docs" / "src" / "python.md").read_text()
-TRAINERS_PAGE = (ROOT / "docs" / "src" / "trainer.md").read_text()
+DOCS = ROOT / "docs" / "src"
+PAGE = (DOCS / "python.md").read_text() + (DOCS / "transfer-queue-python.md").read_text()
+TRAINERS_PAGE = (DOCS / "trainer.md").read_text()
 
 
 def programs_of(page: str) -> dict[str, str]:
-    """The programs of a page, by the name in the comment before each."""
+    """Returns the programs of a page, by the name in the comment before each."""
     return dict(re.findall(r"<!-- run: (\S+) -->\n\n```python\n(.*?)```", page, re.DOTALL))
 
 
@@ -31,7 +32,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
 def test_each_program_of_the_pages_is_run() -> None:
-    assert len(PROGRAMS) == PAGE.count("```python") >= 5
+    assert len(PROGRAMS) == PAGE.count("```python") >= 6
     quoted = TRAINERS_PAGE.count("<!-- copy: ")
     assert len(TRAINERS) == TRAINERS_PAGE.count("```python") - quoted == 3
     assert len(TRAINERS["plain"].splitlines()) - TRAINERS["plain"].count("\n\n") <= 15

@@ -1,4 +1,4 @@
-"""Rows of the queue as batches of verl, and what verl computes as columns of the queue.
+"""Makes batches of verl from rows of the queue, and columns of the queue from the results of verl.
 
     import rolldock
     from rolldock.verl import to_data_proto, write_back

@@ -1,4 +1,4 @@
-"""What verl has computed, as columns of the queue."""
+"""Makes columns of the queue from the results of verl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the queue as verl's batches."""
+"""Makes batches of verl from rows of the queue."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from rolldock.errors import RolldockError
 
 
 class BadBatch(RolldockError, ValueError):
-    """Rows cannot become a batch of verl, or a batch cannot become columns. The message names the column, and
-    the row where it is one."""
+    """Rows cannot become a batch of verl, or a batch cannot become columns. The message names the column. If
+    a single row is the cause, the message names its group and handle too."""
 
 
 class RolloutEnded(RolldockError):

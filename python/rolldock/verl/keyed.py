@@ -1,4 +1,4 @@
-"""Rows of the queue as trajectories in the transfer queue of verl's V1 trainer."""
+"""Puts rows of the queue as trajectories into the transfer queue of verl's V1 trainer."""
 
 from __future__ import annotations
 

@@ -38,16 +38,16 @@ class _Wanted:
 
 
 class RolloutManager:
-    """What verl's V1 trainer asks for trajectories, in the place of its `AgentLoopManager`.
-    `transfer_queue.init` must have been called.
+    """Gives verl's V1 trainer its trajectories, in the place of verl's `AgentLoopManager`. The program must
+    have called `transfer_queue.init`.
 
     For each prompt that the trainer submits, a thread takes a group of the run, and puts its rows into
     `rolldock.transfer_queue` under the uid of the prompt. The run draws its prompts from its own data set, so
-    the trainer's prompts say only how many groups it wants. The reward is that of the run.
+    the trainer's prompts only count how many groups the trainer wants. The rewards are those of the run.
 
     The rows stay leased, and the lease is renewed, until verl has removed their trajectories from the
-    transfer queue, which it does at the end of a step. They are acked when the next prompts are submitted.
-    Rows of a trainer that dies come again.
+    transfer queue, which verl does at the end of a step. The rows are acked when the next prompts are
+    submitted. The rows of a trainer that dies are delivered again.
 
     Args:
         client: a client of the run's queue.
@@ -76,9 +76,9 @@ class RolloutManager:
 
     @classmethod
     def create(cls, **_: Any) -> Self:
-        """Makes one for the run at `ROLLDOCK_QUEUE_URL` of the environment. verl calls this, with its
-        configuration and clients, if `actor_rollout_ref.rollout.agent.agent_loop_manager_class` names this
-        class.
+        """Makes a manager for the run whose queue is at `ROLLDOCK_QUEUE_URL` of the environment. verl calls
+        this with its configuration and clients, which are not read, if
+        `actor_rollout_ref.rollout.agent.agent_loop_manager_class` names this class.
 
         Raises:
             RolloutEnded: the environment names no run.
@@ -129,7 +129,7 @@ class RolloutManager:
 
     def _ack_used(self) -> None:
         with self._changed:
-            # The trajectories of these are in the transfer queue, unless they were removed again.
+            # All trajectories of these batches were put, so those that are absent were removed.
             held = list(self._held)
         kept = {key.partition("_")[0] for key in kv_list(PARTITION_ID).get(PARTITION_ID, {})}
         for batch, uids in held:
@@ -158,7 +158,7 @@ class RolloutManager:
                 self._fail(error)
 
     def _publish(self, count: int) -> None:
-        """Takes at most so many groups, and puts them under the uids of the oldest prompts."""
+        """Takes at most `count` groups, and puts them under the uids of the oldest prompts."""
         options: dict[str, Any] = {"groups": count, "columns": self._columns.names}
         try:
             batch = self._client.take(self._partition, task=self._task, wait_s=_TAKE_S, **options)

@@ -78,7 +78,7 @@ class Flat:
     lengths: torch.Tensor
 
     def padded(self, length: int, fill: float = 0, side: Literal["left", "right"] = "right") -> torch.Tensor:
-        """Returns them as one tensor of shape `(rows, length, ...)`, with `fill` beside the items."""
+        """Returns the lists as one tensor of shape `(rows, length, ...)`, with `fill` beside the items."""
         offsets = np.concatenate(([0], np.cumsum(self.lengths.numpy())))
         is_bfloat16 = self.values.dtype == torch.bfloat16
         # NumPy has no bfloat16. Zero has the same bits.
@@ -87,13 +87,13 @@ class Flat:
         return padded.view(torch.bfloat16) if is_bfloat16 else padded
 
     def jagged(self) -> torch.Tensor:
-        """Returns them as a nested tensor of the jagged layout, with the shape `(rows, ragged, ...)`."""
+        """Returns the lists as a nested tensor of the jagged layout, with the shape `(rows, ragged, ...)`."""
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), self.lengths.cumsum(0)])
         return torch.nested.nested_tensor_from_jagged(self.values, offsets)
 
 
 class Source:
-    """The rows of a batch. Tensors are copies, which verl may change.
+    """The rows of a batch. The tensors are copies, so verl may change them.
 
     Raises:
         BadBatch: a column is absent or has another type, a prompt or a response is empty, or a list is not as
@@ -153,7 +153,7 @@ class Source:
         return tensors, words
 
     def labels(self) -> dict[str, list[Any]]:
-        """Returns what each row is, by verl's names."""
+        """Returns the labels of each row, by verl's names."""
         columns = self._columns
         labels: dict[str, list[Any]] = {"uid": self._batch.groups}
         if columns.data_source is not None:
@@ -164,7 +164,7 @@ class Source:
         return labels
 
     def versions(self) -> dict[str, list[int]]:
-        """Returns the policy versions of each row, by verl's names. Nothing if they are left out."""
+        """Returns the policy versions of each row, by verl's names; no field if `Columns` leaves them out."""
         names = self._columns.versions
         if names is None:
             return {}
@@ -254,7 +254,7 @@ class Source:
 
 
 def objects(values: list[Any]) -> Array:
-    """Returns an array of objects, as verl keeps what is no tensor; shape `(rows,)`."""
+    """Returns an array of objects, as verl keeps values that are no tensors; shape `(rows,)`."""
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array
