@@ -157,9 +157,12 @@ def test_prefetched_rows_whose_lease_is_lost_come_again(server: Server, partitio
     stream = loading._stream
     assert stream is not None
     assert stream._taker is not None
-    prefetched = stream._taker.next(PATIENCE_S)
-    assert isinstance(prefetched, Taken)
-    stream._taker._ready.put(prefetched)
+    if not stream._pending:
+        # The loader has not collected the batch from its thread yet.
+        taken = stream._taker.next(PATIENCE_S)
+        assert isinstance(taken, Taken)
+        stream._pending.append(taken)
+    prefetched = stream._pending[0]
     # An operator gives the rows back.
     lease = f"{server.http}/v1/partitions/{partition}/leases/{prefetched.batch.lease_id:016x}-0/nack"
     headers = {"authorization": f"Bearer {TOKEN}"}
