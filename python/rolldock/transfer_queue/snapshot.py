@@ -1,13 +1,18 @@
-"""Snapshots of the data of all samples, by the command `rolldock queue`."""
+"""Snapshots of the data of all samples, by the command `rolldock queue`.
+
+A partition of a queue cannot be renamed, so a load removes the data before it restores others. It saves them
+to a file first, from which they are restored if the load fails.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import uuid
 from pathlib import Path
 from typing import Any
 
-from rolldock.transfer_queue.server import DATA, binary
+from rolldock.transfer_queue.server import DATA, binary, connected
 
 
 def save(config: Any, path: Path) -> None:
@@ -23,9 +28,28 @@ def load(config: Any, path: Path) -> None:
     """Replaces the data by those of a snapshot.
 
     Raises:
-        RuntimeError: the server did not read it. Then there are no data.
+        RuntimeError: the server did not read it. Then the data are those of before.
     """
-    _run(config, "clear", "--partition", DATA, "--remove", config.rolldock.http)
+    before = path.with_name(f"{path.name}.{uuid.uuid4().hex}.before")
+    save(config, before)
+    try:
+        _replace(config, path)
+    except BaseException as error:
+        try:
+            _replace(config, before)
+        except RuntimeError as failed:
+            raise RuntimeError(f"{error}; the data of before are in {before}, because {failed}") from error
+        before.unlink()
+        raise
+    before.unlink()
+
+
+def _replace(config: Any, path: Path) -> None:
+    # After a failed restore there is nothing to remove.
+    with connected(config.rolldock) as queue:
+        has_data = DATA in queue.partitions()
+    if has_data:
+        _run(config, "clear", "--partition", DATA, "--remove", config.rolldock.http)
     _run(config, "restore", str(path), config.rolldock.http)
 
 
