@@ -253,6 +253,22 @@ def test_an_empty_batch_is_refused_and_makes_no_key(partition: str) -> None:
 
 
 @pytest.mark.usefixtures("shared")
+def test_arguments_of_another_type_are_named(partition: str) -> None:
+    with pytest.raises(TypeError, match="expected a TensorDict as `fields`, found dict"):
+        tq.kv_batch_put(["a"], partition, {"x": ids(0, 1)})
+    with pytest.raises(TypeError, match="expected strings as keys, found int"):
+        tq.kv_put(7, partition, {"x": torch.tensor([1])})  # type: ignore[arg-type]
+    assert tq.kv_list(partition) == {}
+
+
+@pytest.mark.usefixtures("shared")
+def test_fields_may_be_a_stack_of_samples(partition: str) -> None:
+    samples = [tensordict.TensorDict({"x": torch.tensor([n, n])}, batch_size=[]) for n in range(3)]
+    tq.kv_batch_put(["a", "b", "c"], partition, tensordict.lazy_stack(samples))
+    assert lists(tq.kv_batch_get(["c", "a"], partition)["x"]) == [[2, 2], [0, 0]]
+
+
+@pytest.mark.usefixtures("shared")
 def test_many_keys_in_one_call(partition: str) -> None:
     keys = [f"key-{number}" for number in range(3_000)]
     tq.kv_batch_put(keys, partition, data(x=torch.arange(3_000)), tags=[{"n": n} for n in range(3_000)])

@@ -116,7 +116,7 @@ class TransferQueueClient(ClientCore):
     def kv_retrieve_meta(
         self, keys: str | Sequence[str], partition_id: str, create: bool = False
     ) -> BatchMeta:
-        """Returns what is known of samples with these keys, with the fields that all of them have.
+        """Returns the metadata of the samples with these keys, with the fields that all of them have.
 
         Args:
             keys: the keys. Those that no sample has are left out.

@@ -1,4 +1,4 @@
-"""What the client of samples is made of: its connections, metadata, and data by metadata."""
+"""The base of the client: its connections, metadata of samples, and data by metadata."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class ClientCore:
         task_name: str | None = None,
         sampling_config: Mapping[str, Any] | None = None,
     ) -> BatchMeta:
-        """Returns what is known of a batch of samples.
+        """Returns the metadata of a batch of samples.
 
         Args:
             data_fields: the fields that the samples must have. `"force_fetch"` accepts `None` for all.

@@ -40,7 +40,7 @@ class Sample:
 
 @dataclass
 class FieldState:
-    """What is known of a field in the samples that have it.
+    """The type of a field, and the samples that have it.
 
     Attributes:
         dtype: the type of its tensors; `None` for objects.
@@ -72,7 +72,7 @@ class FieldState:
             del self._counts[shape]
 
     def schema(self, indexes: Sequence[int]) -> Schema:
-        """Returns what is known of the field, for a batch of these samples."""
+        """Returns the schema of the field for a batch of these samples."""
         is_nested = len(self._counts) > 1 or bool(self.nested)
         schema: Schema = {
             "dtype": self.dtype,

@@ -30,6 +30,9 @@ def load(config: Any, path: Path) -> None:
     Raises:
         RuntimeError: the server did not read it. Then the data are those of before.
     """
+    if not _has_data(config):
+        _replace(config, path)
+        return
     before = path.with_name(f"{path.name}.{uuid.uuid4().hex}.before")
     save(config, before)
     try:
@@ -45,12 +48,15 @@ def load(config: Any, path: Path) -> None:
 
 
 def _replace(config: Any, path: Path) -> None:
-    # After a failed restore there is nothing to remove.
-    with connected(config.rolldock) as queue:
-        has_data = DATA in queue.partitions()
-    if has_data:
+    if _has_data(config):
         _run(config, "clear", "--partition", DATA, "--remove", config.rolldock.http)
     _run(config, "restore", str(path), config.rolldock.http)
+
+
+def _has_data(config: Any) -> bool:
+    """Whether the queue has the partition of the data. After a failed restore it has none."""
+    with connected(config.rolldock) as queue:
+        return DATA in queue.partitions()
 
 
 def _run(config: Any, *arguments: str | None) -> None:
