@@ -1,4 +1,4 @@
-"""What the tests of `rolldock.transfer_queue` share. They are skipped where its packages are absent."""
+"""Fixtures of the tests of `rolldock.transfer_queue`, which are skipped where its packages are absent."""
 
 from __future__ import annotations
 
