@@ -1,7 +1,8 @@
 //! `fleet`: the cost of choosing a server, and how each policy handles a fleet with a fault.
 //!
-//! The policies get equal requests on equal simulated servers in virtual time. Two figures are measured: the
-//! time of a batch divided by the least possible time, and how evenly the batch was spread.
+//! In virtual time, each policy gets the same requests on the same simulated servers. Two figures are
+//! measured for each policy: the time of a batch divided by the least possible time, and how evenly the batch
+//! was spread.
 
 mod echo;
 mod race;
@@ -35,7 +36,7 @@ const FAULT_AT: f64 = 1.0 / 3.0;
 const GROUP: u64 = 8;
 const PROMPT_TOKENS: usize = 512;
 const MAX_RESPONSE: u32 = 4096;
-/// Number of blocks of a small cache, which half of the permits fill.
+/// Number of blocks of a small cache. The samples of half of the permits fill it.
 const SMALL_CACHE: u32 = 2_500;
 /// The time after which the monitor notices a stalled server.
 const STALL: Duration = Duration::from_secs(5);
@@ -316,7 +317,8 @@ async fn sample(
     anyhow::bail!("sample={number} was lost ten times")
 }
 
-/// The least time in seconds in which the fleet could decode the samples with all places evenly in use.
+/// The least time in seconds in which the fleet could decode the samples while `AT_ONCE` of them run, evenly
+/// spread over the servers.
 fn bound(shape: Shape, workload: &Workload, samples: u64) -> f64 {
     let server = ServerConfig::default();
     let prompts = Numbered::new(PROMPT_TOKENS);

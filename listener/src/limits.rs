@@ -17,10 +17,11 @@ const UNAUTHENTICATED_SHARE: usize = 4;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ConnectionLimits {
-    /// The most open connections. If absent, a third of the process's limit of open files, but at most 65536.
+    /// Maximum number of open connections. If absent, a third of the process's limit of open files, but at
+    /// most 65536.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<usize>,
-    /// The most open connections without authentication. If absent, a quarter of the maximum of all
+    /// Maximum number of open connections without authentication. If absent, a quarter of the maximum of all
     /// connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unauthenticated_max: Option<usize>,

@@ -244,8 +244,8 @@ impl LoadBalancer {
         BalancerError::Deadline { weight, fleet: parts.join(", ") }
     }
 
-    /// Adds a server. The server is active immediately, unless weights have been announced. In that case it
-    /// takes no permits before it has these weights. Fails if the fleet has a server of this name.
+    /// Adds a server. The server is active immediately, unless weights have been announced. In that case no
+    /// permits are granted on it before it has these weights. Fails if the fleet has a server of this name.
     pub fn add(&self, spec: ServerSpec) -> Result<ServerId, BalancerError> {
         self.shared.update(|state| {
             if state.servers.iter().any(|server| **server.name() == *spec.name) {

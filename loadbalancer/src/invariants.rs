@@ -41,27 +41,29 @@ pub fn all_returned(fleet: &FleetSnapshot) -> Result<(), Violation> {
     }
 }
 
-/// Every server that takes permits has the required weights.
+/// Every server on which permits are granted has the required weights.
 pub fn weights_current(fleet: &FleetSnapshot) -> Result<(), Violation> {
-    let takes_permits = |state| matches!(state, ServerState::Active | ServerState::Probing);
+    let is_open = |state| matches!(state, ServerState::Active | ServerState::Probing);
     match fleet
         .servers
         .iter()
-        .find(|server| takes_permits(server.state) && server.weights_version < fleet.weights_required)
+        .find(|server| is_open(server.state) && server.weights_version < fleet.weights_required)
     {
         None => Ok(()),
         Some(server) => Err(Violation(format!(
-            "server={} takes permits with weights={:?}, required={:?}",
+            "permits are granted on server={} with weights={:?}, required={:?}",
             server.name, server.weights_version, fleet.weights_required
         ))),
     }
 }
 
-/// No server of `owed` takes permits: the engines of these servers still have to be resumed.
+/// No permits are granted on the servers of `owed`: their engines still have to be resumed.
 pub fn owed_are_held(fleet: &FleetSnapshot, owed: &[ServerId]) -> Result<(), Violation> {
     let is_owed = |id: &ServerId| owed.contains(id);
     match fleet.servers.iter().find(|server| is_owed(&server.id) && server.hold != Some(Hold::Updating)) {
         None => Ok(()),
-        Some(server) => Err(Violation(format!("server={} takes permits before it is resumed", server.name))),
+        Some(server) => {
+            Err(Violation(format!("permits are granted on server={} before it is resumed", server.name)))
+        }
     }
 }

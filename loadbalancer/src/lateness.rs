@@ -18,7 +18,7 @@ const SLICES: u32 = 20;
 const SLICE_MIN: Duration = Duration::from_millis(50);
 /// The longest slice.
 const SLICE_MAX: Duration = Duration::from_secs(1);
-/// The most time that is not counted because slices were late, as a multiple of the limit. This time is also
+/// Maximum time that is not counted because slices were late, as a multiple of the limit. This time is also
 /// measured in planned lengths.
 const LATE_FACTOR_MAX: u32 = 3;
 

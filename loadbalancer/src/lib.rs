@@ -18,8 +18,8 @@
 //!   this server. They may use all others.
 //! - A request that no server of the fleet could hold does not wait: it fails immediately, or as soon as a
 //!   change of the fleet makes it too heavy. Dead servers count as servers, since they may return.
-//! - A server takes permits only if it has the weights that were announced last. This also holds for a server
-//!   that joins, or that returns after its death.
+//! - Permits are granted on a server only if it has the weights that were announced last. This also holds for
+//!   a server that joins, or that returns after its death.
 //! - Waiting is bounded in number ([`BalancerConfig::waiting_max`]) and in time
 //!   ([`PermitRequest::deadline`]).
 //!

@@ -237,7 +237,7 @@ impl Monitor {
         if server.state == ServerState::Dead {
             return;
         }
-        // A server that is only outdated takes no permits, but its requests continue and can stall.
+        // No permits are granted on a server that is only outdated, but its requests continue and can stall.
         let paused = server.state == ServerState::Paused && server.hold != Some(Hold::Outdated);
         let standing = match load {
             Ok(EngineLoad { generation_tokens_total: Some(tokens), paused, .. }) => {

@@ -15,17 +15,17 @@ pub struct Epoch(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServerState {
-    /// The server takes permits.
+    /// Permits are granted on the server.
     Active,
     /// The server finishes the requests that it has and takes no more.
     Draining,
     /// The operator or a weight update has paused the server, or the server has older weights than are
-    /// required. It takes no permits until it is resumed or has the weights.
+    /// required. No permits are granted on it until it is resumed or has the weights.
     Paused,
     /// The server is suspect after failures, or has returned after its death. After a cooldown it takes one
     /// request at a time until one succeeds. Requests that are already running on it continue.
     Probing,
-    /// The server takes no permits, and the permits of its last life are revoked.
+    /// No permits are granted on the server, and the permits of its last life are revoked.
     Dead,
 }
 
@@ -51,16 +51,16 @@ impl ServerState {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AdminState {
-    /// The server takes permits whenever its health allows it.
+    /// Permits are granted on the server whenever its health allows it.
     #[default]
     Active,
     /// The server finishes the requests that it has and takes no more.
     Draining,
-    /// The server takes no permits until it is resumed.
+    /// No permits are granted on the server until it is resumed.
     Paused,
 }
 
-/// How the weights of a server keep it from taking permits.
+/// Why no permits are granted on a server, if the reason lies in its weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Hold {

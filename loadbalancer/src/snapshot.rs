@@ -38,10 +38,10 @@ pub struct ServerSnapshot {
     pub state: ServerState,
     /// What the operator wants the server to do.
     pub admin_state: AdminState,
-    /// Why the server is dead, is suspect, or takes no permits because of its weights.
+    /// Why the server is dead or suspect, or why no permits are granted on it because of its weights.
     pub reason: Option<Arc<str>>,
-    /// Set if the server takes no permits because of its weights. The state of such a server is paused,
-    /// unless it is draining or dead.
+    /// Set if no permits are granted on the server because of its weights. The state of such a server is
+    /// paused, unless it is draining or dead.
     pub hold: Option<Hold>,
     /// The weight version that the server was given in this life; `None` for the weights that it was started
     /// with.
@@ -77,7 +77,8 @@ pub struct FleetSnapshot {
     pub servers: Vec<ServerSnapshot>,
     /// Number of requests that wait for a permit.
     pub waiting: usize,
-    /// The weight version that a server needs to take permits; `None` if any weights will do.
+    /// The weight version that a server needs before permits are granted on it; `None` if any weights will
+    /// do.
     pub weights_required: Option<u64>,
 }
 

@@ -22,7 +22,8 @@ const END_MAX: Duration = Duration::from_secs(5);
 
 struct Current {
     process: u32,
-    runtime: Runtime,
+    /// `None` since [`end`].
+    runtime: Option<Runtime>,
 }
 
 /// Locked only while the GIL is held, and a fork holds the GIL: a child never finds it locked.
@@ -31,19 +32,20 @@ static CURRENT: Mutex<Option<Current>> = Mutex::new(None);
 /// Returns the runtime of this process.
 ///
 /// # Errors
-/// The system's error if no thread can be started.
+/// The system's error if no thread can be started, and an error of its own after [`end`].
 pub(crate) fn handle() -> io::Result<Handle> {
     let process = std::process::id();
     let mut current = CURRENT.lock();
     if let Some(known) = current.as_ref().filter(|known| known.process == process) {
-        return Ok(known.runtime.handle().clone());
+        let running = known.runtime.as_ref().map(|runtime| runtime.handle().clone());
+        return running.ok_or_else(|| io::Error::other("the interpreter is ending, so no call can begin"));
     }
     let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().min(THREADS_MAX));
     let runtime =
         Builder::new_multi_thread().worker_threads(threads).thread_name("rolldock").enable_all().build()?;
     let handle = runtime.handle().clone();
     // The runtime of the parent is not dropped: that would wait for threads that this process does not have.
-    std::mem::forget(current.replace(Current { process, runtime }));
+    std::mem::forget(current.replace(Current { process, runtime: Some(runtime) }));
     Ok(handle)
 }
 
@@ -51,9 +53,11 @@ pub(crate) fn handle() -> io::Result<Handle> {
 /// the runtime is in Python. Python calls this when the interpreter begins to end.
 #[pyfunction]
 pub(crate) fn end(py: Python<'_>) {
-    match CURRENT.lock().take() {
-        Some(current) if current.process == std::process::id() => {
-            py.detach(|| current.runtime.shutdown_timeout(END_MAX));
+    let process = std::process::id();
+    let known = CURRENT.lock().replace(Current { process, runtime: None });
+    match known {
+        Some(Current { process: own, runtime: Some(runtime) }) if own == process => {
+            py.detach(|| runtime.shutdown_timeout(END_MAX));
         }
         of_parent => std::mem::forget(of_parent),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -124,3 +125,68 @@ def script(server: Server, tmp_path: Path) -> Callable[..., subprocess.Popen[str
         )
 
     return start
+
+
+#: A run of three steps of four groups of eight rows, with a simulated fleet.
+RECIPE = """
+[model]
+name = "simulated"
+tokenizer = "builtin"
+
+[data]
+train = "{root}/data/arithmetic/train.jsonl"
+
+[fleet]
+max_loads_per_server = 64
+
+[fleet.simulated]
+servers = 2
+time_scale = 0.02
+mean_response_length = 50
+
+[rollout]
+samples_per_prompt = 8
+train_batch_size = 4
+gen_batch_size = 16
+max_gen_batches = 20
+max_response_length = 256
+
+[reward]
+scorer = "math_dapo"
+
+[queue]
+listen = "127.0.0.1:{queue}"
+
+[policy]
+mode = "sync"
+listen = "127.0.0.1:{policy}"
+update = {{ method = "none", pause = "none" }}
+
+[run]
+steps = 3
+on_short = "error"
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """The addresses of a run's queue and of its policy."""
+    ports = {"queue": free_port(), "policy": free_port()}
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text(RECIPE.format(root=ROOT, **ports))
+    command = [binary(), "run", str(recipe), "--out", str(tmp_path / "out")]
+    with open(tmp_path / "log", "w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    queue, policy = (f"http://127.0.0.1:{port}" for port in (ports["queue"], ports["policy"]))
+    yield queue, policy
+    if process.poll() is None:
+        process.terminate()
+    process.wait(PATIENCE_S)
+    print((tmp_path / "log").read_text())

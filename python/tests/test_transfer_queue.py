@@ -225,6 +225,8 @@ def test_a_missing_key_or_field_is_named() -> None:
         tq.kv_batch_get(["a", "b"], "p")
     with pytest.raises(ValueError, match=r"\['y'\]"):
         tq.kv_batch_get("a", "p", select_fields="y")
+    # verl asks for fields that only some algorithms have.
+    assert list(tq.kv_batch_get("a", "p", select_fields=["x", "y"]).keys()) == ["x"]
 
 
 @pytest.mark.usefixtures("client")

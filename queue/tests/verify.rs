@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use rolldock_queue::{
@@ -177,6 +178,23 @@ async fn a_segment_that_no_row_refers_to_is_found() {
     drop(queue);
     open(dir.path(), 1);
     assert!(!stray.exists() && look(dir.path()).is_sound());
+}
+
+#[expect(clippy::disallowed_methods, reason = "the test deletes a file while the directory is checked")]
+#[tokio::test]
+async fn a_file_that_another_process_is_about_to_delete_is_no_problem() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path()).await.close();
+    let freed = dir.path().join("segment-00000000.arrow");
+    std::fs::write(&freed, b"rows that were acked").unwrap();
+    let looker = {
+        let dir = dir.path().to_owned();
+        tokio::task::spawn_blocking(move || look(&dir))
+    };
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    std::fs::remove_file(&freed).unwrap();
+    let report = looker.await.unwrap();
+    assert!(report.is_sound(), "{report:?}");
 }
 
 #[expect(clippy::disallowed_methods, reason = "the test looks at the queue from a thread beside its writer")]

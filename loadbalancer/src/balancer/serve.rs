@@ -17,12 +17,12 @@ use crate::BalancerConfig;
 use crate::policy::Ask;
 use crate::server::{AdminState, ServerId};
 
-/// The most servers that a pass reserves, each for another request that fits nowhere.
+/// Maximum number of servers that a pass reserves, each for another request that fits nowhere.
 const RESERVED_MAX: usize = 8;
-/// The most searches of the whole fleet that a pass makes for requests that fit nowhere.
+/// Maximum number of searches of the whole fleet that a pass makes for requests that fit nowhere.
 const LOOKS_MAX: usize = 16;
-/// The most requests that a pass skips because they fit nowhere. A request behind them is considered when one
-/// of them has been served.
+/// Maximum number of requests that a pass skips because they fit nowhere. A request behind them is considered
+/// when one of them has been served.
 const PASSED_OVER_MAX: usize = 256;
 
 /// A demand that fitted nowhere in this pass. A request that demands at least as much does not fit either.

@@ -52,7 +52,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// A new server. If `weights_required` is set, it takes no permits until it has these weights.
+    /// A new server. If `weights_required` is set, no permits are granted on it until it has these weights.
     pub(super) fn new(id: ServerId, spec: ServerSpec, weights_required: Option<u64>) -> Self {
         let gate = Gate { required: weights_required, ..Gate::default() };
         let life = Life {

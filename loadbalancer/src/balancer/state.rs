@@ -18,7 +18,7 @@ use crate::{BalancerConfig, BalancerError, Priority};
 
 /// Factor on the earlier measurements of the fleet at each new measurement.
 const MEAN_MEMORY: f64 = 0.99;
-/// The most names of departed servers that are remembered.
+/// Maximum number of names of departed servers that are remembered.
 const DEPARTED_MAX: usize = 1 << 12;
 /// Shortest time between two updates of the penalties, however many permits are asked for.
 const SETTLE_GRAIN: Duration = Duration::from_millis(10);
@@ -96,7 +96,8 @@ pub(super) struct State {
     pub(super) means: Means,
     /// Maximum capacity of a server if capacities are found by trying; 0 if they are fixed.
     pub(super) capacity_ceiling: u32,
-    /// The weight version that a server needs to take permits. This also holds for servers that join.
+    /// The weight version that a server needs before permits are granted on it. This also holds for servers
+    /// that join.
     pub(super) weights_required: Option<u64>,
     pub(super) changes: Changes,
     /// Names of servers that have left the fleet and have not rejoined.

@@ -146,7 +146,7 @@ async fn a_server_that_joins_again_shares_nothing_with_its_former_self() {
 }
 
 #[tokio::test]
-async fn an_old_reading_of_the_load_sends_not_all_requests_to_one_server() {
+async fn an_old_reading_of_the_load_does_not_send_all_requests_to_one_server() {
     let balancer = fleet(&[100, 100, 100, 100], Policy::LeastWork);
     // There is only one reading: three servers had samples of other clients, and one had none.
     for (id, running) in [(0, 20), (1, 20), (2, 20), (3, 0)] {

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn no_more_than_the_limit_at_a_time_and_one_failure_is_one_failure() {
+    async fn calls_are_limited_and_one_failure_does_not_affect_the_others() {
         let servers: Vec<ServerRef> =
             (0..7).map(|number| ServerRef { name: format!("s{number}").into(), url: None }).collect();
         let (running, most) = (AtomicUsize::new(0), AtomicUsize::new(0));

@@ -311,7 +311,7 @@ async fn a_server_with_good_health_that_stalls_has_a_longer_cooldown_each_time()
 }
 
 #[tokio::test(start_paused = true)]
-async fn samples_of_other_clients_are_counted_as_of_the_reading() {
+async fn samples_of_other_clients_are_those_at_the_time_of_the_reading() {
     let (balancer, control, mut monitor) = watched_as(MonitorConfig::default(), &[("a", 64)]);
     let held = balancer.acquire(PermitRequest::new(40)).await.unwrap();
     control.load.lock().running = 40;

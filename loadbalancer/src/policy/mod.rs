@@ -87,7 +87,7 @@ impl Default for AffinityConfig {
 pub struct Candidate {
     /// The server.
     pub server: ServerId,
-    /// Number of samples for which the server has room; 0 while it takes no permits.
+    /// Number of samples for which the server has room; 0 while no permits are granted on it.
     pub free: u32,
     /// Number of expected tokens for which the server has room.
     pub free_tokens: u32,

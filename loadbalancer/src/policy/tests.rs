@@ -31,7 +31,7 @@ fn rng() -> ChaCha8Rng {
 }
 
 #[test]
-fn each_looks_at_its_own_measure() {
+fn each_policy_compares_its_own_measure() {
     let mut servers = [server(0, 3), server(1, 2), server(2, 5)];
     servers[0].work = 50.0;
     servers[2].speed = 10.0;
@@ -84,7 +84,7 @@ fn a_group_follows_its_first_sample_and_leaves_a_server_that_is_too_full() {
 }
 
 #[test]
-fn a_dead_server_is_no_idle_one_to_a_group() {
+fn dead_servers_do_not_count_as_idle_for_group_affinity() {
     let config = AffinityConfig { load_max: 0.9, ratio_max: 1.5, load_min: 0.25 };
     let mut policy = GroupAffinity::new(config);
     let mut rng = rng();

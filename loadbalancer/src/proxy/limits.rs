@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_counted_over_all_requests_and_let_go() {
+    fn buffered_bytes_are_counted_over_all_requests_and_released() {
         let buffered = Buffered::new(100);
         let mut first = buffered.hold();
         assert!(first.grow(60) && first.grow(40));

@@ -30,7 +30,7 @@
 //!   ([`ProxyConfig::connections`]).
 //!
 //! # Deliberately absent
-//! TLS and users: a gateway in front of the private network handles both.
+//! There is no TLS and there are no users: a gateway in front of the private network handles both.
 
 mod abort;
 mod ask;

@@ -38,8 +38,8 @@ pub(super) struct Inner {
 }
 
 impl Inner {
-    /// Resumes an engine and lets its server take permits again. Repeats the call until it succeeds, the
-    /// server is lost, `until` is reached, or the token is cancelled.
+    /// Resumes an engine, so that permits are granted on its server again. Repeats the call until it
+    /// succeeds, the server is lost, `until` is reached, or the token is cancelled.
     ///
     /// A round passes no token, because it only resumes engines that have to be resumed. A recovery passes
     /// its token, because it has found the engine paused.

@@ -6,11 +6,11 @@
 //!
 //! # Invariants
 //! - **An engine that was paused here is resumed**: after a failure of any phase, after the caller has
-//!   stopped waiting, and when the scope ends. An engine that does not answer takes no permits, and is asked
-//!   again at a configured interval. After a crash of this process it is unknown which engines were
-//!   paused, so [`WeightUpdater::recover`] asks them.
-//! - **No server takes a permit with older weights than were announced last.** The balancer itself refuses
-//!   permits as soon as a server returns or joins, so the updater need not be quick. With
+//!   stopped waiting, and when the scope ends. No permits are granted on the server of an engine that does
+//!   not answer, and the engine is asked again at a configured interval. After a crash of this process it is
+//!   unknown which engines were paused, so [`WeightUpdater::recover`] asks them.
+//! - **No permit is granted on a server with older weights than were announced last.** The balancer itself
+//!   refuses permits as soon as a server returns or joins, so the updater need not be quick. With
 //!   [`UpdateMethod::None`] only the trainer knows which server has which weights, so no version is required.
 //! - **Every token belongs to a version.** A server that failed before its weights were touched finishes its
 //!   requests with the old weights. A server that failed later may have mixed weights, so its permits are
@@ -108,9 +108,9 @@ impl WeightUpdater {
         report
     }
 
-    /// From now on, lets servers take permits only with these weights or newer ones. A server that lacks them
-    /// gets them when it [catches up](Self::catch_up). A run that resumes after a crash calls this function,
-    /// because it does not know which weights its servers have.
+    /// From now on, permits are granted only on servers with these weights or newer ones. A server that lacks
+    /// them gets them when it [catches up](Self::catch_up). A run that resumes after a crash calls this
+    /// function, because it does not know which weights its servers have.
     ///
     /// Returns whether the updater can pass the weights again. If only the trainer can, no version is
     /// required, since the servers would wait forever.

@@ -116,7 +116,7 @@ pub struct ServerUpdate {
 pub enum UpdateOutcome {
     /// Every server that is not dead has the weights.
     Complete,
-    /// Some servers lack the weights, and take no permits until they have them.
+    /// Some servers lack the weights. No permits are granted on them until they have the weights.
     Partial,
     /// The update was not begun, since a newer version had been announced.
     Superseded {

@@ -41,9 +41,9 @@ use serde::Serialize;
 
 use figures::CohortSums;
 
-/// The number of cohorts that the figures cover, which is a number of steps.
+/// Maximum number of cohorts that the figures cover. A step has one cohort.
 pub const WINDOW: usize = 100;
-/// The most incomplete cohorts. If there are more, the meter gives up the first of them.
+/// Maximum number of incomplete cohorts. If there are more, the meter gives up the first of them.
 const LAG_MAX: usize = 100;
 
 /// The figures of a complete group.
@@ -105,17 +105,16 @@ struct Cohort {
 /// One figure of the meter.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Bias {
-    /// The mean over the accepted groups.
+    /// The mean over the accepted groups; for the accept rate, over the groups that ended before a cut.
     pub accepted: f64,
-    /// The mean over the groups that were sent out.
+    /// The mean over all valid groups; for the accept rate, over all groups.
     pub dispatched: f64,
     /// The standard error of the [ratio](Self::ratio); 0 if nothing had to be estimated.
     pub standard_error: f64,
 }
 
 impl Bias {
-    /// The bias: 1 is unbiased. Below 1, the mean of the accepted groups is smaller than the mean of the
-    /// groups that were sent out.
+    /// The bias: 1 is unbiased. It is below 1 if [`accepted`](Self::accepted) is the smaller mean.
     pub fn ratio(&self) -> f64 {
         self.accepted / self.dispatched
     }
@@ -229,8 +228,9 @@ impl BiasMeter {
         }
     }
 
-    /// The events of the numbers that the meter follows, after the process that sent them out has ended.
-    /// `goes_on` tells whether the prompt of a number is sent out again.
+    /// The events that the meter has to learn when a new process continues the run. They concern the numbers
+    /// that the meter follows and that the earlier process sent out. `goes_on` tells whether the prompt of a
+    /// number is sent out again.
     pub fn after_restart(&self, goes_on: impl Fn(u64) -> bool) -> Vec<(u64, BiasEvent)> {
         let happened = |number: u64, decision: Option<Decision>| match (goes_on(number), decision) {
             (true, None) | (false, Some(_)) => None,

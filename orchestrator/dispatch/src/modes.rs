@@ -1,8 +1,9 @@
-//! The modes of a rollout: when a step ends, what becomes of running groups then, how prompts are sent out,
-//! and what happens to stale groups, to a biased choice of groups, and when nothing happens.
+//! The modes of a rollout. They decide when a step ends, what happens to running groups then, and how prompts
+//! are sent out. They also decide what the rollout does about stale groups, about a biased choice of groups,
+//! and when nothing happens for a while.
 //!
-//! The rollout applies them. A recipe consists of them and does not depend on the rollout. Recipes and
-//! displays name each mode in snake case.
+//! The rollout applies the modes. The crate of recipes uses these types and does not depend on the rollout.
+//! Recipes and displays name each mode in snake case.
 
 mod early_stop;
 

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_and_their_fields_are_each_other() {
+    fn counts_have_the_order_of_the_fields() {
         let counts = some().to_counts();
         assert_eq!(counts, std::array::from_fn(|place| place as u64 + 1));
         assert_eq!(some().wasted.total(), (7..=12).sum());

@@ -2,7 +2,7 @@
 //! its own, keeps metrics, holds descriptors for its files, and prints for people.
 //!
 //! # Deliberately absent
-//! Recipes and rollouts. A run and the commands that need none both use this crate.
+//! This crate knows neither recipes nor rollouts, because commands that need neither use it too.
 
 mod awake;
 mod clock;

@@ -7,7 +7,7 @@
 //! entry.
 //!
 //! # Deliberately absent
-//! Secrets: a resolved recipe does not contain them, and they may change at any time.
+//! Secrets have no verdict: a resolved recipe does not contain them, and they may change at any time.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -12,8 +12,8 @@
 //! error. `run.out` and `policy.watch` are relative to the current directory.
 //!
 //! # Deliberately absent
-//! Checks that files, tokenizer and servers exist. A recipe can be read and printed on a machine without
-//! them.
+//! This crate does not check that files, tokenizer and servers exist, so a recipe can be read and printed
+//! on a machine without them.
 
 mod change;
 mod checks;

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_the_wrong_word_in_it_goes_before_a_shorter_way() {
+    fn a_suggestion_that_contains_the_wrong_word_is_preferred() {
         let wrong = |word: &str| {
             format!("unknown variant `{word}`, expected one of `sync`, `one_step_off`, `fully_async`")
         };
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_numbers_are_told_from_words() {
+    fn huge_integers_are_recognised() {
         for text in [
             "9223372036854775808",
             "-9223372036854775809",

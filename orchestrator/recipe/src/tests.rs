@@ -261,7 +261,7 @@ fn carets_stay_below_what_they_mean() {
 }
 
 #[test]
-fn one_of_several_endpoints_is_pointed_at() {
+fn complaints_point_at_the_endpoint_that_is_wrong() {
     let fleet = "[fleet]\nendpoints = [\"http://a:1\", \"http://b:2/v1\", \"http://a:1/\"]";
     let error = complaint(&MINIMAL.replace("[fleet.simulated]\nservers = 2", fleet));
     assert!(error.contains("r.toml:10:28: `fleet.endpoints.1`: expected the server's base URL"), "{error}");

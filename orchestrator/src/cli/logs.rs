@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_is_none_is_refused() {
+    fn an_invalid_log_filter_is_refused() {
         for sound in
             ["debug", "warn,rolldock_loadbalancer=info", "rolldock_queue", "off", "", "info,hyper=trace"]
         {

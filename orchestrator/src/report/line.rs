@@ -5,9 +5,9 @@
 //! start of the line. So the line is removed completely by erasing from the cursor to the end of the screen.
 //!
 //! # Deliberately absent
-//! The usual library for progress lines. It computes the number of rows to erase from the width at the time
-//! of drawing, so it leaves rows behind in a window that has shrunk. It also panics when the terminal was
-//! closed.
+//! The usual library for progress lines is not used. It computes the number of rows to erase from the width
+//! at the time of drawing, so it leaves rows behind in a window that has shrunk. It also panics when the
+//! terminal was closed.
 
 use std::io::{self, Write};
 

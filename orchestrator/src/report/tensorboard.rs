@@ -4,7 +4,7 @@
 //! bytes are a protocol buffer of the type `tensorboard.Event`. Scalars need only a few of its fields.
 //!
 //! # Deliberately absent
-//! A library. The Rust library for these files has not changed since 2022.
+//! No library is used, because the Rust library for these files has not changed since 2022.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};

@@ -60,7 +60,7 @@ mod tests {
     use super::AcceptRate;
 
     #[test]
-    fn it_goes_on_from_its_bits() {
+    fn an_accept_rate_is_restored_from_its_bits() {
         let mut rate = AcceptRate::default();
         (0..30).for_each(|group| rate.record(group % 3 > 0));
         rate.age();

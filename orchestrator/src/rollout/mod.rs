@@ -19,8 +19,8 @@
 //! accepted twice. No permit is out after a step. [`invariants`] has the functions that check these rules.
 //!
 //! # Deliberately absent
-//! Wire formats (see [`crate::engine`]), rows and columns (see [`crate::rows`]), and the system clock: time
-//! comes from `tokio::time`, so that tests can pause it.
+//! The rollout knows no wire formats (see [`crate::engine`]), and no rows and columns (see [`crate::rows`]).
+//! It does not read the system clock: time comes from `tokio::time`, so that tests can pause it.
 
 mod accept_rate;
 mod board;

@@ -11,8 +11,8 @@
 //! the bound ([`Staleness::admitted`]). So no group becomes too old, and none has to be discarded.
 //!
 //! # Deliberately absent
-//! The claim itself. The queue compares versions again when rows are claimed, because a trainer may claim
-//! them at another version.
+//! The check at the claim is not here. The queue compares versions again when rows are claimed, because a
+//! trainer may claim them at another version.
 
 use rolldock_dispatch::modes::OnStale;
 

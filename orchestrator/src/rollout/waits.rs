@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_group_waits_for_what_its_samples_are_in() {
+    async fn the_waits_of_a_group_are_those_of_its_samples() {
         let waits = Arc::new(Waits::default());
         let subject = |sample: u32| Subject {
             dispatch: Some(DispatchId(1)),
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_oldest_of_each_kind_is_told_and_none_stays_behind() {
+    async fn the_oldest_wait_of_each_phase_is_reported_until_it_ends() {
         let waits = Arc::new(Waits::default());
         let subject = |id: u64| Subject { dispatch: Some(DispatchId(id)), ..Subject::default() };
         let first = waits.enter(Phase::Engine, subject(1));
@@ -294,7 +294,11 @@ mod tests {
         assert_eq!(told, ["phase=engine age_s=2.0 dispatch=1", "phase=queue age_s=0.0"]);
         assert_eq!(waits.count(Phase::Engine), 2);
         let of_group = waits.enter(Phase::Queue, subject(7));
-        assert_eq!(waits.oldest()[1].subject.dispatch, Some(DispatchId(7)), "it says more");
+        assert_eq!(
+            waits.oldest()[1].subject.dispatch,
+            Some(DispatchId(7)),
+            "a wait that names its group is preferred"
+        );
         drop((first, of_group));
         assert_eq!(waits.oldest()[0].subject.dispatch, Some(DispatchId(2)));
         assert_eq!(waits.of_dispatch(DispatchId(2)).unwrap().age, Duration::ZERO);

@@ -96,7 +96,7 @@ max_response_length = 128
     }
 
     #[test]
-    fn a_secret_that_was_given_once_is_missed_where_it_is_for_something() {
+    fn a_secret_that_an_earlier_process_had_is_missed_if_it_is_needed() {
         let dir = TempDir::new().unwrap();
         let out = dir.path();
         let open = recipe(&dir, &[LISTENS]);

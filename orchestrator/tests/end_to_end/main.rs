@@ -11,6 +11,7 @@ mod outside_rewards;
 mod proxy;
 mod queue_tools;
 mod real_vllm;
+mod refused_starts;
 mod resume;
 mod reward;
 mod served_queue;

@@ -140,26 +140,27 @@ def kv_batch_get(
     Args:
         keys: a key, or several.
         partition_id: the partition.
-        select_fields: a field, or several; all that every key has by default.
+        select_fields: a field, or several; all that every key has by default. Fields that not every key has
+            are left out, as callers such as verl expect: they ask for optional fields.
 
     Returns:
         The fields, as `TransferQueueClient.get_data` returns them.
 
     Raises:
-        ValueError: a key or the partition was not found, or a key does not have a field.
+        ValueError: a key or the partition was not found, or the keys have none of the fields.
     """
     client = get_client()
     meta, unknown, _ = client.find(keys, partition_id, create=False)
     if unknown:
         raise ValueError(f"keys {unknown} were not found in partition={partition_id}")
     names = [select_fields] if isinstance(select_fields, str) else select_fields
-    lacking = [name for name in names or () if name not in meta.field_schema]
-    if lacking or not meta.field_names:
+    chosen = meta if names is None else meta.select_fields(names)
+    if not chosen.field_names:
         raise ValueError(
-            f"Some fields are not ready in all the requested keys: expected {lacking or 'any field'}, found "
-            f"{meta.field_names}"
+            "Some fields are not ready in all the requested keys: expected "
+            f"{names or 'any field'}, found {meta.field_names}"
         )
-    return client.get_data(meta if names is None else meta.select_fields(names))
+    return client.get_data(chosen)
 
 
 def kv_list(partition_id: str | None = None) -> dict[str, dict[str, dict[str, Any]]]:

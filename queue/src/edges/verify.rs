@@ -11,6 +11,7 @@ mod tests;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,10 @@ use counted::Counted;
 /// The maximum number of checks of a directory that another process changes. Only a problem that all checks
 /// find is reported.
 const ATTEMPTS: usize = 16;
+/// How often a file that belongs to no row is looked for again, and the time between two looks. A process that
+/// has the directory open records that the rows of a file are freed, and deletes the file a moment later.
+const DELETION_LOOKS: usize = 50;
+const DELETION_PAUSE: Duration = Duration::from_millis(20);
 
 /// A problem of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -248,6 +253,18 @@ impl VerifyReport {
         self.problems.extend(reasons.into_iter().map(problem));
     }
 
+    /// Waits for the deletion of files that belong to no row, and leaves out those that were deleted. Blocks.
+    #[expect(clippy::disallowed_methods, reason = "another process deletes the files, on its own clock")]
+    fn leave_out_deleted(&mut self) {
+        for _ in 0..DELETION_LOOKS {
+            self.problems.retain(|problem| !matches!(problem, Problem::Stray { file, .. } if !file.exists()));
+            if !self.problems.iter().any(|problem| matches!(problem, Problem::Stray { .. })) {
+                return;
+            }
+            std::thread::sleep(DELETION_PAUSE);
+        }
+    }
+
     /// Reads the noted length of the journal. Another process may be writing the note.
     fn look_at_length(&mut self, dir: &Path) -> Option<LengthNote> {
         let mut read = LengthNote::read(dir);
@@ -351,6 +368,7 @@ impl TransferQueue {
                 }
                 Err(error) => return Err(error),
             };
+            report.leave_out_deleted();
             if report.is_sound() || Moment::of(&path)? == before {
                 return Ok(report);
             }

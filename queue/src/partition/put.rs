@@ -78,7 +78,7 @@ impl Partition {
         let counted = self.shared.table.lock().spec.length_columns.len();
         let (expected, found) = (if counted == 0 { 0 } else { rows }, lengths.len());
         if found != expected {
-            let reason = format!("expected lengths of rows={expected}, found {found}");
+            let reason = format!("expected lengths={expected} of rows={rows}, found lengths={found}");
             return Err(QueueError::BadRequest { reason });
         }
         let kib = self.kib_of_bytes(bytes)?;
@@ -153,7 +153,8 @@ impl Partition {
         }
     }
 
-    /// The tokens of each row, from the columns that the partition counts.
+    /// The number of tokens of each row, in the columns whose tokens the partition counts. Empty if it counts
+    /// none.
     fn lengths(&self, batches: &[RecordBatch]) -> Result<Vec<u32>, QueueError> {
         let counted = self.shared.table.lock().spec.length_columns.clone();
         if counted.is_empty() {
@@ -164,8 +165,7 @@ impl Partition {
         Ok(lengths.concat())
     }
 
-    /// The part of the partition's capacity in bytes that batches use, in KiB. It is 0 if the partition has
-    /// no such capacity.
+    /// The size of the batches in KiB, as the partition's `capacity_bytes` counts it; 0 if that is not set.
     pub(super) fn kib_of(&self, batches: &[RecordBatch]) -> Result<u32, QueueError> {
         if !self.shared.counts_bytes {
             return Ok(0);
@@ -198,10 +198,12 @@ impl Partition {
         Ok(())
     }
 
-    /// Refuses rows that the queue does not read, if the partition limits the size of rows.
+    /// Refuses rows whose payload a client has stored directly, if the partition limits the size of rows: the
+    /// queue does not read this payload.
     pub(super) fn refuse_unread_rows(&self) -> Result<(), QueueError> {
         if self.shared.table.lock().spec.row_bytes_max.is_some() {
-            let reason = "expected the rows themselves, because the partition limits their size".to_owned();
+            let reason =
+                "expected rows with their payload, because the partition limits the size of rows".to_owned();
             return Err(QueueError::BadRequest { reason });
         }
         Ok(())

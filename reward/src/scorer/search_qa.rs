@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn many_tags_cost_most_of_it() {
+    fn too_many_tags_cost_most_of_the_score() {
         let many = "<answer>Paris</answer>".repeat(TAGS_MAX + 1);
         assert_eq!(scored(&many, "Paris"), (0.25, 1.0, Some("Paris".to_owned())));
         let some = "<answer>Paris</answer>".repeat(TAGS_MAX);

@@ -22,7 +22,8 @@ struct Fixture {
     _cancel: tokio_util::sync::DropGuard,
 }
 
-/// A server of the same size as the real vLLM server whose traffic was recorded, but a thousand times as fast.
+/// A server of the same size as the real vLLM server whose traffic was recorded, but a thousand times as
+/// fast.
 fn small() -> ServerConfig {
     ServerConfig {
         model: "tiny-qwen3".to_owned(),
@@ -164,7 +165,7 @@ async fn stop_strings_cut_the_text_and_keep_the_token() {
 }
 
 #[tokio::test]
-async fn a_client_that_goes_frees_its_places() {
+async fn a_client_that_disconnects_frees_its_places() {
     let fixture = start(ServerConfig { time_scale: 1.0, ..small() }).await;
     let ask =
         json!({ "token_ids": [1, 2], "sampling_params": { "n": 4, "max_tokens": 2000, "ignore_eos": true } });
@@ -217,14 +218,14 @@ async fn idle_connections_are_closed_after_the_keep_alive() {
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
     let idle = tokio::time::Instant::now();
-    assert_eq!(socket.read(&mut bytes).await.unwrap(), 0, "an end of file and not a word");
+    assert_eq!(socket.read(&mut bytes).await.unwrap(), 0, "the connection ends without a further byte");
     let waited = idle.elapsed() + Duration::from_millis(300);
     assert!(waited > Duration::from_secs(KEEP_ALIVE_S - 1), "{waited:?}");
     assert!(waited < Duration::from_secs(KEEP_ALIVE_S + 2), "{waited:?}");
 }
 
 #[tokio::test]
-async fn spoiled_numbers_look_as_they_do_in_each_dialect() {
+async fn nan_log_probabilities_are_answered_as_in_each_dialect() {
     let fixture = start(small()).await;
     fixture.server.inject(Fault::Nan { share: 1.0 });
     let completion = json!({ "prompt": [1], "max_tokens": 2, "logprobs": 0 });

@@ -273,7 +273,7 @@ async fn a_pause_that_waits_drains_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_abort_in_the_race_is_lost_and_sent_again_is_not() {
+async fn an_early_abort_is_lost_and_a_later_one_is_not() {
     let fixture = start();
     let running = fixture.spawn(request("a", 1, 2_000));
     pass_ms(1).await;

@@ -36,7 +36,7 @@ const PENALTY: f64 = 0.5;
 const PENALTY_MAX: f64 = 8.0;
 /// A smaller penalty counts as none.
 const PENALTY_MIN: f64 = 1e-3;
-/// The most answers that are remembered, with one bit each.
+/// Maximum number of answers that are remembered, with one bit each.
 const ANSWERS_MAX: u32 = u64::BITS;
 
 /// The server's health as the outcomes show it. It does not depend on the operator's setting.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::server::Hold;
 
-/// The gate of one server: it is closed while the server may not take permits because of its weights.
+/// The gate of one server: it is closed while no permits are granted on the server because of its weights.
 #[derive(Debug, Clone, Default)]
 pub(in crate::balancer) struct Gate {
     /// The weight version that the server needs; `None` if any version will do.

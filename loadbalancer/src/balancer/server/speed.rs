@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_count_shows_the_speed_of_one_sample_and_of_a_new_process_nothing() {
+    fn the_token_count_shows_the_speed_of_one_sample_but_not_across_processes() {
         let mut rate = DecodeRate::default();
         let began = Instant::now();
         let load = |running: u64, tokens: u64| EngineLoad {

@@ -48,7 +48,7 @@ async fn client_errors_never_eject_a_server() {
     let balancer = fleet(&[1], Policy::LeastLoad);
     for _ in 0..50 {
         let permit =
-            balancer.acquire(request(1)).now_or_never().expect("the server takes no permits").unwrap();
+            balancer.acquire(request(1)).now_or_never().expect("no permit is granted on the server").unwrap();
         permit.finish(Outcome::ClientError);
     }
     assert_eq!(balancer.snapshot().servers[0].state, ServerState::Active);
@@ -92,7 +92,7 @@ async fn a_trial_cannot_stick() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retry_after_is_honoured_and_then_over() {
+async fn a_retry_after_is_honoured_up_to_its_maximum() {
     let balancer = fleet(&[4], Policy::LeastLoad);
     let busy = balancer.acquire(request(1)).await.unwrap();
     let mut early = Box::pin(balancer.acquire(request(4)));
@@ -108,7 +108,7 @@ async fn a_retry_after_is_honoured_and_then_over() {
 }
 
 #[tokio::test]
-async fn faults_that_come_now_and_then_are_too_many_in_the_end() {
+async fn occasional_faults_add_up_until_the_server_is_suspect() {
     let balancer = fleet(&[1], Policy::LeastLoad);
     for answer in 0..40 {
         if state(&balancer) == ServerState::Probing {

@@ -60,7 +60,7 @@ async fn exclusion_holds_while_another_server_is_alive() {
     let mut second = Box::pin(balancer.acquire(PermitRequest { exclude: exclude.clone(), ..request(1) }));
     assert!((&mut second).now_or_never().is_none(), "it waits for the other server");
     let other = balancer.acquire(request(1)).await.unwrap();
-    assert_eq!(other.server(), ServerId(0), "who does not mind is not kept waiting");
+    assert_eq!(other.server(), ServerId(0), "a request that excludes no server does not wait");
     drop(other);
     balancer.declare_dead(ServerId(1), "test").unwrap();
     assert_eq!(second.await.unwrap().server(), ServerId(0), "no other server is left");

@@ -274,7 +274,8 @@ impl Fixture {
         self.balancer.revive(self.server(name).id).unwrap();
     }
 
-    /// Checks that servers that take permits have the weights of `version`, and that their engines run.
+    /// Checks that the servers on which permits are granted have the weights of `version`, and that their
+    /// engines run.
     pub(super) fn check(&self, version: Option<u64>) {
         let fleet = self.balancer.snapshot();
         invariants::weights_current(&fleet).unwrap();

@@ -93,7 +93,7 @@ async fn a_death_in_the_middle_of_an_update_delays_no_other_server_and_is_made_u
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_life_that_ends_after_it_was_updated_counts_for_nothing() {
+async fn an_update_of_a_life_that_has_ended_does_not_count() {
     let fixture = fixture(1, reloading());
     fixture.fake.fault("s0", "label", Fault::Takes(8));
     let dies = async {
@@ -193,7 +193,7 @@ async fn catching_up_gives_way_to_an_announcement() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_transfer_is_made_up_for_from_a_path_or_not_at_all() {
+async fn a_missed_transfer_is_repeated_from_a_path_or_not_at_all() {
     let config = UpdateConfig { method: UpdateMethod::Transfer, ..reloading() };
     let fixture = fixture(2, config);
     let payload = |version: u64| Some(serde_json::Value::from(format!("/v{version}")));

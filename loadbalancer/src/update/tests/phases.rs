@@ -166,7 +166,7 @@ async fn the_end_of_the_scope_cuts_the_update_short_and_resumes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_several_announcements_only_the_newest_is_done_after_the_first() {
+async fn only_the_newest_of_several_waiting_announcements_is_carried_out() {
     let fixture = fixture(1, reloading());
     fixture.fake.fault("s0", "load", Fault::Takes(30));
     let later = async {
@@ -188,7 +188,7 @@ async fn of_several_announcements_only_the_newest_is_done_after_the_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_trainer_that_updates_by_itself_has_the_servers_named_and_none_is_kept_out() {
+async fn without_a_method_servers_are_only_told_the_label_and_none_is_held() {
     let config = UpdateConfig { pause: Some(PauseMode::Keep), ..UpdateConfig::default() };
     let fixture = fixture(2, config);
     fixture.fake.fault("s1", "label", Fault::Fails);

@@ -99,7 +99,7 @@ fn an_empty_data_set_is_an_error() {
 }
 
 #[test]
-fn files_that_are_none_are_errors_with_their_names() {
+fn files_that_cannot_be_read_are_errors_with_their_names() {
     let folder = tempfile::tempdir().unwrap();
     let open = |name: &str| Dataset::open(config(&[folder.path().join(name)])).unwrap_err();
     let error = open("absent.jsonl");

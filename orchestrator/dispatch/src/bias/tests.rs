@@ -102,7 +102,7 @@ fn audited_groups_stand_for_all_that_were_cut_off() {
 }
 
 #[test]
-fn what_is_not_known_has_no_number() {
+fn a_reason_is_given_where_no_figure_is_known() {
     let cut = vec![Decision::Accepted(group(100, 1.0)), Decision::Cut];
     let unknown = |audits: bool, cohort: Vec<Decision>| {
         let reading = after(audits, &[cohort]);

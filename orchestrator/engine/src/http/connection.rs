@@ -19,11 +19,11 @@ use rustix::net::RecvFlags;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-/// The most bytes of one read. It also bounds the length of a head, and of a line with a chunk's size or a
-/// trailer.
+/// Maximum number of bytes of one read. It also bounds the length of a head, and of a line with a chunk's
+/// size or a trailer.
 const BUFFER_BYTES: usize = 32 << 10;
 
-/// The most headers of an answer. Engines send far fewer.
+/// Maximum number of headers of an answer. Engines send far fewer.
 const HEADERS_MAX: usize = 64;
 
 /// An open connection.

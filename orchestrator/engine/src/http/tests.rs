@@ -1,4 +1,4 @@
-//! The client against a scripted server on a real socket: each connection gets the next script.
+//! Tests of the client with a server on a real socket, which answers each request with its next script.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -71,7 +71,8 @@ impl ScriptedServer {
         self.scripts.lock().push_back(script);
     }
 
-    /// Answers the probe of a server with the dialect `dialect`, and takes the probe's requests off `seen`.
+    /// Adds this server to `engine` and answers the probe as a server of `dialect` does. Removes the requests
+    /// of the probe from `seen`.
     async fn join(&mut self, engine: &HttpEngine, dialect: Dialect) {
         self.push(status(200, r#"{"data":[{"id":"tiny","max_model_len":2048}]}"#));
         self.push(status(200, r#"{"version":"0.32.0"}"#));
@@ -266,7 +267,7 @@ async fn requests_are_written_in_the_servers_dialect() {
 #[tokio::test]
 async fn dropping_a_request_closes_its_connection() {
     let whole = http(200, "", &completion(&[5, 6]).to_string());
-    // The connection is lost before the answer, and in the middle of the answer.
+    // The request is dropped before the answer begins, and in the middle of the answer.
     for bytes in [Vec::new(), whole[..whole.len() / 2].to_vec()] {
         let scope = Scope::new();
         let mut server = ScriptedServer::start(&scope).await;
@@ -300,7 +301,7 @@ async fn a_server_without_a_listener_is_unreachable_and_never_admits() {
 }
 
 #[tokio::test]
-async fn a_connection_that_was_closed_while_idle_is_replaced_unseen() {
+async fn a_connection_that_was_closed_while_idle_is_replaced_without_an_error() {
     let scope = Scope::new();
     let mut server = ScriptedServer::start(&scope).await;
     let engine = engine(&scope, |_| {});
@@ -317,7 +318,7 @@ async fn a_connection_that_was_closed_while_idle_is_replaced_unseen() {
 }
 
 #[tokio::test]
-async fn a_server_that_does_not_fit_is_told_apart_at_the_probe() {
+async fn the_probe_refuses_a_server_that_does_not_fit() {
     let models = r#"{"data":[{"id":"other"},{"id":"third"}]}"#;
     let cases = [
         (vec![status(200, models)], "serves models=[\"other\", \"third\"]"),

@@ -31,7 +31,7 @@ use crate::EngineError;
 /// Idle connections are closed after this time, before vLLM closes them after 5 s.
 const IDLE_MAX: Duration = Duration::from_secs(4);
 
-/// The most idle connections that are kept per server. Further idle connections are closed.
+/// Maximum number of idle connections that are kept per server. Further idle connections are closed.
 const CONNECTIONS_IDLE_MAX: usize = 1024;
 
 /// Maximum number of bytes of an error's body that are read; vLLM echoes the whole request in some errors.

@@ -90,7 +90,7 @@ async fn a_failure_is_known_until_something_new_is_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_is_woken_by_that_version_or_a_later_one() {
+async fn a_wait_for_a_version_ends_with_that_version_or_a_later_one() {
     let state = PolicyState::new(TERMS, 0);
     let waiting = tokio::time::timeout(Duration::from_secs(60), state.until_served(2));
     let announced = tokio::time::timeout(Duration::from_secs(60), state.until_announced(2));

@@ -66,7 +66,7 @@ impl Rig {
 #[tokio::test(start_paused = true)]
 async fn servers_in_this_process_are_told_the_version_and_go_on() {
     let rig = rig(PolicyMode::FullyAsync, &PolicyUpdate::default()).await;
-    assert_eq!(rig.paused(), [""; 0], "what was left paused goes on from the start");
+    assert_eq!(rig.paused(), [""; 0], "a server that was left paused is resumed at the start");
     let label = Announcement { label: "step-7".into(), ..Announcement::new(7) };
     rig.updates.state().announce(label).unwrap();
     let served = tokio::time::timeout(Duration::from_secs(60), rig.updates.state().until_served(7)).await;
@@ -79,7 +79,7 @@ async fn servers_in_this_process_are_told_the_version_and_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_server_offers_is_a_failure_that_says_so_and_leaves_none_paused() {
+async fn a_method_that_no_server_offers_fails_with_a_reason_and_leaves_no_server_paused() {
     let update = PolicyUpdate { method: UpdateMethod::Reload, ..PolicyUpdate::default() };
     let rig = rig(PolicyMode::Sync, &update).await;
     let announcement = Announcement { path: Some("/c/step-1".to_owned()), ..Announcement::new(1) };
@@ -90,7 +90,10 @@ async fn what_no_server_offers_is_a_failure_that_says_so_and_leaves_none_paused(
     let failure = status.failure.unwrap();
     assert!(failure.starts_with("server=a: update: ") && failure.contains("does not offer"), "{failure}");
     assert_eq!(rig.paused(), [""; 0]);
-    assert!(rig.balancer.snapshot().servers.iter().all(|server| server.hold.is_some()), "none takes permits");
+    assert!(
+        rig.balancer.snapshot().servers.iter().all(|server| server.hold.is_some()),
+        "no server is open for permits"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,7 +107,7 @@ async fn a_transfer_without_its_payload_is_refused_before_anything_is_paused() {
     assert!(status.failure.unwrap().contains("payload"));
 }
 
-/// The number of servers that take no permits at the start of a run that continues with version 3.
+/// The number of servers on which no permit is granted at the start of a run that continues with version 3.
 async fn held_on_resume(method: UpdateMethod, path: Option<&str>) -> usize {
     let update = PolicyUpdate { method, ..PolicyUpdate::default() };
     let last = Announcement { path: path.map(str::to_owned), ..Announcement::new(3) };
@@ -115,15 +118,19 @@ async fn held_on_resume(method: UpdateMethod, path: Option<&str>) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_goes_on_asks_for_its_weights_where_they_can_be_had() {
+async fn a_resumed_run_requires_its_weights_again_if_they_can_be_passed_again() {
     assert_eq!(held_on_resume(UpdateMethod::Reload, Some("/c/step-3")).await, 3);
     assert_eq!(held_on_resume(UpdateMethod::Transfer, Some("/c/step-3")).await, 3);
-    assert_eq!(held_on_resume(UpdateMethod::Transfer, None).await, 0, "no trainer could send them");
-    assert_eq!(held_on_resume(UpdateMethod::None, None).await, 0, "the trainer's affair");
+    assert_eq!(
+        held_on_resume(UpdateMethod::Transfer, None).await,
+        0,
+        "without a path the weights cannot be passed again"
+    );
+    assert_eq!(held_on_resume(UpdateMethod::None, None).await, 0, "the trainer passes the weights itself");
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_pauses_no_engines_resumes_none() {
+async fn a_run_that_does_not_pause_engines_resumes_none() {
     let update = PolicyUpdate { pause: UpdatePause::None, ..PolicyUpdate::default() };
     let rig = rig(PolicyMode::FullyAsync, &update).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -131,7 +138,7 @@ async fn who_pauses_no_engines_resumes_none() {
 }
 
 #[test]
-fn every_word_of_the_recipe_has_its_counterpart() {
+fn every_setting_of_the_recipe_reaches_the_load_balancer() {
     let written = |method, pause, cache_salt| PolicyUpdate {
         method,
         rpc: "load".to_owned(),
@@ -176,14 +183,14 @@ fn every_word_of_the_recipe_has_its_counterpart() {
     ] {
         let config = update_config(&written(method, pause, cache_salt));
         assert_eq!((config.method, config.pause), (expected, expected_pause));
-        assert_eq!(config.reset_prefix_cache, !cache_salt, "a cache of its own needs no reset");
+        assert_eq!(config.reset_prefix_cache, !cache_salt, "no cache is reset if each version has its own");
         let deadlines = Deadlines { pause: 1.0, update: 2.0, reset: 3.0, label: 4.0, resume: 5.0 };
         assert_eq!(config.deadlines, deadlines);
     }
 }
 
 #[test]
-fn what_the_recipe_leaves_out_is_what_the_load_balancer_would_take() {
+fn defaults_of_the_recipe_are_those_of_the_load_balancer() {
     let config = update_config(&PolicyUpdate::default());
     assert_eq!(config.deadlines, Deadlines::default());
     let reload = PolicyUpdate { method: UpdateMethod::Reload, ..PolicyUpdate::default() };

@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_there_is_named() {
+    fn only_counts_above_zero_are_named() {
         let none = "0 generated: 0 accepted, 0 filtered, 0 wasted (-)";
         assert_eq!(token_words(&TokenTotals::default()), none);
         let wasted = WastedTokens { cut: 1_500, lost_answer: 500, ..WastedTokens::default() };

@@ -115,7 +115,7 @@ fn a_table_that_comes_or_goes_is_judged_leaf_by_leaf() {
 }
 
 #[test]
-fn keys_of_others_are_refused_or_theirs() {
+fn unknown_keys_have_the_verdict_of_their_table_or_none() {
     assert_eq!(verdict_of("rollout.no_such_key"), None);
     assert_eq!(verdict_of("policy.no_such_key"), Some(Verdict::Allowed));
     assert!(matches!(verdict_of("policy.mode"), Some(Verdict::Warned(_))));

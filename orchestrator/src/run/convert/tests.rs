@@ -20,7 +20,7 @@ fn validation_waits_as(keys: &str) -> Priority {
 }
 
 #[test]
-fn the_recipe_says_where_validation_stands_among_those_who_wait() {
+fn the_recipe_decides_the_priority_of_validation() {
     assert_eq!(validation_waits_as(""), Priority::Validation);
     assert_eq!(validation_waits_as("priority = \"last\""), Priority::Validation);
     assert_eq!(validation_waits_as("priority = \"equal\""), Priority::New);

@@ -143,6 +143,25 @@ impl Rolldock {
     }
 }
 
+/// Settings for a run that takes about a second: small batches and short answers.
+pub(crate) const SMALL: [&str; 9] = [
+    "fleet.simulated.time_scale=0.002",
+    "fleet.simulated.mean_response_length=40",
+    "rollout.train_batch_size=4",
+    "rollout.gen_batch_size=8",
+    "rollout.samples_per_prompt=4",
+    "rollout.max_response_length=256",
+    "queue.consumer.take_groups=2",
+    "queue.capacity_rows=32",
+    "validation.every_steps=2",
+];
+
+/// A run of the quickstart recipe with the settings [`SMALL`], in the directory `out`.
+pub(crate) fn small_run(out: &Path, steps: &str) -> Rolldock {
+    let run = Rolldock::new(&["run", "--steps", steps, "--out"]).arg(out).arg(recipe("quickstart.toml"));
+    SMALL.iter().fold(run, |run, set| run.set(set))
+}
+
 type Gathered = (Arc<Mutex<String>>, std::thread::JoinHandle<()>);
 
 fn gather(pipe: impl Read + Send + 'static) -> Gathered {

@@ -139,7 +139,7 @@ async fn waiters_that_give_up_take_no_turn_with_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_pass_is_tried_again_with_doubling_pauses() {
+async fn temporary_failures_are_retried_with_doubling_pauses() {
     let told = Told::new(0, |call| if call < 2 { Err(busy(500, None)) } else { Ok(0.5) });
     let started = Instant::now();
     assert_eq!(score_of(&guarded(&told, guard()), "a").await, Ok(0.5));
@@ -204,7 +204,7 @@ async fn a_burst_costs_no_job_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn jobs_that_wait_for_a_scorer_that_answers_none_give_up() {
+async fn jobs_give_up_waiting_for_a_scorer_that_answers_nothing() {
     let told = Told::new(10_000_000, |_| Ok(1.0));
     for cache_entries in [0, 8] {
         let deadline = Duration::from_secs(3);

@@ -194,7 +194,7 @@ async fn a_batch_may_fail_in_parts_or_whole() {
 }
 
 #[tokio::test]
-async fn a_batch_goes_on_for_those_who_stay_and_ends_with_the_last() {
+async fn a_batch_goes_on_for_the_remaining_jobs_and_ends_with_the_last() {
     let items = Arc::new(AtomicUsize::new(0));
     let server = {
         let items = Arc::clone(&items);
@@ -211,7 +211,7 @@ async fn a_batch_goes_on_for_those_who_stay_and_ends_with_the_last() {
     let (stayed, left) = tokio::join!(stays, leaves);
     assert_eq!(stayed, Ok(1.0));
     assert!(left.is_err());
-    assert_eq!(items.load(Ordering::SeqCst), 1, "who has left is not asked about");
+    assert_eq!(items.load(Ordering::SeqCst), 1, "a cancelled job is not sent");
 
     assert!(timeout(Duration::from_secs(1), ask_all(&runner, &["1"; 4])).await.is_err());
     server.left(1).await;

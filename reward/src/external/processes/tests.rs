@@ -112,12 +112,12 @@ async fn a_worker_that_dies_is_replaced_and_its_job_given_to_another() {
     );
     assert_eq!(fixture.ask().await, Ok(1.0));
     assert_eq!(fixture.lines("pids").len(), 2);
-    assert_eq!(fixture.pool.0.health.lock().deaths, 0, "an answer ends the row");
+    assert_eq!(fixture.pool.0.health.lock().deaths, 0, "an answer resets the deaths in a row");
     fixture.ends().await;
 }
 
 #[tokio::test]
-async fn a_job_that_kills_has_two_workers_and_an_error_with_their_last_words() {
+async fn a_job_that_kills_two_workers_ends_in_an_error_with_the_stderr() {
     let fixture = pool("read line; echo one >&2; echo 'out of luck' >&2; exit 3");
     let error = fixture.ask().await.unwrap_err();
     let RewardError::WorkerDied { how, stderr, .. } = &error else { panic!("{error}") };
@@ -168,7 +168,7 @@ async fn a_probe_is_not_refused_and_ends_the_refusals() {
 }
 
 #[tokio::test]
-async fn a_probe_that_kills_its_workers_says_so_however_often() {
+async fn a_probe_that_kills_its_workers_reports_it_each_time() {
     let fixture = pool(MORTAL);
     for _ in 0..6 {
         let error = fixture.pool.probe(&bad()).await.unwrap_err();
@@ -177,7 +177,7 @@ async fn a_probe_that_kills_its_workers_says_so_however_often() {
     let never = pool_with("exit 3", |spec| spec.handshake = Some(Duration::from_secs(10)));
     let error = never.pool.probe(&job("x")).await.unwrap_err();
     assert!(matches!(&error, RewardError::WorkerDied { how, .. } if how == "exit status: 3"), "{error}");
-    assert_eq!(never.pool.0.health.lock().deaths, 1, "a probe starts no worker again and again");
+    assert_eq!(never.pool.0.health.lock().deaths, 1, "a probe starts a failing worker only once");
 }
 
 #[tokio::test]
@@ -219,13 +219,13 @@ async fn a_line_that_is_no_answer_costs_the_worker() {
             "{error}"
         );
         assert!(error.to_string().len() < 1000, "{error}");
-        assert_eq!(fixture.lines("pids").len(), 1, "nonsense is not asked for twice");
+        assert_eq!(fixture.lines("pids").len(), 1, "the job is not sent again");
         fixture.ends().await;
     }
 }
 
 #[tokio::test]
-async fn a_wrong_answer_in_step_costs_no_worker() {
+async fn a_bad_answer_to_the_right_job_costs_no_worker() {
     let fixture = pool(
         "echo $$ >>$0/pids; read line; echo null; read line; echo '{\"id\":2,\"error\":\"no\"}'; read line; echo 1",
     );
@@ -284,7 +284,7 @@ async fn a_dropped_job_kills_its_worker_and_all_that_it_started() {
     eventually("two processes", || fixture.lines("pids").len() == 2).await;
     eventually("both are gone", || fixture.lines("pids").iter().all(|pid| is_gone(pid))).await;
     assert_eq!(fixture.ask().await, Ok(1.0), "the next job has a fresh worker");
-    assert_eq!(fixture.pool.0.health.lock().deaths, 0, "who was killed did not die");
+    assert_eq!(fixture.pool.0.health.lock().deaths, 0, "a worker that the pool killed is no death");
     fixture.ends().await;
 }
 
@@ -337,7 +337,7 @@ async fn no_more_processes_live_than_the_pool_has_workers() {
 }
 
 #[tokio::test]
-async fn a_worker_has_a_number_of_jobs() {
+async fn a_worker_is_replaced_after_jobs_per_worker_jobs() {
     let fixture = pool_with("echo $$ >>$0/pids; while read line; do echo 1; done", |spec| {
         spec.jobs_per_worker = NonZeroU64::new(2);
     });
@@ -376,7 +376,7 @@ async fn a_worker_that_closes_its_output_and_lives_on_is_dead() {
 }
 
 #[tokio::test]
-async fn only_the_end_of_a_flood_of_words_is_kept() {
+async fn only_the_end_of_a_long_stderr_is_kept() {
     let fixture = pool("read line; yes noise | head -c 600000 >&2; echo last >&2; exit 1");
     let RewardError::WorkerDied { stderr, .. } = fixture.ask().await.unwrap_err() else { panic!("it lives") };
     assert!(stderr.ends_with("noise\nlast") && stderr.len() < 100, "{stderr}");

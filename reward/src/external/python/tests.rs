@@ -300,7 +300,7 @@ async fn no_worker_is_left_when_the_runner_is_dropped() {
 }
 
 #[test]
-fn places_come_before_what_is_inherited() {
+fn configured_folders_come_before_the_inherited_python_path() {
     let config: ExternalConfig =
         toml::from_str("python = { function = 'm:f', path = ['/a', '/b'] }").unwrap();
     let config = config.python.unwrap();

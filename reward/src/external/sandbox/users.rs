@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wide_range_is_taken_where_it_is_there() {
+    fn the_wide_range_of_users_is_used_if_it_exists() {
         assert_eq!(
             Users::new("         0          0 4294967295\n", 3).take().unwrap().id,
             WIDE.first + 3 * STRIDE

@@ -59,7 +59,7 @@ fn a_hard_refusal_goes_before_a_soft_one() {
 }
 
 #[test]
-fn what_only_yielding_gates_are_against_is_asked_about_too() {
+fn groups_that_only_yielding_gates_reject_are_asked_about_too() {
     let rejection = |gate: &str, yields| Rejection { gate: gate.into(), reason: "r", value: 0.0, yields };
     let (soft, hard) = (rejection("soft", true), rejection("hard", false));
     let (some, _) = gates(&[(1.0, false)]);

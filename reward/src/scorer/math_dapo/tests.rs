@@ -35,7 +35,7 @@ fn rewritten_by_scanners(mut text: String) -> String {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
     #[test]
-    fn rules_that_are_passed_over_would_do_nothing(
+    fn rules_that_are_skipped_would_change_nothing(
         text in "(a |an |mbox|\\\\text\\{|\\\\text\\{and\\}|,|m\\}|\\}|\\$|\\.|squ|are|sue|un|its|de|grees|[0-9]|[ =^{\"]|é|\\\\|[a-z]){0,24}"
     ) {
         prop_assert_eq!(normalize(&text), slowly(&text));

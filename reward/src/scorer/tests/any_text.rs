@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn longer_never_has_more_and_new_words_never_cost(count in 0_usize..2000, target in 0_usize..1000, beyond in 0_usize..1000, n in 1_usize..9) {
+    fn a_longer_response_never_scores_more_and_new_words_have_no_penalty(count in 0_usize..2000, target in 0_usize..1000, beyond in 0_usize..1000, n in 1_usize..9) {
         for ramp in [Ramp::Linear, Ramp::Cosine] {
             let length = Length { target, max: target + beyond, ramp };
             prop_assert!(length.of(count + 1) <= length.of(count));

@@ -75,7 +75,7 @@ async fn what_is_given_up_too_often_fails() {
 /// One of two groups holds all permits of a silent server, and the other waits for them. Giving up the
 /// waiting group would not help.
 #[tokio::test(start_paused = true)]
-async fn who_has_the_places_is_given_up_not_who_waits_for_them() {
+async fn the_group_that_holds_the_permits_is_given_up_and_not_the_waiting_one() {
     let mut world = World::calm(1, 4);
     world.config.max_concurrent_prompts = 2;
     world.config.on_stop = OnStop::Discard;

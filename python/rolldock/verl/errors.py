@@ -1,0 +1,14 @@
+"""Exceptions of this package. Those of the queue are in `rolldock.errors`."""
+
+from __future__ import annotations
+
+from rolldock.errors import RolldockError
+
+
+class BadBatch(RolldockError, ValueError):
+    """Rows cannot become a batch of verl, or a batch cannot become columns. The message names the column. If
+    a single row is the cause, the message names its group and handle too."""
+
+
+class RolloutEnded(RolldockError):
+    """The run has ended or cannot be reached, so prompts of the trainer get no trajectories."""

@@ -1,0 +1,1 @@
+from rolldock.transfer_queue import *  # noqa: F403
