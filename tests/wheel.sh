@@ -37,6 +37,7 @@ if [[ -x $vllm/bin/python ]]; then
     "$tests"/test_transfer_queue*.py "$tests"/test_verl*.py)
   (cd "$work" && ROLLDOCK_BINARY=$python/bin/rolldock PYTHONPATH=$work/torch "$vllm/bin/python" -m pytest -q \
     "$tests/test_guide.py" -k "torch or verl or transfer_queue")
+  ROLLDOCK_BINARY=$python/bin/rolldock ROLLDOCK_SITE=$work/torch tests/transfer_queue.sh
 else
   echo "skipped: the tests of torch, because $vllm does not exist"
 fi

@@ -50,3 +50,11 @@ def declare(client: rolldock.Client, partition: str, lease_ms: int = 600_000) ->
     client.declare(
         partition, columns=COLUMNS, length_columns=["prompt_ids", "response_ids"], lease_ms=lease_ms
     )
+
+
+def filled(client: rolldock.Client, groups: int, *, is_ended: bool = False) -> None:
+    """Declares the partition `p`, and puts groups of four rows with the ids from 0."""
+    declare(client, "p")
+    put(client, "p", groups)
+    if is_ended:
+        client.end_of_puts("p")

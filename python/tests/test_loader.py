@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import PATIENCE_S, Server, connected
 from loaders import WITH_ID, all_ids, counts, ids, loader, torch, until
-from rows import declare, made, put
+from rows import declare, filled, made, put
 
 from rolldock import Batch, Client, errors
 from rolldock._calls import taken
@@ -56,8 +56,7 @@ def test_an_ended_loader_stays_at_its_end(queue: Client) -> None:
 
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 def test_prefetching_is_bounded(queue: Client, prefetch: int) -> None:
-    declare(queue, "p")
-    put(queue, "p", groups=12)
+    filled(queue, groups=12)
     with loader(queue, groups=1, prefetch=prefetch) as loading:
         for number in range(3):
             next(loading)
@@ -69,8 +68,7 @@ def test_prefetching_is_bounded(queue: Client, prefetch: int) -> None:
 
 
 def test_the_rows_are_packed_before_they_are_asked_for(queue: Client) -> None:
-    declare(queue, "p")
-    put(queue, "p", groups=3)
+    filled(queue, groups=3)
     with loader(queue, groups=1, prefetch=2) as loading:
         next(loading)
         stream = loading._stream
@@ -79,8 +77,7 @@ def test_the_rows_are_packed_before_they_are_asked_for(queue: Client) -> None:
 
 
 def test_a_batch_is_acked_when_the_next_one_is_asked_for(queue: Client) -> None:
-    declare(queue, "p")
-    put(queue, "p", groups=2)
+    filled(queue, groups=2)
     loading = loader(queue, groups=1)
     next(loading)
     assert counts(queue)[0] == 8
@@ -91,8 +88,7 @@ def test_a_batch_is_acked_when_the_next_one_is_asked_for(queue: Client) -> None:
 
 
 def test_a_batch_is_acked_by_hand(queue: Client) -> None:
-    declare(queue, "p")
-    put(queue, "p", groups=3)
+    filled(queue, groups=3)
     with loader(queue, groups=1) as loading:
         first = next(loading)
         first.ack()
@@ -107,17 +103,14 @@ def test_a_batch_is_acked_by_hand(queue: Client) -> None:
 
 
 def test_an_exception_gives_the_batch_back(queue: Client) -> None:
-    declare(queue, "p")
-    put(queue, "p", groups=3)
+    filled(queue, groups=3)
     with pytest.raises(ZeroDivisionError), loader(queue, groups=1) as loading:
         next(loading).rows / 0
     assert counts(queue) == (12, 0)
 
 
 def test_a_second_loop_goes_on_where_the_first_left(queue: Client) -> None:
-    declare(queue, "p")
-    put(queue, "p", groups=4)
-    queue.end_of_puts("p")
+    filled(queue, groups=4, is_ended=True)
     loading = loader(queue, groups=1)
     for batch in loading:
         assert ids(batch) == [0, 1, 2, 3]
@@ -127,8 +120,7 @@ def test_a_second_loop_goes_on_where_the_first_left(queue: Client) -> None:
 
 
 def test_a_dropped_loader_gives_its_rows_back(queue: Client) -> None:
-    declare(queue, "p")
-    put(queue, "p", groups=4)
+    filled(queue, groups=4)
     loading = loader(queue, groups=1, prefetch=2)
     batch = next(loading)
     del loading, batch
@@ -164,8 +156,7 @@ def test_an_error_of_the_queue_is_raised_and_may_pass(queue: Client) -> None:
     loading = loader(queue)
     with pytest.raises(errors.UnknownPartition):
         next(loading)
-    declare(queue, "p")
-    put(queue, "p", groups=2)
+    filled(queue, groups=2)
     assert ids(next(loading)) == list(range(8))
     loading.close()
 
@@ -173,9 +164,7 @@ def test_an_error_of_the_queue_is_raised_and_may_pass(queue: Client) -> None:
 def test_an_error_of_prefetching_comes_after_the_batches_before_it(
     queue: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    declare(queue, "p")
-    put(queue, "p", groups=3)
-    queue.end_of_puts("p")
+    filled(queue, groups=3, is_ended=True)
     calls = []
 
     def failing(*arguments: Any) -> Any:
@@ -198,9 +187,7 @@ def test_an_error_of_prefetching_comes_after_the_batches_before_it(
 def test_an_ack_that_fails_is_an_error_and_repeats_no_row(
     queue: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    declare(queue, "p")
-    put(queue, "p", groups=2)
-    queue.end_of_puts("p")
+    filled(queue, groups=2, is_ended=True)
     loading = loader(queue, groups=1, prefetch=0)
     seen = ids(next(loading))
 
@@ -240,9 +227,7 @@ def test_leases_are_renewed_while_a_batch_is_used_and_while_it_waits(server: Ser
 
 
 def test_micro_batches_have_all_rows_within_the_budget(queue: Client) -> None:
-    declare(queue, "p")
-    put(queue, "p", groups=6)
-    queue.end_of_puts("p")
+    filled(queue, groups=6, is_ended=True)
     for batch in loader(queue, groups=3, micro_batch_tokens=40):
         assert len(batch) > 1
         assert all(micro.tokens <= 40 for micro in batch)
@@ -253,9 +238,7 @@ def test_micro_batches_have_all_rows_within_the_budget(queue: Client) -> None:
 
 
 def test_without_a_budget_there_is_one_micro_batch(queue: Client) -> None:
-    declare(queue, "p")
-    put(queue, "p", groups=2)
-    queue.end_of_puts("p")
+    filled(queue, groups=2, is_ended=True)
     (batch,) = loader(queue)
     (micro,) = batch
     assert micro.rows == batch.rows == 8
@@ -264,9 +247,7 @@ def test_without_a_budget_there_is_one_micro_batch(queue: Client) -> None:
 
 @pytest.mark.parametrize("amount", [{"rows": 3}, {"tokens": 60}, {"groups": 3, "at_least": 2, "order": 7}])
 def test_batches_are_those_of_the_take(queue: Client, amount: dict[str, int]) -> None:
-    declare(queue, "p")
-    put(queue, "p", groups=5)
-    queue.end_of_puts("p")
+    filled(queue, groups=5, is_ended=True)
     dataset = StreamingDataset(queue, "p", fields=WITH_ID, **amount)  # type: ignore[arg-type]
     batches = list(dataset)
     assert sorted(all_ids(batches)) == list(range(20))
@@ -277,9 +258,7 @@ def test_batches_are_those_of_the_take(queue: Client, amount: dict[str, int]) ->
 
 
 def test_a_torch_loader_reads_the_dataset(queue: Client) -> None:
-    declare(queue, "p")
-    put(queue, "p", groups=3)
-    queue.end_of_puts("p")
+    filled(queue, groups=3, is_ended=True)
     dataset = StreamingDataset(queue, "p", groups=1, fields=WITH_ID)
     loading = torch.utils.data.DataLoader(dataset, batch_size=None)
     assert all_ids(loading) == list(range(12))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from loaders import WITH_ID, counts, ids, loader, torch
-from rows import declare, put
+from rows import filled
 
 from rolldock import Client
 from rolldock.torch import Flops, LoaderError, Ranks, StreamingDataLoader, StreamingDataset
@@ -58,8 +58,7 @@ def test_every_tensor_is_pinned_on_request(queue: Client, monkeypatch: pytest.Mo
         monkeypatch.setattr(
             torch.Tensor, "is_pinned", lambda tensor: any(tensor is other for other in pinned)
         )
-    declare(queue, "p")
-    put(queue, "p", groups=1)
+    filled(queue, groups=1)
     dataset = StreamingDataset(queue, "p", groups=1, fields=WITH_ID)
     with StreamingDataLoader(dataset, pin_memory=True) as loading:
         (micro,) = next(loading)
@@ -70,8 +69,7 @@ def test_every_tensor_is_pinned_on_request(queue: Client, monkeypatch: pytest.Mo
 
 
 def test_the_queue_divides_rows_among_processes_without_a_group(queue: Client) -> None:
-    declare(queue, "p")
-    put(queue, "p", groups=12)
+    filled(queue, groups=12)
     loaders = [
         [loader(queue, groups=12, ranks=Ranks(replica, 2, member, 2), prefetch=0) for member in range(2)]
         for replica in range(2)

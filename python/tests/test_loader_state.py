@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from conftest import PATIENCE_S, TOKEN, Server, connected
 from loaders import all_ids, counts, ids, loader, until
-from rows import declare, put
+from rows import declare, filled, put
 
 from rolldock import Client
 from rolldock.torch import BadState, LoaderError
@@ -21,9 +21,7 @@ Script = Callable[..., "subprocess.Popen[str]"]
 
 
 def test_a_state_leaves_out_what_was_used_and_nothing_else(queue: Client) -> None:
-    declare(queue, "p")
-    put(queue, "p", groups=5)
-    queue.end_of_puts("p")
+    filled(queue, groups=5, is_ended=True)
     with loader(queue, groups=1, prefetch=2) as loading:
         used = all_ids(next(loading) for _ in range(2))
         state = json.loads(json.dumps(loading.state_dict()))
@@ -39,9 +37,7 @@ def test_a_state_leaves_out_what_was_used_and_nothing_else(queue: Client) -> Non
 
 
 def test_a_batch_of_used_rows_only_is_left_out(queue: Client) -> None:
-    declare(queue, "p")
-    put(queue, "p", groups=2)
-    queue.end_of_puts("p")
+    filled(queue, groups=2, is_ended=True)
     with loader(queue, groups=2) as loading:
         next(loading)
         state = loading.state_dict()
@@ -52,8 +48,7 @@ def test_a_batch_of_used_rows_only_is_left_out(queue: Client) -> None:
 
 
 def test_states_of_another_place_are_refused(queue: Client) -> None:
-    declare(queue, "p")
-    put(queue, "p", groups=1)
+    filled(queue, groups=1)
     with loader(queue) as loading:
         next(loading)
         state = loading.state_dict()
@@ -132,9 +127,7 @@ def test_a_program_ends_that_leaves_its_loader_open(server: Server, script: Scri
 
 def test_a_lost_lease_repeats_no_row(queue: Client) -> None:
     """The ack fails, and the rows of the batch come again."""
-    declare(queue, "p")
-    put(queue, "p", groups=2)
-    queue.end_of_puts("p")
+    filled(queue, groups=2, is_ended=True)
     loading = loader(queue, groups=1, prefetch=0)
     first = next(loading)
     stream = loading._stream

@@ -136,6 +136,40 @@ def test_all_ranks_learn_of_a_late_batch_and_of_a_lost_rank(
     assert client.status(partition)["rows"] == 4
 
 
+BAD_ROW = """
+import os, sys
+import torch.distributed as dist
+import rolldock
+from rolldock.torch import BadRow, Ranks, StreamingDataLoader, StreamingDataset
+
+meeting, partition = sys.argv[1], sys.argv[2]
+dist.init_process_group("gloo", init_method="file://" + meeting, rank=0, world_size=1)
+client = rolldock.Client(os.environ["URL"])
+rows = {"prompt_ids": [[1]], "response_ids": [[4]], "response_mask": [[1]], "advantage": [1.0]}
+client.put(partition, "bad", {**rows, "rollout_logprobs": [[-1.0, -1.0]]})
+ranks = Ranks(group=dist.new_group(backend="gloo"))
+loader = StreamingDataLoader(StreamingDataset(client, partition, groups=1, ranks=ranks))
+try:
+    next(loader)
+except BadRow as error:
+    print("bad")
+print(len(list(loader)))
+dist.destroy_process_group()
+"""
+
+
+def test_a_rank_with_a_bad_row_ends_and_acks_nothing(
+    server: Server, script: Script, partition: str, tmp_path: Path
+) -> None:
+    client = connected(server, "http")
+    client.declare(partition)
+    program = script(BAD_ROW, str(tmp_path / "meeting"), partition)
+    out, err = program.communicate(timeout=PATIENCE_S)
+    assert out == "bad\n0\n", err
+    status = client.status(partition)
+    assert (status["rows"], status["tasks"][0]["leased_rows"]) == (1, 0)
+
+
 def check(folder: Path) -> None:
     """Each row was used once, by all members of one replica, and all ranks have the model of one process."""
     ranks = ends(folder)

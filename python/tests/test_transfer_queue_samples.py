@@ -73,7 +73,7 @@ def test_metadata_of_a_cleared_sample_never_name_a_later_one(client: Any) -> Non
     old = client.put(data(x=ids(0)), partition_id="p")
     client.clear_samples(old)
     new = client.put(data(x=ids(10)), partition_id="p")
-    assert new.global_indexes == old.global_indexes
+    assert set(new.global_indexes).isdisjoint(old.global_indexes)
     with pytest.raises(tq.StorageKeyNotFoundError, match="cleared"):
         client.get_data(old)
     with pytest.raises(tq.StorageKeyNotFoundError, match="cleared"):

@@ -1,8 +1,9 @@
-"""What the tests of `rolldock.transfer_queue` share. They are skipped where its packages are absent."""
+"""Fixtures of the tests of `rolldock.transfer_queue`, which are skipped where its packages are absent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,33 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def client() -> Any:
     tq.init(POLLING)
     return tq.get_client()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Any]:
+    """The client of a server that all tests of a module share. Each test has partitions of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ROLLDOCK_BINARY", str(Path(binary()).resolve()))
+        tq.init(POLLING)
+        yield tq.get_client()
+        tq.close()
+
+
+@pytest.fixture(params=["sync", "asyncio"])
+def call(request: pytest.FixtureRequest, shared: Any) -> Callable[..., Any]:
+    """Makes a call by name in one of its two forms: of the module, or else of the client."""
+
+    def made(name: str, *arguments: Any, **named: Any) -> Any:
+        of = tq if hasattr(tq, name) else shared
+        if request.param == "sync":
+            return getattr(of, name)(*arguments, **named)
+
+        async def main() -> Any:
+            return await getattr(of, f"async_{name}")(*arguments, **named)
+
+        return asyncio.run(main())
+
+    return made
 
 
 def data(**fields: Any) -> Any:

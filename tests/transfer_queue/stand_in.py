@@ -78,7 +78,7 @@ def get(what: Any, timeout: float | None = None) -> Any:
 
 
 def snapshot(partition: str) -> SimpleNamespace | None:
-    """What the tests look at in the controller's partition, as clients see it."""
+    """The parts of the controller's partition that the tests read, as clients see them."""
     client = tq.get_client()
     if partition not in client.get_partition_list():
         return None

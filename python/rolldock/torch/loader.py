@@ -238,7 +238,8 @@ class StreamingDataLoader(Iterator[TrainBatch]):
         """Acks the last batch, and returns the next one.
 
         Raises:
-            BadRow: the columns of a row do not fit together. The batch is given back.
+            BadRow: the columns of a row do not fit together. The batch is given back. With a process
+                group the loader has then ended.
             Deadline: there was no batch in `wait_s`. The next call waits again.
             RankLost: another rank has died, or has failed.
         """

@@ -59,7 +59,7 @@ class Fields:
 
 @dataclass(frozen=True)
 class Labels:
-    """What the queue knows of rows, in their order.
+    """The labels of rows, which the queue keeps beside the columns.
 
     Attributes:
         handles: shape `(rows,)`, uint64.

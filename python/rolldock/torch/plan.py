@@ -1,4 +1,4 @@
-"""What a loader takes, and how a batch is divided."""
+"""The settings of a loader, and the plan that divides a batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a loader takes, and how it divides it."""
+    """The settings of a loader: its takes, and the division of a batch."""
 
     client: Client
     partition: str

@@ -24,7 +24,7 @@ HEARTBEAT_S = 20.0
 
 @dataclass(frozen=True)
 class Message:
-    """What the leader tells the ranks.
+    """A message of the leader to the ranks.
 
     Attributes:
         plans: the batches that it has taken since the last message.
@@ -72,7 +72,11 @@ class Stream:
         try:
             read = self._reads.finish(number)
         except BaseException:
-            _give_back_all(self._held)
+            if self._settings.ranks.group is None:
+                _give_back_all(self._held)
+            else:
+                # This rank cannot use the batch, and the others must not ack it.
+                self.close()
             raise
         self._has_current = True
         return read

@@ -1,4 +1,4 @@
-"""Checkpoints of all samples: a directory with what is known of them and with their data."""
+"""Checkpoints of all samples: a directory with the state of the controller and with the data."""
 
 from __future__ import annotations
 
@@ -62,15 +62,17 @@ def save_checkpoint(
 
 
 def load_checkpoint(checkpoint_dir: str | PathLike[str]) -> None:
-    """Replaces all samples by those of a checkpoint. No other call may be under way. A file of it is
-    unpickled: it must be your own.
+    """Replaces all samples by those of a checkpoint, or changes nothing. No other call may be under way. A
+    file of the checkpoint is unpickled: it must be your own.
 
     Args:
-        checkpoint_dir: the directory that `save_checkpoint` wrote.
+        checkpoint_dir: the directory that `save_checkpoint` wrote. While the data are replaced, the earlier
+            data are in a file there.
 
     Raises:
         FileNotFoundError: the directory, or a file of it, does not exist.
         RuntimeError: `init` was not called, or the data could not be restored.
+        ValueError: the controller's file is damaged, or of another version or sampler.
     """
     _check_initialized()
     whole = Path(checkpoint_dir)
@@ -82,6 +84,7 @@ def load_checkpoint(checkpoint_dir: str | PathLike[str]) -> None:
         if not path.exists():
             raise FileNotFoundError(f"expected {path} of a checkpoint, found none")
     client = get_client()
+    client.check_controller_checkpoint(str(whole / _CONTROLLER_FILE))
     client.load_storage_checkpoint(str(whole))
     client.load_controller_checkpoint(str(whole / _CONTROLLER_FILE))
 

@@ -85,8 +85,7 @@ class TransferQueueClient(ClientCore):
 
     def check_consumption_status(self, task_name: str, partition_id: str) -> bool:
         """Whether a partition has samples, and a task has consumed all of them."""
-        status = self.get_consumption_status(task_name, partition_id)[1]
-        return status is not None and status.numel() > 0 and bool((status == 1).all())
+        return bool(self._call("has_consumed_all", partition_id, task_name))
 
     async def async_check_consumption_status(self, task_name: str, partition_id: str) -> bool:
         """As `check_consumption_status`."""
@@ -94,8 +93,7 @@ class TransferQueueClient(ClientCore):
 
     def check_production_status(self, data_fields: Sequence[str], partition_id: str) -> bool:
         """Whether a partition has samples, and all of them have the fields."""
-        status = self.get_production_status(data_fields, partition_id)[1]
-        return status is not None and status.numel() > 0 and bool((status == 1).all())
+        return bool(self._call("has_all", partition_id, list(data_fields)))
 
     async def async_check_production_status(self, data_fields: Sequence[str], partition_id: str) -> bool:
         """As `check_production_status`."""
@@ -118,7 +116,7 @@ class TransferQueueClient(ClientCore):
     def kv_retrieve_meta(
         self, keys: str | Sequence[str], partition_id: str, create: bool = False
     ) -> BatchMeta:
-        """Returns what is known of samples with these keys, with the fields that all of them have.
+        """Returns the metadata of the samples with these keys, with the fields that all of them have.
 
         Args:
             keys: the keys. Those that no sample has are left out.
@@ -189,20 +187,33 @@ class TransferQueueClient(ClientCore):
 
     def add_tags(self, metadata: BatchMeta, tags: Sequence[dict[str, Any]]) -> None:
         """Adds to the tags of samples of one partition."""
-        self._call("update_metas", metadata.partition_ids[0], metadata.global_indexes, list(tags))
+        self._call("note", metadata.partition_ids[0], metadata.global_indexes, list(tags), True)
 
     # Checkpoints
 
     def save_controller_checkpoint(self, path: str) -> None:
-        """Writes what is known of all samples to a file."""
+        """Writes the state of the controller to a file: all samples without their data."""
         Path(path).write_bytes(self._call("save"))
 
     async def async_save_controller_checkpoint(self, path: str) -> None:
         """As `save_controller_checkpoint`."""
         await self.run(self.save_controller_checkpoint, path)
 
+    def check_controller_checkpoint(self, path: str) -> None:
+        """Checks a file before `load_controller_checkpoint` reads it. The file is unpickled: it must be your
+        own.
+
+        Raises:
+            ValueError: the file is damaged, or of another version or sampler.
+        """
+        self._call("check", Path(path).read_bytes())
+
     def load_controller_checkpoint(self, path: str) -> None:
-        """Replaces what is known of samples by that of a file. The file is unpickled: it must be your own."""
+        """Replaces the state of the controller by that of a file. The file is unpickled: it must be your own.
+
+        Raises:
+            ValueError: the file is damaged, or of another version or sampler. Then nothing has changed.
+        """
         self._call("load", Path(path).read_bytes())
 
     async def async_load_controller_checkpoint(self, path: str) -> None:
@@ -226,7 +237,7 @@ class TransferQueueClient(ClientCore):
 
         Raises:
             FileNotFoundError: the directory has no data.
-            RuntimeError: the queue's server did not read them. Then the queue has no samples.
+            RuntimeError: the queue's server did not read them. Then the data are those of before.
         """
         path = Path(checkpoint_dir) / STORAGE_FILE
         if not path.exists():

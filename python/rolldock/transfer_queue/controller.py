@@ -1,11 +1,11 @@
 """The controller: which samples there are, what they have, and which tasks consumed them.
 
-It lives in the process that called `init`, and answers one call at a time. Data never pass through it.
+It lives in the process that called `init`, and answers one call at a time. Data never pass through it. An
+index names one sample for ever: indexes of cleared samples are not used again.
 """
 
 from __future__ import annotations
 
-import heapq
 import pickle
 import threading
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,10 @@ from rolldock.transfer_queue.errors import StorageKeyNotFoundError
 from rolldock.transfer_queue.fields import Schema
 from rolldock.transfer_queue.metadata import BatchMeta
 from rolldock.transfer_queue.partition import PartitionState
-from rolldock.transfer_queue.sampler import BaseSampler
+from rolldock.transfer_queue.sampler import IN_ORDER, BaseSampler
 
-#: The part of `BatchMeta` that tells a sample from a later one with the same index.
-SERIAL = "_serial"
+#: The version of the state that `save` returns.
+_STATE_VERSION = 1
 
 
 class Controller:
@@ -38,9 +38,8 @@ class Controller:
         self._config = config
         self._reserve = reserve
         self._partitions: dict[str, PartitionState] = {}
-        self._free: list[int] = []
+        #: The next index.
         self._indexes = 0
-        self._serials = 0
         self._revision = 0
         self._changed = threading.Condition()
 
@@ -65,11 +64,13 @@ class Controller:
         self._changed.notify_all()
 
     def _allocate(self, count: int) -> list[int]:
-        indexes = [heapq.heappop(self._free) for _ in range(min(count, len(self._free)))]
-        more = count - len(indexes)
-        indexes += range(self._indexes, self._indexes + more)
-        self._indexes += more
-        return indexes
+        first = self._indexes
+        self._indexes += count
+        return list(range(first, self._indexes))
+
+    def _existing(self, partition_id: str) -> PartitionState:
+        """Returns a partition. One that does not exist has no samples."""
+        return self._partitions.get(partition_id) or PartitionState()
 
     def _created(self, partition_id: str) -> PartitionState:
         partition = self._partitions.get(partition_id)
@@ -83,8 +84,7 @@ class Controller:
         del partition.spare[: len(keys)]
         indexes += self._allocate(len(keys) - len(indexes))
         for index, key in zip(indexes, keys, strict=True):
-            self._serials += 1
-            partition.add(index, self._serials, key)
+            partition.add(index, key)
         return indexes
 
     def insert(self, partition_id: str, fields: Sequence[str], batch_size: int) -> BatchMeta:
@@ -118,15 +118,18 @@ class Controller:
             The batch, which is empty if too few are ready; the number of ready samples; and the revision.
         """
         partition = self._partitions.get(partition_id)
-        ready = partition.ready(fields, task) if partition else []
+        ready: Sequence[int] = partition.ready(fields, task) if partition else []
         is_repeated = self._sampler.has_cached_result(partition_id, task, sampling)
         if partition is None or (len(ready) < batch_size and not is_repeated):
             return BatchMeta.empty(), len(ready), self._revision
         named = {"task_name": task, "partition_id": partition_id, "partition": partition}
-        sampled, consumed = self._sampler(ready, batch_size, **{**named, **(sampling or {})})
-        partition.consumed.setdefault(task, set()).update(consumed)
+        size = len(ready)
+        # Another sampler may do with its list what it likes.
+        given = ready if type(self._sampler).sample in IN_ORDER else list(ready)
+        sampled, consumed = self._sampler(given, batch_size, **{**named, **(sampling or {})})
+        partition.consume(task, consumed)
         kept = [index for index in sampled if index in partition.samples]
-        return self._meta(partition_id, kept, fields), len(ready), self._revision
+        return self._meta(partition_id, kept, fields), size, self._revision
 
     def force_fetch(self, partition_id: str, fields: Sequence[str] | None) -> BatchMeta:
         """Returns all samples of a partition, ready or not, consumed or not. Consumes nothing."""
@@ -148,65 +151,61 @@ class Controller:
             np.array(is_ready, np.int8),
             None,
             [sample.meta for sample in samples],
-            [{SERIAL: sample.serial} for sample in samples],
         )
 
     def begin_put(
-        self,
-        partition_id: str,
-        indexes: Sequence[int],
-        serials: Sequence[int | None],
-        schemas: Mapping[str, Schema],
-    ) -> list[tuple[int | None, int]]:
-        """Checks a put. Returns the handle and the serial number of each sample.
+        self, partition_id: str, indexes: Sequence[int], schemas: Mapping[str, Schema]
+    ) -> list[int | None]:
+        """Checks a put. Returns the handle of each sample's row; `None` for samples without data.
 
         Raises:
             StorageKeyNotFoundError: a sample was cleared.
             ValueError: a field has another type than in other samples.
         """
-        partition = self._partitions.get(partition_id) or PartitionState()
-        samples = [partition.current(*pair) for pair in zip(indexes, serials, strict=True)]
+        partition = self._existing(partition_id)
+        samples = partition.existing(indexes)
         partition.check_types(schemas)
-        return [(sample.row, sample.serial) for sample in samples]
+        return [sample.row for sample in samples]
 
     def end_put(
         self,
         partition_id: str,
         indexes: Sequence[int],
-        serials: Sequence[int],
         rows: Sequence[int],
         schemas: Mapping[str, Schema],
         metas: Sequence[Mapping[str, Any]],
     ) -> list[int]:
-        """Notes what a put has written, and adds to the notes of the samples. Samples that were cleared
-        meanwhile are left out.
+        """Notes the fields that a put has written, and adds to the notes of the samples. Samples that were
+        cleared during the put are left out.
 
         Returns:
             The handles of rows that belong to no sample.
+
+        Raises:
+            ValueError: another put has given a field another type meanwhile. Then only the handles are noted.
         """
-        partition = self._partitions.get(partition_id) or PartitionState()
-        kept: dict[int, None] = {}
-        for place, (index, serial) in enumerate(zip(indexes, serials, strict=True)):
-            sample = partition.samples.get(index)
-            if sample is not None and sample.serial == serial:
-                sample.row = rows[place]
-                sample.meta.update(metas[place])
-                kept[place] = None
-        picked = {name: _picked(schema, list(kept)) for name, schema in schemas.items()}
+        partition = self._existing(partition_id)
+        kept = [place for place, index in enumerate(indexes) if index in partition.samples]
+        for place in kept:
+            partition.samples[indexes[place]].row = rows[place]
+        partition.check_types(schemas)
+        for place in kept:
+            partition.samples[indexes[place]].note(metas[place])
+        picked = {name: _picked(schema, kept) for name, schema in schemas.items()}
         partition.produced([indexes[place] for place in kept], picked)
         self._notify()
-        return [row for place, row in enumerate(rows) if place not in kept]
+        return [row for index, row in zip(indexes, rows, strict=True) if index not in partition.samples]
 
     def locate(
-        self, partition_id: str, indexes: Sequence[int], serials: Sequence[int | None], fields: Sequence[str]
+        self, partition_id: str, indexes: Sequence[int], fields: Sequence[str]
     ) -> tuple[list[int], dict[str, tuple[torch.dtype | None, list[Any]]]]:
         """Returns the handle of each sample, and for each field its type and the shape of each sample.
 
         Raises:
             StorageKeyNotFoundError: a sample was cleared, or does not have a field.
         """
-        partition = self._partitions.get(partition_id) or PartitionState()
-        samples = [partition.current(*pair) for pair in zip(indexes, serials, strict=True)]
+        partition = self._existing(partition_id)
+        samples = partition.existing(indexes)
         for name in fields:
             having = partition.fields[name].shapes if name in partition.fields else {}
             lacking = [index for index in indexes if index not in having]
@@ -216,35 +215,28 @@ class Controller:
         shapes = {name: (one.dtype, [one.shapes[index] for index in indexes]) for name, one in states.items()}
         return [sample.row for sample in samples if sample.row is not None], shapes
 
-    def set_metas(
-        self, partition_id: str, indexes: Sequence[int], metas: Sequence[Mapping[str, Any]]
+    def note(
+        self,
+        partition_id: str,
+        indexes: Sequence[int],
+        metas: Sequence[Mapping[str, Any]],
+        is_added: bool,
     ) -> None:
-        """Replaces the notes of samples. Samples that were cleared are left out."""
-        partition = self._partitions.get(partition_id) or PartitionState()
+        """Replaces the notes of samples, or adds to them. Samples that were cleared are left out."""
+        partition = self._existing(partition_id)
         for index, meta in zip(indexes, metas, strict=True):
-            if index in partition.samples:
-                partition.samples[index].meta = dict(meta)
-        self._notify()
-
-    def update_metas(
-        self, partition_id: str, indexes: Sequence[int], metas: Sequence[Mapping[str, Any]]
-    ) -> None:
-        """Adds to the notes of samples. Samples that were cleared are left out."""
-        partition = self._partitions.get(partition_id) or PartitionState()
-        for index, meta in zip(indexes, metas, strict=True):
-            if index in partition.samples:
-                partition.samples[index].meta.update(meta)
-        self._notify()
-
-    def clear(self, partition_id: str, indexes: Sequence[int], serials: Sequence[int | None]) -> list[int]:
-        """Removes samples. Returns the handles of their rows. Samples that are not there are left out."""
-        partition = self._partitions.get(partition_id) or PartitionState()
-        rows = []
-        for index, serial in zip(indexes, serials, strict=True):
             sample = partition.samples.get(index)
-            if sample is not None and serial in (None, sample.serial):
-                rows.append(partition.remove(index))
-                heapq.heappush(self._free, index)
+            if sample is None:
+                continue
+            if not is_added:
+                sample.meta = {}
+            sample.note(meta)
+        self._notify()
+
+    def clear(self, partition_id: str, indexes: Sequence[int]) -> list[int]:
+        """Removes samples. Returns the handles of their rows. Samples that do not exist are left out."""
+        partition = self._existing(partition_id)
+        rows = [partition.remove(index) for index in dict.fromkeys(indexes) if index in partition.samples]
         self._notify()
         return [row for row in rows if row is not None]
 
@@ -254,8 +246,6 @@ class Controller:
         self._sampler.clear_cache(partition_id)
         if partition is None:
             return []
-        for index in partition.places():
-            heapq.heappush(self._free, index)
         self._notify()
         return [sample.row for sample in partition.samples.values() if sample.row is not None]
 
@@ -283,14 +273,21 @@ class Controller:
         places = partition.places()
         return places, [[int(partition.has(index, [name])) for name in fields] for index in places]
 
+    def has_consumed_all(self, partition_id: str, task: str) -> bool:
+        """Whether a partition has samples, and a task has consumed all of them."""
+        return self._existing(partition_id).has_consumed_all(task)
+
+    def has_all(self, partition_id: str, fields: Sequence[str]) -> bool:
+        """Whether a partition has samples, and all of them have the fields."""
+        return self._existing(partition_id).has_all(fields)
+
     def reset(self, partition_id: str, task: str | None) -> bool:
         """Makes the samples of a partition ready again, for one task or for all. Returns whether there is
         such a partition."""
         partition = self._partitions.get(partition_id)
         if partition is None:
             return False
-        for name in list(partition.consumed) if task is None else [task]:
-            partition.consumed.pop(name, None)
+        partition.reset(task)
         self._notify()
         return True
 
@@ -314,7 +311,7 @@ class Controller:
 
     def keys_of(self, partition_id: str, indexes: Sequence[int]) -> list[str | None]:
         """Returns the key of each sample; `None` for samples without, and for those that do not exist."""
-        partition = self._partitions.get(partition_id) or PartitionState()
+        partition = self._existing(partition_id)
         return [partition.samples[index].key if index in partition.samples else None for index in indexes]
 
     def key_tags(self, partition_id: str | None) -> dict[str, dict[str, dict[str, Any]]]:
@@ -328,16 +325,52 @@ class Controller:
 
     def save(self) -> bytes:
         """Returns the state of all partitions and of the sampler, pickled."""
-        names = ("_partitions", "_free", "_indexes", "_serials")
-        state = {name: getattr(self, name) for name in names}
-        return pickle.dumps({"state": state, "sampler": self._sampler.save_checkpoint()})
+        state = {
+            "version": _STATE_VERSION,
+            "partitions": self._partitions,
+            "indexes": self._indexes,
+            "sampler_name": type(self._sampler).__name__,
+            "sampler": self._sampler.save_checkpoint(),
+        }
+        return pickle.dumps(state)
+
+    def check(self, saved: bytes) -> None:
+        """Checks a state before `load` sets it.
+
+        Raises:
+            ValueError: `save` did not return it, or it is of another version or sampler.
+        """
+        self._read(saved)
+
+    def _read(self, saved: bytes) -> dict[str, Any]:
+        try:
+            state = pickle.loads(saved)
+        except Exception as error:
+            raise ValueError(
+                f"expected a controller's state, found bytes={len(saved)} that are none: {error}"
+            ) from error
+        found = state.get("version") if isinstance(state, dict) else None
+        if found != _STATE_VERSION:
+            raise ValueError(f"expected a controller's state of version={_STATE_VERSION}, found {found}")
+        name = type(self._sampler).__name__
+        if state["sampler_name"] != name:
+            raise ValueError(
+                f"expected a controller's state of sampler={name}, found {state['sampler_name']}"
+            )
+        read: dict[str, Any] = state
+        return read
 
     def load(self, saved: bytes) -> None:
-        """Sets the state that `save` returned."""
-        read = pickle.loads(saved)
-        for name, value in read["state"].items():
-            setattr(self, name, value)
-        self._sampler.load_checkpoint(read["sampler"])
+        """Sets the state that `save` returned.
+
+        Raises:
+            ValueError: as `check`. Then nothing has changed.
+        """
+        state = self._read(saved)
+        self._sampler.load_checkpoint(state["sampler"])
+        self._partitions = state["partitions"]
+        # Metadata of samples that were removed must not name later samples.
+        self._indexes = max(self._indexes, state["indexes"])
         self._notify()
 
 

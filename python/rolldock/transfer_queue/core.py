@@ -1,4 +1,4 @@
-"""What the client of samples is made of: its connections, metadata, and data by metadata."""
+"""The base of the client: its connections, metadata of samples, and data by metadata."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from tensordict import TensorDict
 
-from rolldock.transfer_queue.controller import SERIAL
 from rolldock.transfer_queue.fields import fields_of, values_of
 from rolldock.transfer_queue.link import Link
 from rolldock.transfer_queue.metadata import BatchMeta
@@ -117,7 +116,7 @@ class ClientCore:
         task_name: str | None = None,
         sampling_config: Mapping[str, Any] | None = None,
     ) -> BatchMeta:
-        """Returns what is known of a batch of samples.
+        """Returns the metadata of a batch of samples.
 
         Args:
             data_fields: the fields that the samples must have. `"force_fetch"` accepts `None` for all.
@@ -171,7 +170,7 @@ class ClientCore:
     def set_custom_meta(self, metadata: BatchMeta) -> None:
         """Replaces the notes of samples by those of the batch."""
         for part in metadata.chunk_by_partition():
-            self._call("set_metas", part.partition_ids[0], part.global_indexes, part.custom_meta)
+            self._call("note", part.partition_ids[0], part.global_indexes, part.custom_meta, False)
 
     async def async_set_custom_meta(self, metadata: BatchMeta) -> None:
         """As `set_custom_meta`."""
@@ -235,13 +234,10 @@ class ClientCore:
                 "chunk_by_partition"
             )
         partition, indexes = metadata.partition_ids[0], metadata.global_indexes
-        begun = self._call("begin_put", partition, indexes, _serials(metadata), schemas)
-        serials = [serial for _, serial in begun]
-        rows = self._store.write(fields, serials, [row for row, _ in begun], partition)
-        ended = (partition, indexes, serials, rows, schemas, metadata.custom_meta)
+        begun = self._call("begin_put", partition, indexes, schemas)
+        rows = self._store.write(fields, indexes, begun, partition)
+        ended = (partition, indexes, rows, schemas, metadata.custom_meta)
         self._store.clear(self._call("end_put", *ended))
-        for own, serial in zip(metadata._custom_backend_meta, serials, strict=True):
-            own[SERIAL] = serial
         metadata.field_schema.update(schemas)
         metadata.production_status[:] = 1
         return metadata
@@ -275,8 +271,7 @@ class ClientCore:
             places.setdefault(partition, []).append(place)
         for partition, of_one in places.items():
             part = metadata.select_samples(of_one)
-            asked = (partition, part.global_indexes, _serials(part), part.field_names)
-            handles, found = self._call("locate", *asked)
+            handles, found = self._call("locate", partition, part.global_indexes, part.field_names)
             for place, handle in zip(of_one, handles, strict=True):
                 rows[place] = handle
             for name, (dtype, shapes) in found.items():
@@ -294,8 +289,7 @@ class ClientCore:
     def clear_samples(self, metadata: BatchMeta) -> None:
         """Removes samples. Those that were cleared before are left out."""
         for part in metadata.chunk_by_partition():
-            named = (part.partition_ids[0], part.global_indexes, _serials(part))
-            self._store.clear(self._call("clear", *named))
+            self._store.clear(self._call("clear", part.partition_ids[0], part.global_indexes))
 
     async def async_clear_samples(self, metadata: BatchMeta) -> None:
         """As `clear_samples`."""
@@ -308,7 +302,3 @@ class ClientCore:
     async def async_clear_partition(self, partition_id: str) -> None:
         """As `clear_partition`."""
         await self.run(self.clear_partition, partition_id)
-
-
-def _serials(metadata: BatchMeta) -> list[int | None]:
-    return [own.get(SERIAL) for own in metadata._custom_backend_meta]

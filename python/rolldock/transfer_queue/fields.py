@@ -21,7 +21,7 @@ from rolldock.columns import Ragged
 if TYPE_CHECKING:
     from rolldock.table import Table
 
-#: What is known of a field: `dtype`, `shape` of a sample, `is_nested`, `is_non_tensor` and, if it is nested,
+#: The schema of a field: `dtype`, `shape` of a sample, `is_nested`, `is_non_tensor` and, if it is nested,
 #: `per_sample_shapes`.
 Schema = dict[str, Any]
 #: Types of torch that columns have. Items of other types are stored as their bytes.
@@ -59,7 +59,7 @@ class Field:
 
     @property
     def schema(self) -> Schema:
-        """What is known of the field."""
+        """The schema of the field."""
         schema: Schema = {
             "dtype": self.dtype,
             "shape": self.shapes[0] if self.shapes else None,
@@ -125,7 +125,7 @@ def _field(value: torch.Tensor | list[Any]) -> Field:
 
 
 def schema_of(data: TensorDict) -> dict[str, Schema]:
-    """Returns what is known of each field of data.
+    """Returns the schema of each field of data.
 
     Raises:
         ValueError: a field has another number of values than the data have samples.

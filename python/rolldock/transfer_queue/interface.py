@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from tensordict import NonTensorStack, TensorDict
+from tensordict import NonTensorStack, TensorDict, TensorDictBase
 
 from rolldock.transfer_queue.core import Parser
 from rolldock.transfer_queue.kv_metadata import KVBatchMeta
@@ -15,7 +15,7 @@ from rolldock.transfer_queue.lifecycle import get_client
 
 def _one_sample(fields: Any) -> TensorDict:
     """Returns the fields of one sample as a batch of one."""
-    if isinstance(fields, TensorDict):
+    if isinstance(fields, TensorDictBase):
         return fields
     if not isinstance(fields, Mapping):
         raise ValueError(f"`fields` can only be dict or TensorDict, found {type(fields).__name__}")
@@ -78,9 +78,12 @@ def kv_batch_put(
     Raises:
         ValueError: there are neither fields nor tags, their numbers differ from that of the keys, a key is
             named twice, or a field has another type than in other samples.
+        TypeError: the fields are no TensorDict, or a key is not a string.
     """
     if fields is None and tags is None:
         raise ValueError("Please provide at least one parameter of `fields` or `tags`.")
+    if fields is not None and not isinstance(fields, TensorDictBase):
+        raise TypeError(f"expected a TensorDict as `fields`, found {type(fields).__name__}")
     if len(set(keys)) != len(keys):
         raise ValueError("expected every key once, found duplicated keys")
     if fields is not None and fields.batch_size[0] != len(keys):

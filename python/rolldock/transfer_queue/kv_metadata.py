@@ -1,4 +1,4 @@
-"""What is known of samples that have keys."""
+"""The metadata of samples by key."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rolldock.transfer_queue.parts import chunked, joined_info
 
 @dataclass
 class KVBatchMeta:
-    """What is known of samples that have keys.
+    """The metadata of samples that have keys.
 
     Attributes:
         keys: the key of each sample.
         tags: the tags of each sample.
         partition_id: their partition.
         fields: the names of the fields that all of them have.
-        extra_info: what the owner noted of the batch.
+        extra_info: the notes of the batch, for its owner.
 
     Raises:
         ValueError: there is not one tag for each key, or a key or a field is named twice.

@@ -27,7 +27,7 @@ TOKEN = "ROLLDOCK_TRANSFER_QUEUE_TOKEN"
 
 @dataclass
 class _Session:
-    """What a process has of TransferQueue.
+    """The connection of a process to TransferQueue.
 
     Attributes:
         pid: the process. A process that was forked from it has a session of its own.
@@ -46,6 +46,15 @@ class _Session:
 
 _session: _Session | None = None
 _lock = threading.RLock()
+
+
+def _renew_lock() -> None:
+    # A thread that does not exist in a forked process may have held the lock.
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def init(conf: Any = None) -> DictConfig:
@@ -88,7 +97,7 @@ def _attached(config: DictConfig) -> _Session | None:
         try:
             theirs: DictConfig = link.call("config")
         except ConnectionError:
-            # Its process has ended, and with it what was known of the samples.
+            # Its process has ended, and the state of the samples was in its memory.
             forget_place(queue, place)
             return None
         finally:

@@ -1,4 +1,4 @@
-"""The way from clients in any process to the controller.
+"""The connections from clients in any process to the controller.
 
 Calls and answers are pickled, so both sides prove first that they know the same key.
 """
@@ -22,7 +22,7 @@ Address = str | tuple[str, int]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a controller is.
+    """The address of a controller, with its secret.
 
     Attributes:
         address: where it listens.

@@ -1,4 +1,4 @@
-"""What is known of samples without their data: `BatchMeta` by index, `KVBatchMeta` by key."""
+"""The metadata of samples: `BatchMeta` by index, `KVBatchMeta` by key."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ __all__ = ["BatchMeta", "KVBatchMeta"]
 
 
 class BatchMeta:
-    """What is known of a batch of samples without their data.
+    """The metadata of a batch of samples.
 
     Attributes:
         global_indexes: the index of each sample among the samples of all partitions.
         partition_ids: the partition of each sample.
-        field_schema: what is known of each field; see `Schema`.
+        field_schema: the schema of each field; see `Schema`.
         production_status: 1 where the fields are ready, else 0; shape `(samples,)`, int8.
-        extra_info: what the owner noted of the batch.
-        custom_meta: what the owner noted of each sample.
+        extra_info: the notes of the batch, for its owner.
+        custom_meta: the notes of each sample, for its owner.
 
     Raises:
         ValueError: lengths differ.

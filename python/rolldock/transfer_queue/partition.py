@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rolldock.transfer_queue.errors import StorageKeyNotFoundError
+from rolldock.transfer_queue.ready import Indexes
 
 if TYPE_CHECKING:
     import torch
 
     from rolldock.transfer_queue.fields import Schema
+
+#: The most sets of ready samples that a partition keeps: one for each task and its fields.
+_READY_MAX = 64
 
 
 @dataclass(slots=True)
@@ -20,21 +24,23 @@ class Sample:
     """A sample.
 
     Attributes:
-        serial: a number that no other sample has, not even a later one with the same index.
         row: the handle of its row in the queue; `None` until it has data.
         key: its key; `None` for samples without.
-        meta: what its owner noted of it.
+        meta: the notes of its owner.
     """
 
-    serial: int
     row: int | None = None
     key: str | None = None
     meta: dict[str, Any] = field(default_factory=dict)
 
+    def note(self, meta: Mapping[str, Any]) -> None:
+        """Adds to the notes. Their dict stays as it is, because an answer that has it may not be sent yet."""
+        self.meta = {**self.meta, **meta}
+
 
 @dataclass
 class FieldState:
-    """What is known of a field in the samples that have it.
+    """The type of a field, and the samples that have it.
 
     Attributes:
         dtype: the type of its tensors; `None` for objects.
@@ -66,7 +72,7 @@ class FieldState:
             del self._counts[shape]
 
     def schema(self, indexes: Sequence[int]) -> Schema:
-        """Returns what is known of the field, for a batch of these samples."""
+        """Returns the schema of the field for a batch of these samples."""
         is_nested = len(self._counts) > 1 or bool(self.nested)
         schema: Schema = {
             "dtype": self.dtype,
@@ -93,14 +99,21 @@ class PartitionState:
         self.consumed: dict[str, set[int]] = {}
         #: Indexes that were reserved when the partition was created, and that no sample has yet.
         self.spare: list[int] = []
+        #: The ready samples of a task, for each task and the fields that it asked for; the last used at the
+        #: end.
+        self._ready: dict[tuple[str, frozenset[str]], Indexes] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The ready samples are found again when a task asks for them.
+        return {**self.__dict__, "_ready": {}}
 
     def get_custom_meta(self, indexes: Iterable[int]) -> dict[int, dict[str, Any]]:
-        """Returns what the owners noted of these samples."""
+        """Returns the notes of these samples."""
         return {index: self.samples[index].meta for index in indexes if index in self.samples}
 
-    def add(self, index: int, serial: int, key: str | None) -> None:
+    def add(self, index: int, key: str | None) -> None:
         """Adds a sample without data."""
-        self.samples[index] = Sample(serial, key=key)
+        self.samples[index] = Sample(key=key)
         if key is not None:
             self.keys[key] = index
 
@@ -115,18 +128,24 @@ class PartitionState:
                 del self.fields[name]
         for consumed in self.consumed.values():
             consumed.discard(index)
+        for ready in self._ready.values():
+            ready.discard(index)
         return sample.row
 
-    def current(self, index: int, serial: int | None) -> Sample:
-        """Returns a sample.
+    def existing(self, indexes: Iterable[int]) -> list[Sample]:
+        """Returns samples.
 
         Raises:
-            StorageKeyNotFoundError: the sample was cleared; a later one may have its index.
+            StorageKeyNotFoundError: a sample was cleared.
         """
-        sample = self.samples.get(index)
-        if sample is None or serial not in (None, sample.serial):
-            raise StorageKeyNotFoundError(f"sample index={index} was not found: it was cleared, or never put")
-        return sample
+        found = []
+        for index in indexes:
+            if index not in self.samples:
+                raise StorageKeyNotFoundError(
+                    f"sample index={index} was not found: it was cleared, or never put"
+                )
+            found.append(self.samples[index])
+        return found
 
     def check_types(self, schemas: Mapping[str, Schema]) -> None:
         """Checks types against those that other samples have.
@@ -145,26 +164,68 @@ class PartitionState:
     def produced(self, indexes: Sequence[int], schemas: Mapping[str, Schema]) -> None:
         """Notes that samples have fields."""
         self.check_types(schemas)
+        if not indexes:
+            return
         for name, schema in schemas.items():
             state = self.fields.setdefault(name, FieldState(schema["dtype"]))
             shapes = schema.get("per_sample_shapes") or [schema["shape"]] * len(indexes)
             for index, shape in zip(indexes, shapes, strict=True):
                 state.put(index, None if shape is None else tuple(shape), schema["is_nested"])
+        for (task, fields), ready in self._ready.items():
+            if fields.isdisjoint(schemas):
+                continue
+            consumed = self.consumed.get(task, ())
+            for index in indexes:
+                if index not in consumed and self.has(index, fields):
+                    ready.add(index)
+
+    def consume(self, task: str, indexes: Iterable[int]) -> None:
+        """Notes that a task has consumed samples. Samples that do not exist are left out."""
+        existing = [index for index in indexes if index in self.samples]
+        self.consumed.setdefault(task, set()).update(existing)
+        for (of_task, _), ready in self._ready.items():
+            if of_task == task:
+                for index in existing:
+                    ready.discard(index)
+
+    def reset(self, task: str | None) -> None:
+        """Notes that a task, or every task, has consumed nothing."""
+        for name in list(self.consumed) if task is None else [task]:
+            self.consumed.pop(name, None)
+        self._ready = {key: ready for key, ready in self._ready.items() if task not in (None, key[0])}
+
+    def has_consumed_all(self, task: str) -> bool:
+        """Whether there are samples, and a task has consumed all of them."""
+        return 0 < len(self.consumed.get(task, ())) == len(self.samples) + len(self.spare)
+
+    def has_all(self, fields: Sequence[str]) -> bool:
+        """Whether there are samples, and all of them have these fields."""
+        size = len(self.samples) + len(self.spare)
+        return bool(fields) and all(
+            name in self.fields and len(self.fields[name].shapes) == size for name in fields
+        )
 
     def has(self, index: int, fields: Iterable[str]) -> bool:
         """Whether a sample has all of these fields."""
         return all(name in self.fields and index in self.fields[name].shapes for name in fields)
 
-    def ready(self, fields: Sequence[str], task: str) -> list[int]:
-        """Returns the samples that have the fields and that a task has not consumed, in ascending order."""
-        states = [self.fields.get(name) for name in fields]
-        if not states or None in states:
+    def ready(self, fields: Sequence[str], task: str) -> Indexes:
+        """Returns the samples that have the fields and that a task has not consumed. The first call for a
+        task and its fields looks at all samples. Later calls look at none."""
+        key = (task, frozenset(fields))
+        ready = self._ready.pop(key, None)
+        if ready is None:
+            ready = Indexes(self._found_ready(key[1], self.consumed.get(task, set())))
+            while len(self._ready) >= _READY_MAX:
+                del self._ready[next(iter(self._ready))]
+        self._ready[key] = ready
+        return ready
+
+    def _found_ready(self, fields: frozenset[str], consumed: set[int]) -> list[int]:
+        if not fields or not fields <= self.fields.keys():
             return []
-        having = [state.shapes.keys() for state in states if state is not None]
-        smallest = min(having, key=len)
-        consumed = self.consumed.get(task, ())
-        found = [index for index in smallest if index not in consumed and all(index in one for one in having)]
-        return sorted(found)
+        fewest = min((self.fields[name].shapes for name in fields), key=len)
+        return [index for index in fewest if index not in consumed and self.has(index, fields)]
 
     def common_fields(self, indexes: Sequence[int]) -> list[str]:
         """Returns the fields that all of these samples have."""

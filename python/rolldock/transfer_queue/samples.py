@@ -36,7 +36,7 @@ class SampleView:
 
     @property
     def custom_meta(self) -> Mapping[str, Any]:
-        """What its owner noted of it."""
+        """The notes of its owner, read-only."""
         return MappingProxyType(self._batch.custom_meta[self._row])
 
     @property

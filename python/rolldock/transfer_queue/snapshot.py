@@ -1,13 +1,18 @@
-"""Snapshots of the data of all samples, by the command `rolldock queue`."""
+"""Snapshots of the data of all samples, by the command `rolldock queue`.
+
+A partition of a queue cannot be renamed, so a load removes the data before it restores others. It saves them
+to a file first, from which they are restored if the load fails.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import uuid
 from pathlib import Path
 from typing import Any
 
-from rolldock.transfer_queue.server import DATA, binary
+from rolldock.transfer_queue.server import DATA, binary, connected
 
 
 def save(config: Any, path: Path) -> None:
@@ -23,10 +28,35 @@ def load(config: Any, path: Path) -> None:
     """Replaces the data by those of a snapshot.
 
     Raises:
-        RuntimeError: the server did not read it. Then there are no data.
+        RuntimeError: the server did not read it. Then the data are those of before.
     """
-    _run(config, "clear", "--partition", DATA, "--remove", config.rolldock.http)
+    if not _has_data(config):
+        _replace(config, path)
+        return
+    before = path.with_name(f"{path.name}.{uuid.uuid4().hex}.before")
+    save(config, before)
+    try:
+        _replace(config, path)
+    except BaseException as error:
+        try:
+            _replace(config, before)
+        except RuntimeError as failed:
+            raise RuntimeError(f"{error}; the data of before are in {before}, because {failed}") from error
+        before.unlink()
+        raise
+    before.unlink()
+
+
+def _replace(config: Any, path: Path) -> None:
+    if _has_data(config):
+        _run(config, "clear", "--partition", DATA, "--remove", config.rolldock.http)
     _run(config, "restore", str(path), config.rolldock.http)
+
+
+def _has_data(config: Any) -> bool:
+    """Whether the queue has the partition of the data. After a failed restore it has none."""
+    with connected(config.rolldock) as queue:
+        return DATA in queue.partitions()
 
 
 def _run(config: Any, *arguments: str | None) -> None:

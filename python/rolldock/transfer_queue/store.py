@@ -38,15 +38,15 @@ class Store:
         self._queue.declare(DATA, tasks=("none",), capacity_rows=capacity, on_full="refuse")
 
     def write(
-        self, fields: Mapping[str, Field], serials: Sequence[int], rows: Sequence[int | None], group: str
+        self, fields: Mapping[str, Field], indexes: Sequence[int], rows: Sequence[int | None], group: str
     ) -> list[int]:
         """Writes fields of samples.
 
         Args:
             fields: the fields, with one value for each sample.
-            serials: the serial number of each sample.
+            indexes: the index of each sample, which is the key of its row.
             rows: the handle of each sample's row; `None` for samples without data.
-            group: what the group of new rows is called in the queue.
+            group: the name of the group of new rows in the queue.
 
         Returns:
             The handle of each sample's row.
@@ -55,13 +55,13 @@ class Store:
         new = [place for place, row in enumerate(rows) if row is None]
         old = [place for place, row in enumerate(rows) if row is not None]
         if new:
-            keys = [str(serials[place]) for place in new]
+            keys = [str(indexes[place]) for place in new]
             data = _columns(fields, new, len(rows))
             try:
                 put = self._queue.put(DATA, f"{group}/{uuid.uuid4().hex}", data, keys=keys, wait_s=0)
             except errors.KeyExists:
                 # Another put of the same samples was faster, so their rows are there.
-                return self.write(fields, serials, [self._found(str(one)) for one in serials], group)
+                return self.write(fields, indexes, [self._found(str(one)) for one in indexes], group)
             for place, row in zip(new, put, strict=True):
                 written[place] = row
         if old:

@@ -18,7 +18,7 @@ from rolldock.transfer_queue.metadata import BatchMeta
 #: The time between two looks where too few samples are ready, in seconds.
 _PAUSE_S = float(os.environ.get("TQ_STREAMING_DATASET_EMPTY_BATCH_SLEEP_INTERVAL", "1"))
 
-#: The data of a batch and what is known of it.
+#: The data of a batch, and its metadata.
 Pair = tuple[TensorDict, BatchMeta]
 
 

@@ -1,4 +1,4 @@
-"""What chooses the samples of a batch."""
+"""The base of samplers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class BaseSampler(ABC):
 
         Args:
             ready_indexes: the indexes of the samples that have the fields and that the task has not consumed,
-                in ascending order.
+                in ascending order. A sampler of your own gets all of them as a list at each call, which takes
+                time in proportion to them.
             batch_size: the number of samples that the task asked for.
             *args: none are given.
             **kwargs: `task_name`, `partition_id`, `partition` (an object with `get_custom_meta(indexes)`),

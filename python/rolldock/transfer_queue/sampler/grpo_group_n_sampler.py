@@ -1,9 +1,11 @@
-"""Whole groups of samples."""
+"""A sampler that chooses whole groups of samples."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rolldock.transfer_queue.ready import Indexes
 from rolldock.transfer_queue.sampler.base import BaseSampler
 
 
@@ -25,7 +27,7 @@ class GRPOGroupNSampler(BaseSampler):
 
     def sample(
         self,
-        ready_indexes: list[int],
+        ready_indexes: Sequence[int],
         batch_size: int,
         task_name: str = "",
         partition_id: str = "",
@@ -36,7 +38,7 @@ class GRPOGroupNSampler(BaseSampler):
 
         Args:
             ready_indexes: the samples that are ready.
-            batch_size: the number of samples, a multiple of the group's.
+            batch_size: the number of samples. The groups of a batch must fill it.
             task_name: the task.
             partition_id: the partition.
             *args: ignored.
@@ -46,30 +48,41 @@ class GRPOGroupNSampler(BaseSampler):
             The samples, twice; none where there are too few whole groups.
 
         Raises:
-            ValueError: the batch is not a multiple of the group.
+            ValueError: groups cannot fill the batch.
         """
-        rank, batch = kwargs.get("dp_rank"), kwargs.get("batch_index")
-        if rank is not None:
-            chosen_before = self._states.get(partition_id, {}).get(task_name, {}).get(rank, {})
-            if batch in chosen_before:
-                sampled, consumed = chosen_before[batch]
-                return list(sampled), list(consumed)
-        chosen = self._groups(ready_indexes, batch_size)
-        if chosen and rank is not None:
-            self._rank_states(partition_id, task_name, rank)[batch] = (chosen, list(chosen))
+        chosen = self._chosen(ready_indexes, batch_size, (partition_id, task_name), kwargs)
         return list(chosen), list(chosen)
 
-    def _groups(self, ready_indexes: list[int], batch_size: int) -> list[int]:
+    def _chosen(
+        self, ready: Sequence[int], batch_size: int, place: tuple[str, str], options: Mapping[str, Any]
+    ) -> list[int]:
+        """Returns the samples of a batch of a partition and task, or those that were chosen for it before."""
+        rank, batch = options.get("dp_rank"), options.get("batch_index")
+        if rank is None:
+            return self._groups(ready, batch_size)
+        batches = self._rank_states(*place, rank)
+        if batch not in batches:
+            chosen = self._groups(ready, batch_size)
+            if not chosen:
+                return []
+            batches[batch] = (chosen, list(chosen))
+        chosen_before: list[int] = batches[batch][0]
+        return chosen_before
+
+    def _groups(self, ready: Sequence[int], batch_size: int) -> list[int]:
+        """Returns the first whole groups; none where they do not fill the batch. Reads no further."""
         size = self.n_samples_per_prompt
         if batch_size % size != 0:
             raise ValueError(f"batch_size ({batch_size}) must be a multiple of n_samples_per_prompt ({size})")
-        ordered = sorted(ready_indexes)
         chosen: list[int] = []
-        start = 0
-        while len(chosen) < batch_size and start + size <= len(ordered):
-            if ordered[start + size - 1] - ordered[start] == size - 1:
-                chosen += ordered[start : start + size]
-                start += size
-            else:
-                start += 1
-        return chosen if len(chosen) == batch_size else []
+        group: list[int] = []
+        for index in ready if isinstance(ready, Indexes) else sorted(ready):
+            if group and index != group[-1] + 1:
+                group = []
+            group.append(index)
+            if len(group) == size:
+                chosen += group
+                group = []
+            if len(chosen) >= batch_size:
+                return chosen[:batch_size]
+        return []

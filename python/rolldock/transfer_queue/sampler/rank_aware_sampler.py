@@ -1,7 +1,8 @@
-"""The same samples for the members of a rank."""
+"""A sampler that gives the members of a rank the same samples."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rolldock.transfer_queue.sampler.base import BaseSampler
@@ -12,7 +13,7 @@ class RankAwareSampler(BaseSampler):
 
     def sample(
         self,
-        ready_indexes: list[int],
+        ready_indexes: Sequence[int],
         batch_size: int,
         dp_rank: int,
         batch_index: int,
@@ -45,6 +46,6 @@ class RankAwareSampler(BaseSampler):
         if batch_index not in batches:
             if len(ready_indexes) < batch_size:
                 return [], []
-            batches[batch_index] = ready_indexes[:batch_size]
+            batches[batch_index] = list(ready_indexes[:batch_size])
         chosen: list[int] = batches[batch_index]
         return list(chosen), list(chosen)

@@ -1,9 +1,9 @@
-"""Whole groups of samples, with about equally many tokens for each rank."""
+"""A sampler that gives each rank whole groups with about equally many tokens."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rolldock.transfer_queue.sampler.grpo_group_n_sampler import GRPOGroupNSampler
@@ -11,7 +11,8 @@ from rolldock.transfer_queue.sampler.grpo_group_n_sampler import GRPOGroupNSampl
 
 class SeqlenBalancedSampler(GRPOGroupNSampler):
     """Chooses whole groups for all ranks at once, and gives each rank equally many groups with about equally
-    many tokens. `custom_meta` of a sample has its number of tokens, `total_lengths`; 1 by default.
+    many tokens. `custom_meta` of a sample has its number of tokens, `total_lengths`; 1 by default. The
+    `batch_size` of `sample` is that of one rank. `dp_rank` and `batch_index` are 0 by default.
 
     Args:
         n_samples_per_prompt: the number of samples of a group.
@@ -28,44 +29,20 @@ class SeqlenBalancedSampler(GRPOGroupNSampler):
         self.dp_size = dp_size
         self._balanced_cache: dict[tuple[str, str, Any], list[list[int]]] = {}
 
-    def sample(
-        self,
-        ready_indexes: list[int],
-        batch_size: int,
-        task_name: str = "",
-        partition_id: str = "",
-        *args: Any,
-        **kwargs: Any,
-    ) -> tuple[list[int], list[int]]:
-        """Chooses the samples of a rank.
-
-        Args:
-            ready_indexes: the samples that are ready.
-            batch_size: the number of samples of each rank.
-            task_name: the task.
-            partition_id: the partition.
-            *args: ignored.
-            **kwargs: `dp_rank` and `batch_index`, 0 by default, and `partition`.
-
-        Returns:
-            The samples, twice; none where there are too few whole groups.
-
-        Raises:
-            ValueError: the batch of all ranks is not a multiple of the group.
-        """
-        rank, batch = kwargs.get("dp_rank", 0), kwargs.get("batch_index", 0)
-        place = (partition_id, task_name, batch)
-        if place not in self._balanced_cache:
-            chosen = self._groups(ready_indexes, batch_size * self.dp_size)
+    def _chosen(
+        self, ready: Sequence[int], batch_size: int, place: tuple[str, str], options: Mapping[str, Any]
+    ) -> list[int]:
+        rank, batch = options.get("dp_rank", 0), options.get("batch_index", 0)
+        key = (*place, batch)
+        shares = self._balanced_cache.get(key)
+        if shares is None:
+            chosen = self._groups(ready, batch_size * self.dp_size)
             if not chosen:
-                return [], []
-            shares = self._shares(chosen, kwargs.get("partition"))
-            self._balanced_cache[place] = shares
+                return []
+            shares = self._balanced_cache[key] = self._shares(chosen, options.get("partition"))
             for of_rank, share in enumerate(shares):
-                self._rank_states(partition_id, task_name, of_rank)[batch] = (share, list(share))
-        shares = self._balanced_cache[place]
-        mine = shares[rank] if 0 <= rank < len(shares) else []
-        return list(mine), list(mine)
+                self._rank_states(*place, of_rank)[batch] = (share, list(share))
+        return shares[rank] if 0 <= rank < len(shares) else []
 
     def _shares(self, chosen: list[int], partition: Any) -> list[list[int]]:
         size = self.n_samples_per_prompt
