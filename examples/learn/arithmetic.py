@@ -1,0 +1,84 @@
+"""The task: sums of two numbers of two digits. `12+34=` is answered by `46` and the end token.
+
+A token is a character. There are 8,100 problems, of which 512 are held out: no training ever sees them.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+
+PAD, UNKNOWN, END = "<pad>", "<unknown>", "<end>"
+#: The tokens in the order of their ids. The model has 32, of which these 15 are used.
+TOKENS = (PAD, UNKNOWN, END, *"0123456789+=")
+VOCABULARY = 32
+PAD_ID, END_ID = TOKENS.index(PAD), TOKENS.index(END)
+#: The tokens of a prompt, and the most of an answer.
+PROMPT_LENGTH, ANSWER_LENGTH_MAX = 6, 6
+HELD_OUT = 512
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A prompt and its right answer."""
+
+    prompt: str
+    answer: str
+
+    @property
+    def value(self) -> int:
+        """The right answer as a number."""
+        return int(self.answer)
+
+
+def ids_of(text: str) -> list[int]:
+    """Returns the token ids of a text of digits, `+` and `=`."""
+    return [TOKENS.index(character) for character in text]
+
+
+def text_of(ids: list[int]) -> str:
+    """Returns the text up to the end token. Tokens that are not characters stand as their names."""
+    ids = ids[: ids.index(END_ID)] if END_ID in ids else ids
+    return "".join(TOKENS[number] if number < len(TOKENS) else UNKNOWN for number in ids)
+
+
+def problems() -> tuple[list[Problem], list[Problem]]:
+    """Returns the training problems and the held-out ones, in an order that is always the same."""
+    everything = [Problem(f"{a}+{b}=", str(a + b)) for a in range(10, 100) for b in range(10, 100)]
+    random.Random(1).shuffle(everything)
+    return everything[HELD_OUT:], everything[:HELD_OUT]
+
+
+def write_data(folder: Path) -> None:
+    """Writes `train.jsonl`, `held_out.jsonl` and the folder `tokenizer`."""
+    for name, rows in zip(("train", "held_out"), problems(), strict=True):
+        lines = (json.dumps({"prompt": row.prompt, "answer": row.answer}) + "\n" for row in rows)
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+    special = [
+        {"id": number, "content": token, "special": True}
+        | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+        for number, token in enumerate((PAD, UNKNOWN, END))
+    ]
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": special,
+        "pre_tokenizer": {
+            "type": "Split",
+            "pattern": {"Regex": "."},
+            "behavior": "Isolated",
+            "invert": False,
+        },
+        "decoder": {"type": "Fuse"},
+        "model": {
+            "type": "WordLevel",
+            "vocab": {token: number for number, token in enumerate(TOKENS)},
+            "unk_token": UNKNOWN,
+        },
+    }
+    (folder / "tokenizer").mkdir(exist_ok=True)
+    (folder / "tokenizer" / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "tokenizer" / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": END, "pad_token": PAD, "unk_token": UNKNOWN})
+    )

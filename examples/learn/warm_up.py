@@ -1,0 +1,79 @@
+"""The model that reinforcement learning begins with: it knows the form of an answer, and is mostly wrong.
+
+First the model learns to add from right answers. Then it is taught wrong answers beside right ones, until it
+gives the right one about a quarter of the time. What it needs to improve by reward alone is then in it. A
+model whose first training was stopped early instead does not improve: its entropy collapses.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import torch
+from arithmetic import END_ID, PAD_ID, PROMPT_LENGTH, Problem, ids_of, problems
+from model import accuracy, logprobs_of, new_model, save
+from transformers import LlamaForCausalLM
+
+BATCH = 256
+LEARNING_RATE = 2e-3
+#: The first part ends when the mean probability of a right answer has reached this.
+RIGHT_PROBABILITY = 0.93
+RIGHT_STEPS_MAX = 1000
+#: The steps of the second part, and the share of its answers that are right.
+WRONG_STEPS = 100
+RIGHT_SHARE = 0.25
+#: How far wrong answers are off.
+ERRORS = (-10, -2, -1, 1, 2, 10)
+
+
+def warm_model(folder: Path) -> Path:
+    """Returns the folder of the warm model. It is trained if it is not there, in about two minutes."""
+    if folder.exists():
+        return folder
+    train, held_out = problems()
+    draw = random.Random(1)
+    model = new_model(seed=1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    probability, steps = 0.0, 0
+    while probability < RIGHT_PROBABILITY:
+        if steps == RIGHT_STEPS_MAX:
+            raise RuntimeError(
+                f"expected a probability of {RIGHT_PROBABILITY} within {steps} steps, found {probability:.3f}"
+            )
+        probability = _step(model, optimizer, draw.sample(train, BATCH))
+        steps += 1
+    print(f"warm-up: {steps} steps on right answers, to a probability of {probability:.2f}")
+    for _ in range(WRONG_STEPS):
+        _step(model, optimizer, [_with_errors(problem, draw) for problem in draw.sample(train, BATCH)])
+    sampled, greedy = accuracy(model, held_out), accuracy(model, held_out, temperature=0)
+    print(f"warm-up: {WRONG_STEPS} steps with errors, to an accuracy of {sampled:.3f}, greedy {greedy:.3f}")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    save(model, folder)
+    return folder
+
+
+def _with_errors(problem: Problem, draw: random.Random) -> Problem:
+    if draw.random() < RIGHT_SHARE:
+        return problem
+    return Problem(problem.prompt, str(problem.value + draw.choice(ERRORS)))
+
+
+def _step(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, batch: list[Problem]) -> float:
+    """Learns from the answers, and returns the mean probability that they had before."""
+    rows = [[*ids_of(problem.prompt), *ids_of(problem.answer), END_ID] for problem in batch]
+    length = max(map(len, rows))
+    tokens = torch.tensor([row + [PAD_ID] * (length - len(row)) for row in rows])
+    mask = (tokens != PAD_ID)[:, 1:]
+    mask[:, : PROMPT_LENGTH - 1] = False
+    logprobs = logprobs_of(model, tokens)[0] * mask
+    optimizer.zero_grad()
+    (-logprobs.sum() / mask.sum()).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return float(logprobs.detach().sum(-1).exp().mean())
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    warm_model(Path("warm"))

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Teaches a small model to add, over a real vLLM server on the CPU: examples/learn. Prints a note and skips this
+# if the vLLM servers are not installed.
+# usage: tests/learn.sh                  its tests, and 12 steps of one run in sync
+#        tests/learn.sh ARGUMENTS...     examples/learn/learn.py with these arguments; --all for all seven runs
+#
+# A caller that has installed the wheel and pytest names their folder, ROLLDOCK_SITE, and the binary,
+# ROLLDOCK_BINARY. Otherwise the script builds the wheel.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+home=${ROLLDOCK_LEARN_HOME:-$HOME/.cache/rolldock-learn}
+python=${ROLLDOCK_VLLM_HOME:-$HOME/.cache/rolldock-vllm}/venv/bin/python
+export PIP_QUIET=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONDONTWRITEBYTECODE=1
+if [[ ! -x $python ]]; then
+  echo "skipped: the learning run, because $python does not exist"
+  exit 0
+fi
+mkdir -p "$home"
+if [[ -z ${ROLLDOCK_SITE:-} ]]; then
+  "$python" -m pip wheel ./python --no-deps --wheel-dir "$home/wheels"
+  ROLLDOCK_SITE=$home/site
+  "$python" -m pip install --no-deps --upgrade --target "$ROLLDOCK_SITE" \
+    --requirement tests/wheel-torch-requirements.txt "$home"/wheels/rolldock-*.whl
+  ROLLDOCK_BINARY=$ROLLDOCK_SITE/bin/rolldock
+fi
+export PYTHONPATH=$ROLLDOCK_SITE ROLLDOCK_BINARY
+cd examples/learn
+if [[ $# == 0 ]]; then
+  "$python" -m pytest -q -p no:cacheprovider test_learn.py
+  # Two thirds of the way: 40 steps reach more than 0.8.
+  set -- --steps 12 --learned 0.4
+fi
+exec timeout 3600 "$python" learn.py --out "$home" "$@"
