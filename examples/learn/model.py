@@ -9,6 +9,10 @@ from pathlib import Path
 import torch
 from arithmetic import ANSWER_LENGTH_MAX, END_ID, PAD_ID, VOCABULARY, Problem, ids_of, text_of
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.utils import logging
+
+# A bar for each checkpoint would fill the log.
+logging.disable_progress_bar()
 
 
 def new_model(seed: int) -> LlamaForCausalLM:

@@ -167,12 +167,14 @@ pub(super) fn estimator(advantage: AdvantageEstimator) -> Estimator {
     }
 }
 
-/// The rollout configuration of a validation. A validation waits for all of its groups and filters none.
+/// The rollout configuration of a validation on servers that have the version `served`. A validation waits for
+/// all of its groups and filters none.
 pub(super) fn validation_rollout_config(
     recipe: &Recipe,
     validation: &recipe::Validation,
     run_id: &str,
     prompts: usize,
+    served: u64,
 ) -> RolloutConfig {
     let config = rollout_config(recipe, run_id, Arc::default());
     RolloutConfig {
@@ -184,7 +186,7 @@ pub(super) fn validation_rollout_config(
         early_stop: EarlyStop::Off,
         on_stop: OnStop::Discard,
         // A validation measures the version that the servers have.
-        staleness: Staleness { is_announced: false, ..config.staleness },
+        staleness: Staleness { is_announced: false, first_version: served, ..config.staleness },
         bias_guard: None,
         bias_audit: 0.0,
         // The means of a validation are taken over the scorer's own values.

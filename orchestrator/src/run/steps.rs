@@ -269,7 +269,8 @@ impl Measured<'_> {
         let run = self.run;
         let prompts = usize::try_from(dataset.rows()).unwrap_or(usize::MAX);
         let run_id = format!("{}v{step}", run.id());
-        let config = convert::validation_rollout_config(&run.recipe, validation, &run_id, prompts);
+        let served = self.control.policy_version();
+        let config = convert::validation_rollout_config(&run.recipe, validation, &run_id, prompts, served);
         let mut manager = AgentLoopManager::new(config, run.parts(), self.scope.clone());
         let cursor = dataset.cursor(Arc::clone(&run.codec));
         let feed = PromptFeed::new(run.fleet.watch(Box::new(cursor), &run.codec));

@@ -189,6 +189,26 @@ fn figures_are_as_documented_and_agree_with_rows_and_ledger() {
     assert_eq!(validated, [2, 4]);
 }
 
+#[test]
+fn a_validation_names_the_version_that_its_tokens_are_of() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    let trainer = "queue.consumer={task=\"train\",take_groups=4,keep_last_steps=0,train_s=0.01,announces=true}";
+    let run = small_run(&out).set("policy.mode=sync").set("validation.every_steps=3").set(trainer);
+    run.succeeds();
+    let validations = lines(&out.join("validation.jsonl"));
+    let export = ["queue", "export", "--format", "jsonl", "--partition", "validation"];
+    let exported = Rolldock::new(&export).arg(&out).succeeds().stdout;
+    // The servers report the versions of the rows.
+    let versions: BTreeSet<u64> = exported
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["policy_version_min"].as_u64().unwrap())
+        .collect();
+    assert_eq!(validations.len(), 1);
+    assert_eq!(validations[0]["policy_version"].as_u64(), versions.first().copied());
+    assert!(versions.first() >= Some(&2), "the third step is of version 2, and not of {versions:?}");
+}
+
 /// The number of samples by server of a timeline's requests with this end.
 fn samples_of(timeline: &Value, end: &str) -> BTreeMap<String, u64> {
     let mut samples = BTreeMap::new();
