@@ -16,12 +16,13 @@ from model import accuracy, logprobs_of, new_model, save
 from transformers import LlamaForCausalLM
 
 BATCH = 256
-LEARNING_RATE = 2e-3
-#: The first part ends when the mean probability of a right answer has reached this.
-RIGHT_PROBABILITY = 0.93
+#: The first part ends when the mean probability of a right answer in a batch has reached this.
+RIGHT_PROBABILITY = 0.97
+RIGHT_LEARNING_RATE = 2e-3
 RIGHT_STEPS_MAX = 1000
 #: The steps of the second part, and the share of its answers that are right.
 WRONG_STEPS = 100
+WRONG_LEARNING_RATE = 1e-3
 RIGHT_SHARE = 0.25
 #: How far wrong answers are off.
 ERRORS = (-10, -2, -1, 1, 2, 10)
@@ -34,7 +35,7 @@ def warm_model(folder: Path) -> Path:
     train, held_out = problems()
     draw = random.Random(1)
     model = new_model(seed=1)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RIGHT_LEARNING_RATE)
     probability, steps = 0.0, 0
     while probability < RIGHT_PROBABILITY:
         if steps == RIGHT_STEPS_MAX:
@@ -44,6 +45,7 @@ def warm_model(folder: Path) -> Path:
         probability = _step(model, optimizer, draw.sample(train, BATCH))
         steps += 1
     print(f"warm-up: {steps} steps on right answers, to a probability of {probability:.2f}")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=WRONG_LEARNING_RATE)
     for _ in range(WRONG_STEPS):
         _step(model, optimizer, [_with_errors(problem, draw) for problem in draw.sample(train, BATCH)])
     sampled, greedy = accuracy(model, held_out), accuracy(model, held_out, temperature=0)
