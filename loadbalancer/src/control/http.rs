@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use reqwest::header::CONNECTION;
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -20,7 +21,7 @@ const MODELS: &str = "/v1/models";
 /// The beginning of the error reason of a call that was refused for a missing or wrong key.
 const KEY_REFUSED: &str = "status 401";
 /// The token id that a probe sends. Every vocabulary contains it.
-const PROBE_TOKEN: u32 = 1;
+pub(super) const PROBE_TOKEN: u32 = 1;
 /// Maximum number of complaints that are remembered. Further ones are not logged.
 const COMPLAINTS_MAX: usize = 4096;
 
@@ -137,6 +138,21 @@ impl HttpControl {
         self.timed(server, what, call).await
     }
 
+    /// Posts a request that changes nothing on the server, and returns the body of the answer.
+    pub(super) async fn ask_for(
+        &self,
+        server: &ServerRef,
+        what: &'static str,
+        path: &str,
+        body: &Value,
+    ) -> Result<Vec<u8>, ControlError> {
+        let request = self.request(Method::POST, server, path)?.json(body);
+        let call = async { whole(server, what, self.ask(server, what, request).await?).await };
+        self.timed(server, what, call).await
+    }
+
+    /// Posts on a connection that is closed afterwards. vLLM resets a connection on which an endpoint of the
+    /// development mode has failed, so the next call, which may be the one that resumes the engine, would be lost.
     pub(super) async fn post(
         &self,
         server: &ServerRef,
@@ -144,10 +160,23 @@ impl HttpControl {
         path: &str,
         body: Option<&Value>,
     ) -> Result<(), ControlError> {
-        self.timed(server, what, self.send_to(server, what, path, body)).await.map(drop)
+        let request = self.request(Method::POST, server, path)?.header(CONNECTION, "close");
+        self.timed(server, what, self.send(server, what, request, body)).await.map(drop)
     }
 
-    /// Posts and returns the body of the answer.
+    /// As [`post`](Self::post), on a connection that is used again, for calls that are made often.
+    pub(super) async fn post_often(
+        &self,
+        server: &ServerRef,
+        what: &'static str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<(), ControlError> {
+        let request = self.request(Method::POST, server, path)?;
+        self.timed(server, what, self.send(server, what, request, body)).await.map(drop)
+    }
+
+    /// As [`post`](Self::post), and returns the body of the answer.
     pub(super) async fn post_for(
         &self,
         server: &ServerRef,
@@ -155,18 +184,18 @@ impl HttpControl {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Vec<u8>, ControlError> {
-        let call = async { whole(server, what, self.send_to(server, what, path, body).await?).await };
+        let request = self.request(Method::POST, server, path)?.header(CONNECTION, "close");
+        let call = async { whole(server, what, self.send(server, what, request, body).await?).await };
         self.timed(server, what, call).await
     }
 
-    async fn send_to(
+    async fn send(
         &self,
         server: &ServerRef,
         what: &'static str,
-        path: &str,
+        request: RequestBuilder,
         body: Option<&Value>,
     ) -> Result<Response, ControlError> {
-        let request = self.request(Method::POST, server, path)?;
         let request = match body {
             Some(body) => request.json(body),
             None => request,
@@ -194,13 +223,21 @@ impl HttpControl {
         }
     }
 
-    async fn try_generating(&self, server: &ServerRef) -> Result<(), ControlError> {
-        let what = "a probe";
+    /// The first model that the server lists.
+    pub(super) async fn first_model(
+        &self,
+        server: &ServerRef,
+        what: &'static str,
+    ) -> Result<String, ControlError> {
         let models: Value = serde_json::from_slice(&self.get(server, what, MODELS).await?)
             .map_err(|error| failed(server, what, &error.to_string()))?;
-        let model = models["data"][0]["id"]
-            .as_str()
-            .ok_or_else(|| failed(server, what, "expected a list of models, found none"))?;
+        let model = models["data"][0]["id"].as_str();
+        model.map(str::to_owned).ok_or_else(|| failed(server, what, "expected a list of models, found none"))
+    }
+
+    async fn try_generating(&self, server: &ServerRef) -> Result<(), ControlError> {
+        let what = "a probe";
+        let model = self.first_model(server, what).await?;
         let body = json!({ "model": model, "prompt": [PROBE_TOKEN], "max_tokens": 1 });
         let request = self.request(Method::POST, server, "/v1/completions")?.json(&body);
         self.timed(server, what, self.ask(server, what, request)).await.map(drop)

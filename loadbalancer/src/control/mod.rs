@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+mod check;
 mod excerpt;
 mod fan_out;
 pub(crate) mod http;
@@ -141,6 +142,13 @@ pub trait EngineControl: Send + Sync + 'static {
         unsupported(server, "a probe")
     }
 
+    /// Makes the server generate a few tokens, and fails unless their log-probabilities are
+    /// [sound](logprob_is_sound). A server that has loaded an incomplete checkpoint reports success, and is noticed
+    /// only in this way. Unsupported if the server reports no log-probabilities.
+    fn check_generation<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
+        unsupported(server, "log-probabilities")
+    }
+
     /// Pauses the engine. With [`PauseMode::Wait`] the call returns when the running requests have ended.
     fn pause<'a>(
         &'a self,
@@ -244,6 +252,14 @@ pub trait EngineControl: Send + Sync + 'static {
         let _ = version;
         unsupported(server, "weight versions")
     }
+}
+
+/// Engines write -9999 instead of minus infinity and NaN. No sampled token has a log-probability near it.
+const LOGPROB_MIN: f64 = -9000.0;
+
+/// Whether a sampled token can have this log-probability (in nats). If it cannot, the engine's numbers are broken.
+pub fn logprob_is_sound(logprob: f64) -> bool {
+    logprob.is_finite() && logprob > LOGPROB_MIN
 }
 
 fn unsupported<'a, T: Send + 'a>(

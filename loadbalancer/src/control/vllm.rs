@@ -16,6 +16,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
+use super::check::check_generation;
 use super::http::{HttpControl, failed};
 use super::{ControlError, EngineControl, EngineLoad, PauseMode, ServerRef};
 
@@ -70,7 +71,7 @@ impl VllmControl {
         let body = json!({ "request_ids": ids });
         let mut failed = None;
         for path in ABORT_PATHS {
-            match self.http.post(server, "abort", path, Some(&body)).await {
+            match self.http.post_often(server, "abort", path, Some(&body)).await {
                 Ok(()) => return Ok(()),
                 Err(ControlError::Unsupported { .. }) => {}
                 Err(error) => failed = Some(error),
@@ -139,6 +140,10 @@ impl EngineControl for VllmControl {
 
     fn probe<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
         self.http.generate_one(server).boxed()
+    }
+
+    fn check_generation<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
+        check_generation(&self.patient, server).boxed()
     }
 
     fn pause<'a>(

@@ -29,6 +29,8 @@ pub(super) struct Loaded {
     /// Whether the server can report the name of its weights. A server without names for weights counts as
     /// labelled, but cannot report a name.
     pub(super) is_named: bool,
+    /// Whether the server has generated sound tokens with these weights.
+    pub(super) is_checked: bool,
 }
 
 /// The updater's knowledge of one server.
@@ -48,7 +50,7 @@ impl Known {
     }
 
     fn is_complete(&self, epoch: Epoch, version: u64) -> bool {
-        self.has(epoch, version).is_some_and(|has| has.is_reset && has.is_labelled)
+        self.has(epoch, version).is_some_and(|has| has.is_reset && has.is_labelled && has.is_checked)
     }
 
     fn may_try(&self, now: Instant) -> bool {

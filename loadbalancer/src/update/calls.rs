@@ -118,6 +118,20 @@ pub(super) fn reset(control: Arc<dyn EngineControl>, target: Target, is_running:
     .boxed()
 }
 
+/// Makes the server generate a few tokens, and looks at their log-probabilities. An engine that another client has
+/// paused would not answer, so it is not asked.
+pub(super) fn check(control: Arc<dyn EngineControl>, target: Target) -> Call {
+    async move {
+        let server = &target.server;
+        if control.is_paused(server).await == Ok(true) {
+            let what = "a generation while it is paused";
+            return Err(ControlError::Unsupported { server: Arc::clone(&server.name), what });
+        }
+        control.check_generation(server).await
+    }
+    .boxed()
+}
+
 /// Tells the server the name of its weights.
 pub(super) fn set_label(control: Arc<dyn EngineControl>, target: Target, label: Arc<str>) -> Call {
     async move { control.set_weight_version(&target.server, &label).await }.boxed()

@@ -139,11 +139,13 @@ pub struct Deadlines {
     pub label: f64,
     /// Resuming the engines. An engine that has not answered by then is asked again later.
     pub resume: f64,
+    /// Generating the tokens that are looked at. They may wait for the prefill of requests that continue.
+    pub check: f64,
 }
 
 impl Default for Deadlines {
     fn default() -> Self {
-        Self { pause: 60.0, update: 600.0, reset: 30.0, label: 10.0, resume: 30.0 }
+        Self { pause: 60.0, update: 600.0, reset: 30.0, label: 10.0, resume: 30.0, check: 60.0 }
     }
 }
 
@@ -160,6 +162,7 @@ impl Deadlines {
             Phase::Reset => self.reset,
             Phase::Label => self.label,
             Phase::Resume => self.resume,
+            Phase::Check => self.check,
         }
     }
 }
@@ -175,6 +178,8 @@ pub struct UpdateConfig {
     pub pause: Option<PauseMode>,
     /// Whether prefix cache blocks that the old weights computed are dropped.
     pub reset_prefix_cache: bool,
+    /// Whether a server generates a few tokens after it got weights, before permits are granted on it.
+    pub check_generation: bool,
     /// The longest time of each phase.
     pub deadlines: Deadlines,
     /// Number of servers that are called concurrently. A transfer calls all servers together, since they wait
@@ -190,6 +195,7 @@ impl Default for UpdateConfig {
             method: UpdateMethod::None,
             pause: None,
             reset_prefix_cache: false,
+            check_generation: true,
             deadlines: Deadlines::default(),
             concurrency: 64,
             interval: 2.0,
@@ -235,6 +241,12 @@ impl UpdateConfig {
     /// weights.
     pub(super) fn gives_weights(&self) -> bool {
         self.method != UpdateMethod::None
+    }
+
+    /// Whether a server has to generate before permits are granted on it. Weights that the updater does not
+    /// pass are the trainer's to check.
+    pub(super) fn checks_generation(&self) -> bool {
+        self.check_generation && self.gives_weights()
     }
 
     /// How a single server can get the announced weights without the trainer; `None` if it cannot.

@@ -59,11 +59,14 @@ pub enum Phase {
     Label,
     /// The engines are resumed.
     Resume,
+    /// The servers generate a few tokens, whose log-probabilities are looked at.
+    Check,
 }
 
 impl Phase {
     /// Every phase, in order.
-    pub const ALL: [Self; 5] = [Self::Pause, Self::Update, Self::Reset, Self::Label, Self::Resume];
+    pub const ALL: [Self; 6] =
+        [Self::Pause, Self::Update, Self::Reset, Self::Label, Self::Resume, Self::Check];
 
     /// The phase's name in metrics, logs and JSON.
     pub fn as_str(self) -> &'static str {
@@ -73,6 +76,7 @@ impl Phase {
             Self::Reset => "reset",
             Self::Label => "label",
             Self::Resume => "resume",
+            Self::Check => "check",
         }
     }
 }

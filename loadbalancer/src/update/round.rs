@@ -1,12 +1,15 @@
-//! One update of some servers: pause, update, reset, label, resume.
+//! One update of some servers: pause, update, reset, label, resume, check.
 //!
-//! A server that fails in a phase skips the following phases, except for the last: an engine that was paused
+//! A server that fails in a phase skips the following phases, except for the resume: an engine that was paused
 //! is always resumed. If the resume fails, too, the engine stays on the list of engines that have to be
 //! resumed, and the server stays out of rotation.
 //!
 //! A server that failed after its weights were touched may have half of the new weights. Its permits are
 //! revoked before its engine runs again, so no caller takes tokens of mixed weights for tokens of a version.
 //! A server that failed earlier has its old weights, and its requests continue.
+//!
+//! The check comes last, because a paused engine does not generate. Permits are granted only after the check: an
+//! engine that has loaded an incomplete checkpoint answers every other call as if it were well.
 //!
 //! No function in here is cancel-safe: the updater's task runs a round to its end.
 
@@ -32,6 +35,8 @@ struct Participant {
     is_reset: bool,
     is_labelled: bool,
     is_named: bool,
+    /// Whether it has generated sound tokens with these weights.
+    is_checked: bool,
     /// Whether its weights may have changed.
     is_touched: bool,
     failure: Option<Failure>,
@@ -43,10 +48,18 @@ impl Participant {
         let is_made = is_offered && !matches!(attempt, Attempt::NotMade(_));
         self.is_touched |= is_made && phase == Phase::Update;
         self.is_named |= phase == Phase::Label && matches!(attempt, Attempt::Answered(Ok(())));
+        // Weights with which the engine does not generate have to be loaded again.
+        self.is_loaded &=
+            !(phase == Phase::Check && matches!(attempt, Attempt::Answered(Err(_)) if is_offered));
         let reason = match attempt {
             Attempt::Answered(Ok(())) => None,
-            // An engine that has no names for weights needs no label.
-            Attempt::Answered(Err(ControlError::Unsupported { .. })) if phase == Phase::Label => None,
+            // An engine that has no names for weights needs no label, and one that reports no log-probabilities
+            // cannot be checked.
+            Attempt::Answered(Err(ControlError::Unsupported { .. }))
+                if matches!(phase, Phase::Label | Phase::Check) =>
+            {
+                None
+            }
             Attempt::Answered(Err(error)) => Some(error.to_string()),
             Attempt::NotMade(reason) | Attempt::Unanswered(reason) => Some(reason),
         };
@@ -56,6 +69,7 @@ impl Participant {
             Phase::Update => self.is_loaded = is_done,
             Phase::Reset => self.is_reset = is_done,
             Phase::Label => self.is_labelled = is_done,
+            Phase::Check => self.is_checked = is_done,
             Phase::Pause | Phase::Resume => {}
         }
     }
@@ -81,6 +95,7 @@ impl Round {
     ) -> Self {
         let version = announcement.version;
         let wants_reset = inner.config.reset_prefix_cache;
+        let wants_check = inner.config.checks_generation();
         let book = inner.book.lock();
         let participant = |server: &ServerSnapshot| {
             let has = book.servers.get(server.id).and_then(|known| known.has(server.epoch, version));
@@ -90,6 +105,7 @@ impl Round {
                 is_reset: has.map_or(!wants_reset, |has| has.is_reset),
                 is_labelled: has.is_some_and(|has| has.is_labelled),
                 is_named: has.is_some_and(|has| has.is_named),
+                is_checked: has.map_or(!wants_check, |has| has.is_checked),
                 is_touched: false,
                 failure: None,
             }
@@ -106,9 +122,11 @@ impl Round {
         self.update().await;
         self.reset().await;
         self.label().await;
-        self.distrust();
+        self.distrust(|phase| phase < Phase::Check);
         self.resume().await;
+        self.check().await;
         self.inner.forget_phase();
+        self.note_successes();
         let outcome = |participant: Participant| ServerUpdate {
             server: participant.target.server.name,
             failure: participant.failure,
@@ -238,14 +256,16 @@ impl Round {
         self.inner.metrics.phase(phase, until.began.elapsed());
     }
 
-    /// Begins a new life of every server that failed after its weights were touched.
-    fn distrust(&mut self) {
+    /// Begins a new life of every server that failed, in one of these phases, after its weights were touched.
+    fn distrust(&mut self, in_phase: impl Fn(Phase) -> bool) {
         if !self.inner.config.gives_weights() {
             return;
         }
         for participant in &mut self.participants {
-            let Some(Failure { phase, reason }) =
-                participant.failure.as_ref().filter(|_| participant.is_touched)
+            let Some(Failure { phase, reason }) = participant
+                .failure
+                .as_ref()
+                .filter(|failure| participant.is_touched && in_phase(failure.phase))
             else {
                 continue;
             };
@@ -296,6 +316,27 @@ impl Round {
             }
         }
         self.inner.metrics.phase(Phase::Resume, until.began.elapsed());
+    }
+
+    /// Makes the servers generate a few tokens. Permits are granted on those whose tokens are sound.
+    async fn check(&mut self) {
+        let awaits = |participant: &Participant| participant.is_loaded && !participant.is_checked;
+        let checked: Vec<bool> = self
+            .participants
+            .iter()
+            .map(|participant| participant.failure.is_none() && awaits(participant))
+            .collect();
+        let control = Arc::clone(&self.inner.control);
+        self.each(Phase::Check, awaits, |target| calls::check(Arc::clone(&control), target)).await;
+        self.distrust(|phase| phase == Phase::Check);
+        let version = self.announcement.version;
+        for (participant, _) in self.participants.iter().zip(checked).filter(|(_, is_checked)| *is_checked) {
+            self.settle(participant, version);
+        }
+    }
+
+    /// Notes which servers may be tried again soon.
+    fn note_successes(&self) {
         let now = Instant::now();
         let mut book = self.inner.book.lock();
         for participant in &self.participants {
@@ -307,13 +348,14 @@ impl Round {
     /// engine is resumed.
     fn settle(&self, participant: &Participant, version: u64) -> bool {
         let Target { id, epoch, .. } = participant.target;
-        let Participant { is_reset, is_labelled, is_named, .. } = *participant;
-        let has = participant.is_loaded.then_some(Loaded { epoch, version, is_reset, is_labelled, is_named });
+        let Participant { is_reset, is_labelled, is_named, is_checked, .. } = *participant;
+        let has = Loaded { epoch, version, is_reset, is_labelled, is_named, is_checked };
+        let has = participant.is_loaded.then_some(has);
         self.inner.book.lock().servers.known(id).has = has;
         if !self.inner.config.gives_weights() {
             return false;
         }
-        let is_complete = participant.failure.is_none() && participant.is_loaded;
+        let is_complete = participant.failure.is_none() && participant.is_loaded && is_checked;
         let reason = participant
             .failure
             .as_ref()

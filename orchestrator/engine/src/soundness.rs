@@ -1,13 +1,12 @@
 //! Checks that every answer has to pass, of real and of simulated servers.
 
-use super::VersionSpan;
+use rolldock_loadbalancer::control::logprob_is_sound;
 
-/// The value that engines write instead of minus infinity and NaN. No sampled token has it.
-const POISON_LOGPROB: f32 = -9999.0;
+use super::VersionSpan;
 
 /// Whether a log-probability shows that the engine's numbers are broken.
 pub(super) fn is_poisoned(logprob: f32) -> bool {
-    !logprob.is_finite() || logprob == POISON_LOGPROB
+    !logprob_is_sound(f64::from(logprob))
 }
 
 /// Whether the spans cover `tokens` tokens in order, without gap or overlap. Having no spans at all counts as

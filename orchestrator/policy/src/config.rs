@@ -89,6 +89,8 @@ pub struct PolicyUpdate {
     pub pause: UpdatePause,
     /// Whether servers drop their cached prefixes, which were computed with the old weights.
     pub reset_prefix_cache: bool,
+    /// Whether a server that got weights generates a few tokens before permits are granted on it.
+    pub check_generation: bool,
     /// Whether the requests of each version use a separate prompt cache. If so, no cache is reset.
     pub cache_salt: bool,
     /// Maximum time of each phase over all servers, in seconds.
@@ -104,6 +106,7 @@ impl Default for PolicyUpdate {
             url: None,
             pause: UpdatePause::Keep,
             reset_prefix_cache: true,
+            check_generation: true,
             cache_salt: false,
             timeouts: Deadlines::default(),
         }

@@ -59,6 +59,7 @@ pub fn update_config(update: &PolicyUpdate) -> UpdateConfig {
             UpdatePause::None => None,
         },
         reset_prefix_cache: update.resets_cache(),
+        check_generation: update.check_generation,
         deadlines: update.timeouts,
         ..UpdateConfig::default()
     }

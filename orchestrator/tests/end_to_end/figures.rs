@@ -193,7 +193,8 @@ fn figures_are_as_documented_and_agree_with_rows_and_ledger() {
 fn a_validation_names_the_version_that_its_tokens_are_of() {
     let dir = TempDir::new().unwrap();
     let out = dir.path().join("run");
-    let trainer = "queue.consumer={task=\"train\",take_groups=4,keep_last_steps=0,train_s=0.01,announces=true}";
+    let trainer =
+        "queue.consumer={task=\"train\",take_groups=4,keep_last_steps=0,train_s=0.01,announces=true}";
     let run = small_run(&out).set("policy.mode=sync").set("validation.every_steps=3").set(trainer);
     run.succeeds();
     let validations = lines(&out.join("validation.jsonl"));

@@ -111,6 +111,41 @@ async fn answers_about_weights_and_the_cache_are_understood() {
     end.cancel();
 }
 
+/// Answers one request on each connection with status 500, and resets the connection at a second one, as vLLM does
+/// after a failure of an endpoint of its development mode.
+async fn serve_one_each(socket: tokio::net::TcpListener) {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    while let Ok((mut connection, _)) = socket.accept().await {
+        let mut request = vec![0; 4096];
+        let read = connection.read(&mut request).await.unwrap();
+        assert!(read > 0 && read < request.len());
+        let answer = "HTTP/1.1 500 Internal Server Error\r\ncontent-length: 2\r\n\r\nno";
+        connection.write_all(answer.as_bytes()).await.unwrap();
+        let second = connection.read(&mut request).await.unwrap_or(0);
+        assert_eq!(second, 0, "a second request on a connection that vLLM resets");
+    }
+}
+
+#[tokio::test]
+async fn a_call_after_one_that_failed_has_a_fresh_connection() {
+    let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", socket.local_addr().unwrap());
+    let server = ServerRef { name: "a".into(), url: Some(url.into()) };
+    let serving = TaskTracker::new().spawn(serve_one_each(socket));
+    let control = VllmControl::new(Duration::from_secs(10), None).unwrap();
+    for _ in 0..3 {
+        for error in [
+            control.pause(&server, PauseMode::Keep).await.unwrap_err(),
+            control.recompute_running(&server).await.unwrap_err(),
+            control.resume(&server).await.unwrap_err(),
+        ] {
+            assert!(error.to_string().contains("status 500"), "{error}");
+        }
+    }
+    assert!(!serving.is_finished());
+    serving.abort();
+}
+
 /// The recorded OpenAPI description of a real server contains every path and field that this module uses.
 #[test]
 fn a_real_server_has_these_endpoints_and_fields() {

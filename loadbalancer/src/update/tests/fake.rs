@@ -141,6 +141,11 @@ impl EngineControl for Fake {
         self.call(server, "abort", |_| (), |_| ())
     }
 
+    fn check_generation<'a>(&'a self, server: &'a ServerRef) -> Answer<'a> {
+        assert!(!self.engine(&server.name).is_paused, "a paused engine does not generate");
+        self.call(server, "check", |_| (), |_| ())
+    }
+
     fn pause<'a>(&'a self, server: &'a ServerRef, mode: PauseMode) -> Answer<'a> {
         let what = match mode {
             PauseMode::Abort => "pause abort",

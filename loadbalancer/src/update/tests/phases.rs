@@ -3,10 +3,10 @@
 use super::fake::{Fault, announcement, failures, fixture, reloading};
 use super::*;
 
-const AFTER: [&str; 5] = ["pause keep", "load", "recompute", "label", "resume"];
+const AFTER: [&str; 6] = ["pause keep", "load", "recompute", "label", "resume", "check"];
 
 #[tokio::test(start_paused = true)]
-async fn a_fleet_gets_new_weights_in_five_phases() {
+async fn a_fleet_gets_new_weights_in_six_phases() {
     let fixture = fixture(2, reloading());
     let report = fixture.update(7).await;
     assert_eq!((report.outcome, report.servers.len()), (UpdateOutcome::Complete, 2));
@@ -50,12 +50,13 @@ async fn no_permit_is_granted_during_an_update_and_those_that_are_out_are_kept()
 }
 
 /// The call that fails on one server, its phase, and whether the weights were touched by then.
-const FAULTS: [(&str, Phase, bool); 5] = [
+const FAULTS: [(&str, Phase, bool); 6] = [
     ("pause keep", Phase::Pause, false),
     ("load", Phase::Update, true),
     ("recompute", Phase::Reset, true),
     ("label", Phase::Label, true),
     ("resume", Phase::Resume, false),
+    ("check", Phase::Check, true),
 ];
 
 #[tokio::test(start_paused = true)]
@@ -97,6 +98,45 @@ async fn running_requests_on_unknown_weights_are_aborted_before_the_engine_goes_
     fixture.update(7).await;
     let calls = fixture.fake.calls.lock().clone();
     assert_eq!(calls, ["s0 pause keep", "s0 load", "s0 pause abort", "s0 resume"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_permit_is_granted_before_the_check_and_a_failed_check_asks_for_another_load() {
+    let fixture = fixture(1, reloading());
+    fixture.fake.fault("s0", "check", Fault::Takes(30));
+    let update = fixture.update(7);
+    tokio::pin!(update);
+    assert!(update.as_mut().now_or_never().is_none());
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(fixture.updater.phase().unwrap().phase, Phase::Check);
+    assert!(!fixture.fake.engine("s0").is_paused);
+    assert!(fixture.permit().is_none(), "the weights have not been looked at");
+    assert_eq!(update.await.outcome, UpdateOutcome::Complete);
+    assert!(fixture.permit().is_some());
+
+    fixture.fake.fault("s0", "check", Fault::Fails);
+    assert_eq!(fixture.update(8).await.outcome, UpdateOutcome::Partial);
+    assert!(fixture.permit().is_none());
+    let reason = fixture.server("s0").reason.unwrap();
+    assert_eq!(&*reason, "awaits weights version=8: check: server=s0 failed at check: told to");
+    fixture.fake.heal();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    fixture.updater.catch_up().await;
+    assert!(fixture.permit().is_some());
+    assert_eq!(fixture.fake.count("s0 load"), 3, "weights that do not work are loaded again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_cannot_be_checked_is_let_in_and_a_check_can_be_turned_off() {
+    let fixture = fixture(1, reloading());
+    fixture.fake.fault("s0", "check", Fault::Unknown);
+    assert_eq!(fixture.update(7).await.outcome, UpdateOutcome::Complete);
+    assert!(fixture.permit().is_some());
+
+    let unchecked = super::fake::fixture(1, UpdateConfig { check_generation: false, ..reloading() });
+    assert_eq!(unchecked.update(7).await.outcome, UpdateOutcome::Complete);
+    assert_eq!(unchecked.fake.count("s0 check"), 0);
+    assert!(unchecked.permit().is_some());
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,8 +8,18 @@ use rand_chacha::ChaCha8Rng;
 use super::fake::{FakeEngine, Fault, Fixture, announcement, fixture, reloading, spec};
 use super::*;
 
-const CALLS: [&str; 9] =
-    ["pause keep", "pause abort", "pause wait", "load", "receive", "recompute", "reset", "label", "resume"];
+const CALLS: [&str; 10] = [
+    "pause keep",
+    "pause abort",
+    "pause wait",
+    "load",
+    "receive",
+    "recompute",
+    "reset",
+    "label",
+    "resume",
+    "check",
+];
 
 fn config(rng: &mut ChaCha8Rng) -> UpdateConfig {
     let pauses = [None, Some(PauseMode::Keep), Some(PauseMode::Abort), Some(PauseMode::Wait)];

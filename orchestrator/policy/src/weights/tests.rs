@@ -146,8 +146,9 @@ fn every_setting_of_the_recipe_reaches_the_load_balancer() {
         url: Some("http://h/p".to_owned()),
         pause,
         reset_prefix_cache: true,
+        check_generation: false,
         cache_salt,
-        timeouts: Deadlines { pause: 1.0, update: 2.0, reset: 3.0, label: 4.0, resume: 5.0 },
+        timeouts: Deadlines { pause: 1.0, update: 2.0, reset: 3.0, label: 4.0, resume: 5.0, check: 6.0 },
     };
     let reload = Reload { rpc: "load".to_owned(), ..Reload::default() };
     for (method, pause, cache_salt, expected, expected_pause) in [
@@ -184,8 +185,10 @@ fn every_setting_of_the_recipe_reaches_the_load_balancer() {
         let config = update_config(&written(method, pause, cache_salt));
         assert_eq!((config.method, config.pause), (expected, expected_pause));
         assert_eq!(config.reset_prefix_cache, !cache_salt, "no cache is reset if each version has its own");
-        let deadlines = Deadlines { pause: 1.0, update: 2.0, reset: 3.0, label: 4.0, resume: 5.0 };
+        let deadlines =
+            Deadlines { pause: 1.0, update: 2.0, reset: 3.0, label: 4.0, resume: 5.0, check: 6.0 };
         assert_eq!(config.deadlines, deadlines);
+        assert!(!config.check_generation);
     }
 }
 

@@ -131,6 +131,7 @@ fn check_timeouts(update: &PolicyUpdate, checks: &mut Checks<'_>) {
         (timeouts.reset, "reset"),
         (timeouts.label, "label"),
         (timeouts.resume, "resume"),
+        (timeouts.check, "check"),
     ] {
         checks.require(value > 0.0 && value <= SECONDS_MAX, &format!("policy.update.timeouts.{key}"), || {
             format!("expected seconds, above 0 and at most {SECONDS_MAX}, found {value}")

@@ -14,7 +14,7 @@ fn validation_waits_as(keys: &str) -> Priority {
     );
     std::fs::write(&path, text).unwrap();
     let recipe = Recipe::load(&path, &LoadOptions::default()).unwrap();
-    let config = validation_rollout_config(&recipe, recipe.validation.as_ref().unwrap(), "run", 1);
+    let config = validation_rollout_config(&recipe, recipe.validation.as_ref().unwrap(), "run", 1, 7);
     assert_eq!(rollout_config(&recipe, "run", Arc::default()).priority_new, Priority::New);
     config.priority_new
 }
