@@ -25,6 +25,10 @@ unset ROLLDOCK_BINARY
   "$python/bin/ruff" format --check .
   "$python/bin/ruff" check .
   "$python/bin/mypy" rolldock tests
+  "$python/bin/ruff" format --check --config pyproject.toml ../examples/learn
+  "$python/bin/ruff" check --config pyproject.toml ../examples/learn
+  # The example reads TOML with the standard library, which Python 3.11 and newer have.
+  "$python/bin/mypy" --python-version 3.11 ../examples/learn/*.py
   "$python/bin/pytest"
 )
 if [[ -x $vllm/bin/python ]]; then
@@ -38,6 +42,7 @@ if [[ -x $vllm/bin/python ]]; then
   (cd "$work" && ROLLDOCK_BINARY=$python/bin/rolldock PYTHONPATH=$work/torch "$vllm/bin/python" -m pytest -q \
     "$tests/test_guide.py" -k "torch or verl or transfer_queue")
   ROLLDOCK_BINARY=$python/bin/rolldock ROLLDOCK_SITE=$work/torch tests/transfer_queue.sh
+  ROLLDOCK_BINARY=$python/bin/rolldock ROLLDOCK_SITE=$work/torch tests/learn.sh
 else
   echo "skipped: the tests of torch, because $vllm does not exist"
 fi

@@ -176,7 +176,7 @@ def main() -> None:
     )
     parser.add_argument("--mode", choices=MODES, default="sync")
     parser.add_argument("--seed", type=int, default=SEEDS[0])
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--shuffle-rewards", action="store_true", help="the control")
     parser.add_argument("--kill", action="store_true", help="kill -9 of each process in the middle")
     parser.add_argument("--all", action="store_true", help="three seeds in both modes, and the control")
