@@ -40,7 +40,7 @@ def drawn(results: list[dict[str, Any]], file: Path) -> None:
         time.plot(steps, [line["wait_s"] + line["train_s"] for line in result["trained"]], **look)
     accuracy.axhline(0.8, color="black", linewidth=0.6)
     accuracy.set(title="accuracy on held-out problems", xlabel="step", ylim=(0, 1))
-    accuracy.legend(loc="lower right", fontsize=8)
+    accuracy.legend(loc=(0.4, 0.3), fontsize=8)
     staleness.set(title="staleness of a step's rows, mean", xlabel="step", ylim=(-0.1, 2.2))
     time.set(title="time of a step, seconds", xlabel="step")
     time.set_ylim(bottom=0)
