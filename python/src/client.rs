@@ -14,6 +14,7 @@ use rolldock_queue::{
 use serde::Serialize;
 use serde_json::Value;
 use tokio::runtime::Handle;
+use tokio_util::task::TaskTracker;
 
 use crate::dtype::Dtype;
 use crate::errors::{self, bad, raised};
@@ -33,12 +34,13 @@ struct Server {
 
 impl Server {
     /// Makes a client. Nothing is sent yet.
-    fn open(&self) -> Result<Arc<dyn Calls>, QueueError> {
+    fn open(&self, give_backs: TaskTracker) -> Result<Arc<dyn Calls>, QueueError> {
         let patience = self.patience;
         if let Some(path) = self.url.strip_prefix("unix:") {
             return Ok(Arc::new(LocalQueue::new(LocalConfig { patience, ..LocalConfig::new(path) })?));
         }
-        let config = RemoteConfig { token: self.token.clone(), patience, ..RemoteConfig::new(&self.url) };
+        let token = self.token.clone();
+        let config = RemoteConfig { token, patience, tasks: give_backs, ..RemoteConfig::new(&self.url) };
         Ok(Arc::new(RemoteQueue::new(config)?))
     }
 }
@@ -55,7 +57,7 @@ struct Pool {
 static POOLS: Mutex<Vec<Pool>> = Mutex::new(Vec::new());
 
 /// Returns the process's client of a server.
-fn connect(runtime: &Handle, server: &Server) -> Result<Arc<dyn Calls>, QueueError> {
+fn connect((runtime, give_backs): (Handle, TaskTracker), server: &Server) -> Result<Arc<dyn Calls>, QueueError> {
     let mut pools = POOLS.lock();
     pools.retain(|pool| pool.calls.get().is_some_and(|calls| calls.strong_count() > 0));
     let known = pools.iter().find(|pool| pool.server == *server);
@@ -63,7 +65,7 @@ fn connect(runtime: &Handle, server: &Server) -> Result<Arc<dyn Calls>, QueueErr
         return Ok(queue);
     }
     let _entered = runtime.enter();
-    let queue = server.open()?;
+    let queue = server.open(give_backs)?;
     pools.push(Pool { server: server.clone(), calls: Own::new(Arc::downgrade(&queue)) });
     Ok(queue)
 }
@@ -99,7 +101,7 @@ impl Queue {
             Some(None) => {}
         }
         let Some(server) = &self.server else { return Err(errors::forked(py, "an embedded queue")) };
-        let calls = raised(py, connect(&runtime::handle()?, server))?;
+        let calls = raised(py, connect(runtime::with_give_backs()?, server))?;
         *self.opened.lock() = Some(Own::new(Opened { calls: Arc::clone(&calls), embedded: None }));
         Ok(calls)
     }
@@ -131,7 +133,7 @@ impl Queue {
         }
         let patience = options::wait(patience_s)?.ok_or_else(|| bad("expected a patience with an end"))?;
         let server = Server { url, token, patience };
-        let calls = raised(py, connect(&runtime::handle()?, &server))?;
+        let calls = raised(py, connect(runtime::with_give_backs()?, &server))?;
         Ok(Self::new(Some(server), calls, None))
     }
 

@@ -4,7 +4,8 @@
 //! it gets a runtime of its own, and what the parent's runtime held is left alone.
 //!
 //! The runtime ends before the interpreter does. A thread that is in Python when the interpreter ends is stopped
-//! at its next wait for the GIL, and the frames of Rust below it abort the process.
+//! at its next wait for the GIL, and the frames of Rust below it abort the process. Before that, rows that were
+//! given back without a wait are given back: otherwise nobody gets them until their lease expires.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -14,16 +15,21 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
 
 /// Most threads of the runtime. They wait for sockets and copy rows.
 const THREADS_MAX: usize = 4;
-/// The longest time that the end of the interpreter waits for threads that still copy or write rows.
+/// The longest time that the end of the interpreter waits for rows that are given back, and again for threads
+/// that still copy or write rows.
 const END_MAX: Duration = Duration::from_secs(5);
 
 struct Current {
     process: u32,
     /// `None` since [`end`].
     runtime: Option<Runtime>,
+    /// The tasks that give rows back to servers.
+    give_backs: TaskTracker,
 }
 
 /// Locked only while the GIL is held, and a fork holds the GIL: a child never finds it locked.
@@ -34,10 +40,18 @@ static CURRENT: Mutex<Option<Current>> = Mutex::new(None);
 /// # Errors
 /// The system's error if no thread can be started, and an error of its own after [`end`].
 pub(crate) fn handle() -> io::Result<Handle> {
+    with_give_backs().map(|(handle, _)| handle)
+}
+
+/// Returns the runtime of this process, and the tracker of the tasks that give rows back to servers.
+///
+/// # Errors
+/// As of [`handle`].
+pub(crate) fn with_give_backs() -> io::Result<(Handle, TaskTracker)> {
     let process = std::process::id();
     let mut current = CURRENT.lock();
     if let Some(known) = current.as_ref().filter(|known| known.process == process) {
-        let running = known.runtime.as_ref().map(|runtime| runtime.handle().clone());
+        let running = known.runtime.as_ref().map(|runtime| (runtime.handle().clone(), known.give_backs.clone()));
         return running.ok_or_else(|| io::Error::other("the interpreter is ending, so no call can begin"));
     }
     let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().min(THREADS_MAX));
@@ -45,8 +59,10 @@ pub(crate) fn handle() -> io::Result<Handle> {
         Builder::new_multi_thread().worker_threads(threads).thread_name("rolldock").enable_all().build()?;
     let handle = runtime.handle().clone();
     // The runtime of the parent is not dropped: that would wait for threads that this process does not have.
-    std::mem::forget(current.replace(Current { process, runtime: Some(runtime) }));
-    Ok(handle)
+    let give_backs = TaskTracker::new();
+    let started = Current { process, runtime: Some(runtime), give_backs: give_backs.clone() };
+    std::mem::forget(current.replace(started));
+    Ok((handle, give_backs))
 }
 
 /// Ends the runtime of this process: calls that are under way end without an outcome. Afterwards no thread of
@@ -54,10 +70,16 @@ pub(crate) fn handle() -> io::Result<Handle> {
 #[pyfunction]
 pub(crate) fn end(py: Python<'_>) {
     let process = std::process::id();
-    let known = CURRENT.lock().replace(Current { process, runtime: None });
+    let ended = Current { process, runtime: None, give_backs: TaskTracker::new() };
+    let known = CURRENT.lock().replace(ended);
     match known {
-        Some(Current { process: own, runtime: Some(runtime) }) if own == process => {
-            py.detach(|| runtime.shutdown_timeout(END_MAX));
+        Some(Current { process: own, runtime: Some(runtime), give_backs }) if own == process => {
+            py.detach(|| {
+                give_backs.close();
+                // Those that need longer are left to the expiry of their leases.
+                let _ = runtime.block_on(async { timeout(END_MAX, give_backs.wait()).await });
+                runtime.shutdown_timeout(END_MAX);
+            });
         }
         of_parent => std::mem::forget(of_parent),
     }

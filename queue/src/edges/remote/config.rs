@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio_util::task::TaskTracker;
+
 /// The configuration of a client of a queue's server.
 #[derive(Debug, Clone)]
 pub struct RemoteConfig {
@@ -15,11 +17,14 @@ pub struct RemoteConfig {
     /// server has accepted a call and does not answer, the attempt fails after the same time, limited to
     /// between 10 s and 60 s.
     pub patience: Duration,
+    /// The tasks that give rows back after a lease or a waiting take was dropped. The owner of the runtime
+    /// can wait for them before it ends.
+    pub tasks: TaskTracker,
 }
 
 impl RemoteConfig {
-    /// Creates a configuration without a token and with a patience of 30 s.
+    /// Creates a configuration without a token and with a patience of 30 s, with a tracker of its own.
     pub fn new(url: impl Into<String>) -> Self {
-        Self { url: url.into(), token: None, patience: Duration::from_secs(30) }
+        Self { url: url.into(), token: None, patience: Duration::from_secs(30), tasks: TaskTracker::new() }
     }
 }

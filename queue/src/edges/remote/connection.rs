@@ -1,8 +1,15 @@
 //! One connection to a queue's server, driven by the task whose call uses it.
+//!
+//! A call that is dropped before its answer has arrived may still have an effect: the server may have sent the
+//! answer already. The client can therefore close its sending half and go on reading. A server that has not
+//! answered yet then ends the call, and an answer that is on its way arrives.
 
 use std::future::poll_fn;
+use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -10,6 +17,7 @@ use hyper::Request;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
@@ -43,13 +51,69 @@ impl Failure {
     }
 }
 
-type Connection = http1::Connection<TokioIo<TcpStream>, RequestBody>;
+/// A stream whose sending half is closed when a flag is set.
+struct Stream {
+    stream: TcpStream,
+    ends: Arc<AtomicBool>,
+    has_ended: bool,
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.ends.load(Ordering::Relaxed) && !self.has_ended {
+            ready!(Pin::new(&mut self.stream).poll_shutdown(context))?;
+            self.has_ended = true;
+        }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, pieces)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+type Connection = http1::Connection<TokioIo<Stream>, RequestBody>;
+
+/// The answer of a request that was sent.
+pub(super) type Answer = Pin<Box<dyn Future<Output = hyper::Result<hyper::Response<Incoming>>> + Send>>;
 
 /// A connection and the right to send on it.
 pub(super) struct Wire {
     sender: SendRequest<RequestBody>,
     /// The connection. `None` after it has ended.
     connection: Option<Pin<Box<Connection>>>,
+    /// Tells the stream to close its sending half.
+    ends: Arc<AtomicBool>,
     /// Whether the last outcome arrived within [`AWAKE_MAX`].
     is_prompt: bool,
 }
@@ -63,9 +127,11 @@ impl Wire {
             .map_err(|_| Failure::Unsent("the server does not accept connections".to_owned()))?;
         let stream = stream.map_err(unsent)?;
         stream.set_nodelay(true).map_err(unsent)?;
+        let ends = Arc::new(AtomicBool::new(false));
+        let stream = Stream { stream, ends: Arc::clone(&ends), has_ended: false };
         let shaken = http1::handshake(TokioIo::new(stream)).await;
         let (sender, connection) = shaken.map_err(|error| Failure::Unsent(innermost(&error)))?;
-        Ok(Self { sender, connection: Some(Box::pin(connection)), is_prompt: false })
+        Ok(Self { sender, connection: Some(Box::pin(connection)), ends, is_prompt: false })
     }
 
     fn drive(&mut self, context: &mut Context<'_>) {
@@ -127,8 +193,24 @@ impl Wire {
         &mut self,
         request: Request<RequestBody>,
     ) -> Result<hyper::Response<Incoming>, Failure> {
-        let mut response = Box::pin(self.sender.send_request(request));
-        match self.until(|context| response.poll_unpin(context)).await {
+        let mut answer = self.begin(request);
+        self.finish(&mut answer).await
+    }
+
+    /// Begins a request. [`finish`](Self::finish) sends it.
+    pub(super) fn begin(&mut self, request: Request<RequestBody>) -> Answer {
+        Box::pin(self.sender.send_request(request))
+    }
+
+    /// Closes the sending half at the next poll of an answer: a server that has not answered yet ends the
+    /// call.
+    pub(super) fn end_requests(&self) {
+        self.ends.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits for the head of an answer. Cancel-safe.
+    pub(super) async fn finish(&mut self, answer: &mut Answer) -> Result<hyper::Response<Incoming>, Failure> {
+        match self.until(|context| answer.poll_unpin(context)).await {
             Some(Ok(response)) => Ok(response),
             // The connection was closed before anything was written.
             Some(Err(error)) if error.is_canceled() => Err(Failure::Unsent(innermost(&error))),

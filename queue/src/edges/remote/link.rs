@@ -25,7 +25,7 @@ use tokio_util::task::TaskTracker;
 
 use super::body::{Content, RequestBody};
 use super::config::RemoteConfig;
-use super::connection::{Failure, Wire, innermost};
+use super::connection::{Answer, Failure, Wire, innermost};
 use crate::QueueError;
 use crate::edges::wire::ErrorBody;
 use crate::edges::wire::ipc::Blocks;
@@ -67,7 +67,12 @@ pub(super) struct Call {
     pub(super) give_up: Option<Instant>,
     /// The caller's deadline, which applies whatever the server does.
     pub(super) deadline: Option<Instant>,
+    /// What undoes the call if its caller is gone before the answer has arrived.
+    pub(super) undo: Option<Undo>,
 }
+
+/// Makes the call that undoes another one, from the head of that one's answer.
+pub(super) type Undo = Arc<dyn Fn(&HeaderMap) -> Option<Call> + Send + Sync>;
 
 impl Call {
     pub(super) fn get(path: impl Into<String>) -> Self {
@@ -84,6 +89,7 @@ impl Call {
             wait: Duration::ZERO,
             give_up: None,
             deadline: None,
+            undo: None,
         }
     }
 
@@ -102,6 +108,45 @@ impl Call {
         let sending = Duration::from_secs_f64(self.content.bytes() as f64 / RATE_MIN);
         let limit = Instant::now() + self.wait + answer_max + sending;
         self.deadline.map_or(limit, |deadline| limit.min(deadline + LATE_MAX + sending))
+    }
+}
+
+/// A request that was sent. If it is dropped before the head of its answer has arrived, a task waits for that
+/// head and undoes the call.
+struct Sent {
+    link: Arc<Link>,
+    /// `None` after the outcome.
+    pending: Option<(Wire, Answer)>,
+    undo: Option<Undo>,
+}
+
+impl Sent {
+    async fn finish(mut self) -> Result<(Wire, hyper::Response<Incoming>), Failure> {
+        let has_outcome = || Failure::Lost("the answer was read before".to_owned());
+        let (wire, answer) = self.pending.as_mut().ok_or_else(has_outcome)?;
+        let outcome = wire.finish(answer).await;
+        let (wire, _) = self.pending.take().ok_or_else(has_outcome)?;
+        Ok((wire, outcome?))
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        let (Some((mut wire, mut answer)), Some(undo)) = (self.pending.take(), self.undo.take()) else {
+            return;
+        };
+        wire.end_requests();
+        let link = Arc::clone(&self.link);
+        let undoing = async move {
+            let arriving = tokio::time::timeout(link.answer_max(), wire.finish(&mut answer));
+            if let Ok(Ok(head)) = arriving.await
+                && let Some(call) = undo(head.headers())
+            {
+                // If this fails, the rows become ready again when the lease expires.
+                let _ = link.done(call).await;
+            }
+        };
+        crate::tasks::spawn_on(&self.link.tasks, "undo of a call", undoing, &self.link.runtime);
     }
 }
 
@@ -204,7 +249,7 @@ impl Link {
             config.token.as_ref().map(|token| header(format!("Bearer {token}"))).transpose()?;
         let host = header(authority.clone())?;
         let runtime = Handle::try_current().map_err(|error| refuse(error.to_string()))?;
-        let tasks = TaskTracker::new();
+        let tasks = config.tasks.clone();
         Ok(Self {
             config,
             authority,
@@ -255,21 +300,24 @@ impl Link {
         self.config.patience.clamp(ANSWER_MIN, ANSWER_MAX)
     }
 
-    async fn exchange(&self, call: &Call) -> Result<Response<'_>, Failure> {
+    async fn exchange(self: &Arc<Self>, call: &Call) -> Result<Response<'_>, Failure> {
         let limit = call.limit(self.answer_max());
         let exchanging = tokio::time::timeout_at(limit, self.exchange_unbounded(call));
         exchanging.await.unwrap_or_else(|_| Err(Failure::Lost("no answer in time".to_owned())))
     }
 
-    async fn exchange_unbounded(&self, call: &Call) -> Result<Response<'_>, Failure> {
+    async fn exchange_unbounded(self: &Arc<Self>, call: &Call) -> Result<Response<'_>, Failure> {
         loop {
             let (mut wire, was_used) = self.wire().await?;
             let request = self.request(call, call.content.kind(), call.content.body())?;
-            match wire.send(request).await {
+            let answer = wire.begin(request);
+            let sent =
+                Sent { link: Arc::clone(self), pending: Some((wire, answer)), undo: call.undo.clone() };
+            match sent.finish().await {
                 // The server closed the connection between two requests. Another connection is tried.
                 Err(Failure::Unsent(_)) if was_used => {}
                 Err(failure) => return Err(failure),
-                Ok(response) => return Ok(self.answer(call, wire, response)),
+                Ok((wire, response)) => return Ok(self.answer(call, wire, response)),
             }
         }
     }
@@ -282,7 +330,7 @@ impl Link {
 
     /// Sends a call, and returns a successful answer. While the server cannot answer, the call is sent again
     /// if that is harmless.
-    pub(super) async fn send(&self, call: Call) -> Result<Response<'_>, QueueError> {
+    pub(super) async fn send(self: &Arc<Self>, call: Call) -> Result<Response<'_>, QueueError> {
         let give_up = call.give_up.unwrap_or_else(|| Instant::now() + self.config.patience);
         let give_up = call.deadline.map_or(give_up, |deadline| give_up.min(deadline + LATE_MAX));
         let mut pause = RETRY_MIN;
@@ -343,14 +391,14 @@ impl Link {
         }
     }
 
-    pub(super) async fn json<T: DeserializeOwned>(&self, call: Call) -> Result<T, QueueError> {
+    pub(super) async fn json<T: DeserializeOwned>(self: &Arc<Self>, call: Call) -> Result<T, QueueError> {
         let body = self.send(call).await?.bytes().await?;
         serde_json::from_slice(&body).map_err(|error| {
             self.unreachable(format!("expected the answer of a queue, found something else: {error}"))
         })
     }
 
-    pub(super) async fn done(&self, call: Call) -> Result<(), QueueError> {
+    pub(super) async fn done(self: &Arc<Self>, call: Call) -> Result<(), QueueError> {
         self.send(call).await?.bytes().await.map(drop)
     }
 }

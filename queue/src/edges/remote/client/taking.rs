@@ -6,11 +6,11 @@ use std::time::Duration;
 use arrow_array::RecordBatch;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use hyper::StatusCode;
+use hyper::{HeaderMap, StatusCode};
 use tokio::time::Instant;
 
 use super::{Call, Content, RemoteQueue, path};
-use crate::edges::remote::link::{Link, Response};
+use crate::edges::remote::link::{Link, Response, Undo};
 use crate::edges::wire::ipc;
 use crate::edges::wire::{ENDED, FRESH_FROM, LEASE, PlacedAnswer, TakeBody};
 use crate::lease::{Hold, Labels};
@@ -66,11 +66,14 @@ impl RemoteQueue {
         patience: Patience,
         placed: bool,
     ) -> Result<Taken, QueueError> {
-        // The call may be repeated: if an answer is lost, the server makes its rows ready again.
+        // The call may be repeated: the rows of an answer that was lost are given back.
         let body = TakeBody { placed, ..TakeBody::new(take, wait) };
         let call = Call::json(path(partition, "/take"), &body)?.repeatable();
         let Patience { give_up, deadline } = patience;
-        let call = Call { wait: wait.unwrap_or_default(), give_up: Some(give_up), deadline, ..call };
+        let leases = path(partition, "/leases/");
+        let undo: Undo = Arc::new(move |head| Some(give_back(&format!("{leases}{}", lease_name(head)?))));
+        let wait_max = wait.unwrap_or_default();
+        let call = Call { wait: wait_max, give_up: Some(give_up), deadline, undo: Some(undo), ..call };
         let answer = match self.link.send(call).await {
             Err(QueueError::Deadline { .. }) if wait.is_some() => return Ok(Taken::Nothing),
             answer => answer?,
@@ -83,21 +86,18 @@ impl RemoteQueue {
         let text =
             |name: &str| answer.headers.get(name).and_then(|text| text.to_str().ok()).map(str::to_owned);
         let fresh_from = text(FRESH_FROM).and_then(|version| version.parse().ok()).unwrap_or_default();
-        let name = text(LEASE);
+        let name = lease_name(&answer.headers);
         let name = name.ok_or_else(|| self.link.unreachable("rows without a lease"))?;
         let is_placed = answer.headers.get("content-type").is_some_and(|kind| kind == "application/json");
         let id = name.split('-').next().and_then(|id| u64::from_str_radix(id, 16).ok()).unwrap_or_default();
         let hold = Held { link: Arc::clone(&self.link), path: path(partition, &format!("/leases/{name}")) };
-        if !is_placed {
-            let (rows, labels, batches) = self.rows(answer).await?;
-            let mut lease = Lease::new(Box::new(hold), id, rows, labels, batches);
-            lease.fresh_from = fresh_from;
-            return Ok(Taken::Lease(lease));
-        }
-        // The lease is created before the rows are fetched, so that it gives the rows back if the fetch
-        // fails.
+        // The lease is created before its rows arrive, so that it gives them back if they do not.
         let mut lease = Lease::new(Box::new(hold), id, Vec::new(), Labels::default(), Vec::new());
         lease.fresh_from = fresh_from;
+        if !is_placed {
+            let (rows, labels, batches) = self.rows(answer).await?;
+            return Ok(Taken::Lease(lease.with_rows(rows, labels, batches)));
+        }
         let bytes = answer.bytes().await?;
         let placed: PlacedAnswer = serde_json::from_slice(&bytes)
             .map_err(|error| self.link.unreachable(format!("an answer that is not its own: {error}")))?;
@@ -131,6 +131,16 @@ pub(super) struct Patience {
     pub(super) deadline: Option<Instant>,
 }
 
+/// The name of the lease in the head of an answer.
+fn lease_name(head: &HeaderMap) -> Option<String> {
+    head.get(LEASE).and_then(|text| text.to_str().ok()).map(str::to_owned)
+}
+
+/// The call that makes the rows of a lease ready again.
+fn give_back(lease: &str) -> Call {
+    Call::post(format!("{lease}/nack"), Content::Nothing).repeatable()
+}
+
 /// A lease that a server holds for this client.
 struct Held {
     link: Arc<Link>,
@@ -155,7 +165,7 @@ impl Hold for Held {
     }
 
     fn nack(&self) -> BoxFuture<'_, Result<(), QueueError>> {
-        self.link.done(self.call("nack")).boxed()
+        self.link.done(give_back(&self.path)).boxed()
     }
 
     fn renew(&self) -> BoxFuture<'_, Result<(), QueueError>> {
@@ -163,7 +173,7 @@ impl Hold for Held {
     }
 
     fn abandon(&self) {
-        let (link, call) = (Arc::clone(&self.link), self.call("nack"));
+        let (link, call) = (Arc::clone(&self.link), give_back(&self.path));
         let tasks = link.tasks.clone();
         let runtime = link.runtime.clone();
         let giving_back = async move {
