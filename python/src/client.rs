@@ -57,7 +57,10 @@ struct Pool {
 static POOLS: Mutex<Vec<Pool>> = Mutex::new(Vec::new());
 
 /// Returns the process's client of a server.
-fn connect((runtime, give_backs): (Handle, TaskTracker), server: &Server) -> Result<Arc<dyn Calls>, QueueError> {
+fn connect(
+    (runtime, give_backs): (Handle, TaskTracker),
+    server: &Server,
+) -> Result<Arc<dyn Calls>, QueueError> {
     let mut pools = POOLS.lock();
     pools.retain(|pool| pool.calls.get().is_some_and(|calls| calls.strong_count() > 0));
     let known = pools.iter().find(|pool| pool.server == *server);

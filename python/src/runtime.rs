@@ -51,7 +51,8 @@ pub(crate) fn with_give_backs() -> io::Result<(Handle, TaskTracker)> {
     let process = std::process::id();
     let mut current = CURRENT.lock();
     if let Some(known) = current.as_ref().filter(|known| known.process == process) {
-        let running = known.runtime.as_ref().map(|runtime| (runtime.handle().clone(), known.give_backs.clone()));
+        let running =
+            known.runtime.as_ref().map(|runtime| (runtime.handle().clone(), known.give_backs.clone()));
         return running.ok_or_else(|| io::Error::other("the interpreter is ending, so no call can begin"));
     }
     let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().min(THREADS_MAX));

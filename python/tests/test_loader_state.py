@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 import urllib.request
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from loaders import all_ids, counts, ids, loader, until
 from rows import declare, filled, put
 
 from rolldock import Client
+from rolldock._calls import taken as taken_rows
 from rolldock.torch import BadState, LoaderError
 from rolldock.torch.taking import Taken
 
@@ -122,6 +124,18 @@ def test_a_program_ends_that_leaves_its_loader_open(server: Server, script: Scri
     )
     out, err = program.communicate(timeout=PATIENCE_S)
     assert (program.returncode, out, err) == (0, "4\n", "")
+    until(lambda: counts(client, partition) == (8, 0))
+
+
+def test_a_take_that_is_cancelled_at_any_moment_leaves_no_row_leased(server: Server, partition: str) -> None:
+    client = connected(server, "http")
+    declare(client, partition)
+    put(client, partition, groups=2)
+    for moment in range(200):
+        pending = taken_rows(client._queue, partition, "train", 5.0, {"groups": 1})
+        time.sleep(moment * 20e-6)
+        pending.cancel()
+        del pending
     until(lambda: counts(client, partition) == (8, 0))
 
 

@@ -127,6 +127,44 @@ async fn a_dropped_lease_and_a_client_that_goes_away_give_their_rows_back() {
     assert_eq!(lease.groups(), ["b"]);
 }
 
+/// The answer of a take may be on its way when its caller is gone. Nobody else would know of the lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_take_that_is_dropped_at_any_moment_leaves_no_row_leased() {
+    let served = served(ServiceConfig::default()).await;
+    let client = served.client();
+    client.declare(spec()).await.unwrap();
+    client.put("train", Put::group("a", batch(0, 4)), soon()).await.unwrap();
+    let mut dropped_early = 0;
+    for moment in 0..400 {
+        let after = Duration::from_micros(moment * 5);
+        let started = std::time::Instant::now();
+        let gone = async {
+            while started.elapsed() < after {
+                tokio::task::yield_now().await;
+            }
+        };
+        let take = Take::groups("train", 1).until(Instant::now() + Duration::from_secs(60));
+        tokio::select! {
+            biased;
+            () = gone => dropped_early += 1,
+            taken = client.take("train", &take) => taken.unwrap().unwrap().nack().await.unwrap(),
+        }
+    }
+    client.close().await;
+    // A take that had no answer ends when the server sees the end of its connection.
+    let mut leased = 1;
+    for _ in 0..1_000 {
+        let inspection = client.inspect().await.unwrap();
+        leased = inspection.partitions[0].leases.len();
+        if leased == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(leased, 0, "{dropped_early} takes were dropped before they had an outcome");
+    assert!(dropped_early > 0, "every take had an outcome before it was dropped");
+}
+
 #[tokio::test]
 async fn acks_and_puts_can_be_repeated_and_an_earlier_lifes_lease_is_gone() {
     let served = served(ServiceConfig::default()).await;
