@@ -137,7 +137,7 @@ async fn a_take_that_is_dropped_at_any_moment_leaves_no_row_leased() {
     let mut dropped_early = 0;
     for moment in 0..400 {
         let after = Duration::from_micros(moment * 5);
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         let gone = async {
             while started.elapsed() < after {
                 tokio::task::yield_now().await;
