@@ -18,7 +18,7 @@ const GROUPS: usize = 4;
 const SAMPLES: usize = 4;
 /// The largest number of tokens of a response. A generation of this length takes some seconds, so a server
 /// can fail during it.
-const LENGTH_MAX: u32 = 112;
+const LENGTH_MAX: u32 = 224;
 const STALL: Duration = Duration::from_secs(5);
 /// The longest time until a dead server is noticed. The monitor checks once a second and waits for two
 /// failures in a row: 2 to 3 s on an idle machine. The rest is for a busy machine, on which late probes do
@@ -48,10 +48,19 @@ impl Step {
             &format!("timeouts.stall={}", STALL.as_secs()),
         ];
         let process = settings.iter().fold(run, |run, setting| run.set(setting)).start();
-        let step = Self { process, out, _dir: dir };
-        for server in servers {
-            wait_for("request on the engine", || running_on(&server.url) > 0.0 || step.has_lost(server));
-        }
+        let mut step = Self { process, out, _dir: dir };
+        // Every look asks both servers: requests of one may end while another is waited for.
+        let mut are_seen = [false; 2];
+        wait_for("requests on both engines", || {
+            for (is_seen, server) in are_seen.iter_mut().zip(servers) {
+                *is_seen |= running_on(&server.url) > 0.0 || step.has_lost(server);
+            }
+            assert!(
+                !step.process.has_ended(),
+                "the run ended before both engines had requests: {are_seen:?}"
+            );
+            are_seen == [true; 2]
+        });
         step
     }
 
