@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from rolldock import _calls, _rolldock
 
@@ -19,9 +19,21 @@ class BaseClient:
 
     _queue: _rolldock.Queue
 
-    def __init__(self, url: str, *, token: str | None = None, patience_s: float = 30.0) -> None:
-        self._queue = _calls.connected(url, token, patience_s)
-        self._server: tuple[str, str | None, float] | None = (url, token, patience_s)
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        patience_s: float = 30.0,
+        shared_memory: bool | None = None,
+    ) -> None:
+        self._queue = _calls.connected(url, token, patience_s, shared_memory)
+        self._server: tuple[str, str | None, float, bool | None] | None = (
+            url,
+            token,
+            patience_s,
+            shared_memory,
+        )
 
     @classmethod
     def open(
@@ -43,6 +55,12 @@ class BaseClient:
         client._server = None
         return client
 
+    @property
+    def transport(self) -> Literal["embedded", "http", "shared_memory"] | None:
+        """How calls reach the queue. `None` before the first call to a server, which chooses."""
+        found: Any = self._queue.transport
+        return cast("Literal['embedded', 'http', 'shared_memory'] | None", found)
+
     def close(self) -> None:
         """Closes an embedded queue, which makes its puts durable, or leaves a server. Leases stay as they
         are."""
@@ -56,5 +74,5 @@ class BaseClient:
         return _reopened, (type(self), *self._server)
 
 
-def _reopened(of: type[T], url: str, token: str | None, patience_s: float) -> T:
-    return of(url, token=token, patience_s=patience_s)
+def _reopened(of: type[T], url: str, token: str | None, patience_s: float, shared_memory: bool | None) -> T:
+    return of(url, token=token, patience_s=patience_s, shared_memory=shared_memory)

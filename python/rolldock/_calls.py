@@ -201,11 +201,11 @@ def handles_of(rows: Sequence[int] | Array) -> list[int]:
     return list(rows)
 
 
-def connected(url: str, token: str | None, patience_s: float) -> _rolldock.Queue:
+def connected(url: str, token: str | None, patience_s: float, shared_memory: bool | None) -> _rolldock.Queue:
     """Makes a client of a server. The token is that of the environment if none is given."""
     if token is None and not url.startswith("unix:"):
         token = os.environ.get("ROLLDOCK_QUEUE_TOKEN") or None
-    return _rolldock.Queue.connect(url, token, patience_s)
+    return _rolldock.Queue.connect(url, token, patience_s, shared_memory)
 
 
 def declared(

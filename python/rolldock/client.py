@@ -25,9 +25,11 @@ class Client(BaseClient):
     spawned process.
 
     Args:
-        url: `http://HOST:PORT`, or `unix:PATH` for a server on this host, through shared memory.
+        url: `http://HOST:PORT`, or `unix:PATH` for the socket of a server on this host.
         token: the server's bearer token. By default the environment's `ROLLDOCK_QUEUE_TOKEN`.
         patience_s: how long a server that is away is tried again before a call fails, in seconds.
+        shared_memory: whether rows go through shared memory instead of HTTP. By default they do if the server
+            is on this host; `transport` tells.
     """
 
     def __enter__(self) -> Self:

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use rolldock_queue::{
-    Durability, LocalConfig, LocalQueue, PartitionSpec, Queue as Calls, QueueConfig, QueueError,
-    RemoteConfig, RemoteQueue, TransferQueue, Unfinished,
+    Durability, LocalConfig, LocalQueue, PartitionSpec, Queue as Calls, QueueClient, QueueConfig, QueueError,
+    Reach, RemoteConfig, TransferQueue, Transport, Unfinished,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -25,11 +25,12 @@ use crate::rows::Rows;
 use crate::runtime::{self, Own};
 
 /// Where a server is, and how long one that is away is tried again.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Server {
     url: String,
     token: Option<String>,
     patience: Duration,
+    reach: Reach,
 }
 
 impl Server {
@@ -41,7 +42,7 @@ impl Server {
         }
         let token = self.token.clone();
         let config = RemoteConfig { token, patience, tasks: give_backs, ..RemoteConfig::new(&self.url) };
-        Ok(Arc::new(RemoteQueue::new(config)?))
+        Ok(Arc::new(QueueClient::new(config, self.reach)?))
     }
 }
 
@@ -128,14 +129,29 @@ impl Queue {
 #[pymethods]
 impl Queue {
     /// A client of the server at `http://HOST:PORT`, or at `unix:PATH` through shared memory. Nothing is sent
-    /// yet.
+    /// yet. Without a word about shared memory, a client on the server's host uses it.
     #[staticmethod]
-    fn connect(py: Python<'_>, url: String, token: Option<String>, patience_s: f64) -> PyResult<Self> {
-        if token.is_some() && url.starts_with("unix:") {
+    fn connect(
+        py: Python<'_>,
+        url: String,
+        token: Option<String>,
+        patience_s: f64,
+        shared_memory: Option<bool>,
+    ) -> PyResult<Self> {
+        let is_socket = url.starts_with("unix:");
+        if token.is_some() && is_socket {
             return Err(bad("expected no token for a socket: its file's permissions decide who may open it"));
         }
+        let reach = match shared_memory {
+            None => Reach::Auto,
+            Some(true) => Reach::SharedMemory,
+            Some(false) if is_socket => {
+                return Err(bad("expected http://HOST:PORT without shared memory, found a socket"));
+            }
+            Some(false) => Reach::Http,
+        };
         let patience = options::wait(patience_s)?.ok_or_else(|| bad("expected a patience with an end"))?;
-        let server = Server { url, token, patience };
+        let server = Server { url, token, patience, reach };
         let calls = raised(py, connect(runtime::with_give_backs()?, &server))?;
         Ok(Self::new(Some(server), calls, None))
     }
@@ -157,6 +173,17 @@ impl Queue {
     #[getter]
     fn is_embedded(&self) -> bool {
         self.server.is_none()
+    }
+
+    /// How calls reach the queue: `"embedded"`, `"http"` or `"shared_memory"`. `None` before the first call to
+    /// a server.
+    #[getter]
+    fn transport(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
+        Ok(self.calls(py)?.transport().map(|transport| match transport {
+            Transport::InProcess => "embedded",
+            Transport::Http => "http",
+            Transport::SharedMemory => "shared_memory",
+        }))
     }
 
     /// Closes an embedded queue, which makes its puts durable, and forgets the connections to a server.

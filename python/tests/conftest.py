@@ -94,7 +94,9 @@ def partition(request: pytest.FixtureRequest) -> str:
 
 
 def connected(server: Server, way: str) -> rolldock.Client:
-    return rolldock.Client(server.http, token=TOKEN) if way == "http" else rolldock.Client(server.unix)
+    if way == "http":
+        return rolldock.Client(server.http, token=TOKEN, shared_memory=False)
+    return rolldock.Client(server.unix)
 
 
 def numbers(count: int, first: int = 0) -> dict[str, Any]:

@@ -16,11 +16,25 @@ use crate::row::RowHandle;
 use crate::stats::{ClosedGroup, KeyedRow, PartitionStats};
 use crate::take::Take;
 
+/// How calls reach a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// The queue is in this process.
+    InProcess,
+    /// Over HTTP.
+    Http,
+    /// Through a socket and shared memory, on the server's host.
+    SharedMemory,
+}
+
 /// A queue in this process ([`TransferQueue`](crate::TransferQueue)) or on a server
-/// ([`RemoteQueue`](crate::RemoteQueue)). Code that uses this trait works with both.
+/// ([`QueueClient`](crate::QueueClient)). Code that uses this trait works with both.
 ///
 /// Each call is as cancel-safe as the [`Partition`](crate::Partition) method to which it corresponds.
 pub trait Queue: Send + Sync + std::fmt::Debug {
+    /// How calls reach the queue. `None` before a client of a server has chosen, with its first call.
+    fn transport(&self) -> Option<Transport>;
+
     /// Declares a partition. If it exists with an equal declaration, the call succeeds; otherwise it fails.
     fn declare(&self, spec: PartitionSpec) -> BoxFuture<'_, Result<(), QueueError>>;
 

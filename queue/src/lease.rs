@@ -169,6 +169,12 @@ impl Lease {
         self.held = false;
     }
 
+    /// Notes that the holder is outside this process and may outlive it. Dropping the lease still gives its
+    /// rows back.
+    pub(crate) fn record(&self) {
+        self.hold.detach();
+    }
+
     /// Returns the number of the lease for a holder outside this process. From now on only an ack, a nack or
     /// the expiry ends the lease.
     pub(crate) fn detach(mut self) -> u64 {

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! [`serve`] serves a queue to other processes, and [`RemoteQueue`] is its client. [`serve_local`] and
-//! [`LocalQueue`] do the same within a host, through shared memory. A queue and its clients implement the
-//! trait [`Queue`]. [`TransferQueue::snapshot`] and [`TransferQueue::restore`] copy live data from one queue
+//! [`LocalQueue`] do the same within a host, through shared memory, and [`QueueClient`] chooses between both
+//! clients. A queue and its clients implement the trait [`Queue`]. [`TransferQueue::snapshot`] and [`TransferQueue::restore`] copy live data from one queue
 //! to another, and [`TransferQueue::verify`] checks a queue.
 //!
 //! # Example
@@ -104,13 +104,13 @@ mod units;
 
 pub use edges::conformance;
 
-pub use api::Queue;
+pub use api::{Queue, Transport};
 pub use batches::joined;
 pub use config::{ColumnSpec, Durability, ExtensionSpec, OnFull, PartitionSpec, QueueConfig, TaskSpec};
 pub use edges::{
-    ExportFormat, Exported, LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, Loss, Problem,
-    RegionStats, Regions, RemoteConfig, RemoteQueue, Salvage, ServiceConfig, Snapshot, SnapshotCounts,
-    UnitConfig, VerifyReport, answer, run_unit, serve, serve_local,
+    ExportFormat, Exported, LocalConfig, LocalListener, LocalPlace, LocalQueue, LocalServiceConfig, Loss,
+    Problem, QueueClient, Reach, RegionStats, Regions, RemoteConfig, RemoteQueue, Salvage, ServiceConfig,
+    Snapshot, SnapshotCounts, UnitConfig, VerifyReport, answer, run_unit, serve, serve_local,
 };
 pub use error::{ErrorClass, QueueError};
 pub use inspect::{LeaseInspection, PartitionInspection, QueueInspection, TaskCounts};

@@ -12,9 +12,9 @@ use std::time::Duration;
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use rolldock_listener::RenderMetrics;
 use rolldock_queue::{
-    ColumnSpec, ExportFormat, OnFull, PartitionSpec, Put, Queue, QueueConfig, QueueError, RemoteConfig,
-    RemoteQueue, SamplePart, Sampler, ServiceConfig, Share, Stale, Take, TaskSpec, TransferQueue, Unfinished,
-    UnitConfig, run_unit, serve,
+    ColumnSpec, ExportFormat, LocalPlace, OnFull, PartitionSpec, Put, Queue, QueueClient, QueueConfig,
+    QueueError, Reach, RemoteConfig, RemoteQueue, SamplePart, Sampler, ServiceConfig, Share, Stale, Take,
+    TaskSpec, TransferQueue, Unfinished, UnitConfig, run_unit, serve,
 };
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -28,7 +28,8 @@ async fn served() -> (TransferQueue, String, AbortOnDropHandle<std::io::Result<(
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let metrics = RenderMetrics(Arc::new(|| "rolldock_queue_rows 0\n".to_owned()));
-    let config = ServiceConfig { metrics: Some(metrics), ..ServiceConfig::default() };
+    let place = LocalPlace { socket: "@nowhere".to_owned(), life: 1 };
+    let config = ServiceConfig { metrics: Some(metrics), local: Some(place), ..ServiceConfig::default() };
     let serving = serve(queue.clone(), listener, config, CancellationToken::new());
     (queue, url, AbortOnDropHandle::new(TaskTracker::new().spawn(serving)))
 }
@@ -178,6 +179,8 @@ async fn every_call_of_the_contract_is_made_and_every_body_is_as_it_says() {
     puts_and_takes(&client).await;
     maintenance(&client).await;
     units(&client).await;
+    let chooses = QueueClient::new(RemoteConfig::new(&url), Reach::Auto).unwrap();
+    chooses.names().await.unwrap();
     // Only a client that cannot reach a unit makes this call.
     let suspect = raw.post(format!("{url}/v1/units/u/suspect")).send().await.unwrap();
     assert_eq!(suspect.status(), 200);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rolldock_listener::Connections;
 use rolldock_process::{
     Endings, ServingThreads, hold_for_files, keep_metrics, of_queue, queue_folder, say, serve_queue_locally,
-    serve_queue_on_threads, threads_default,
+    serve_queue_on_threads, serve_queue_unnamed, threads_default,
 };
 use rolldock_queue::{
     LocalConfig, LocalQueue, LocalServiceConfig, Queue, QueueConfig, QueueInspection, RemoteConfig,
@@ -101,19 +101,22 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let queue = blocking("queue open", move || TransferQueue::open(config)).await??;
     let scope = Scope::new();
     let metrics = of_queue(Some(keep_metrics(&scope)?), queue.clone());
+    let mut local_config = LocalServiceConfig::default();
+    local_config.put_bytes_max = args.body_bytes_max.unwrap_or(local_config.put_bytes_max);
+    let local = match &args.uds {
+        Some(path) => Some(serve_queue_locally(queue.clone(), path, local_config, &scope)?),
+        None => serve_queue_unnamed(queue.clone(), local_config, &scope),
+    };
     let mut places = Vec::new();
     let mut threads = None;
     if let Some(listen) = args.listen.or(if args.uds.is_none() { Some(LISTEN_DEFAULT) } else { None }) {
         let config = service(args.token, args.body_bytes_max, &args.connections)?;
-        let config = ServiceConfig { metrics: Some(metrics), ..config };
+        let config = ServiceConfig { local, metrics: Some(metrics), ..config };
         let serving = serve_queue_on_threads(queue.clone(), listen, config, &scope).await?;
         places.push(format!("http://{}", serving.address));
         threads = Some(serving);
     }
     if let Some(path) = &args.uds {
-        let mut config = LocalServiceConfig::default();
-        config.put_bytes_max = args.body_bytes_max.unwrap_or(config.put_bytes_max);
-        serve_queue_locally(queue.clone(), path, config, &scope)?;
         places.push(format!("unix:{}", path.display()));
     }
     let kept = folder
@@ -130,7 +133,7 @@ fn service(
     let default = ServiceConfig::default();
     let body_bytes_max = body_bytes_max.unwrap_or(default.body_bytes_max);
     let connections = Connections::new("queue", &connections.limits()?);
-    Ok(ServiceConfig { token, body_bytes_max, connections, metrics: None })
+    Ok(ServiceConfig { token, body_bytes_max, connections, ..default })
 }
 
 /// Serves until a signal requests the end. Then running calls end and their rows become durable.

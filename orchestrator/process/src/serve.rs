@@ -9,7 +9,8 @@ use futures::FutureExt;
 use rolldock_loadbalancer::admin::{AdminConfig, serve_admin};
 use rolldock_loadbalancer::membership::Membership;
 use rolldock_queue::{
-    LocalListener, LocalServiceConfig, Partition, ServiceConfig, TransferQueue, answer, serve, serve_local,
+    LocalListener, LocalPlace, LocalServiceConfig, Partition, ServiceConfig, TransferQueue, answer, serve,
+    serve_local,
 };
 use rolldock_scope::Scope;
 use tokio::net::TcpListener;
@@ -35,6 +36,8 @@ pub async fn serve_queue(
     if config.token.is_none() {
         warn_if_open(bound);
     }
+    let local = serve_queue_unnamed(queue.clone(), LocalServiceConfig::default(), scope);
+    let config = ServiceConfig { local, ..config };
     let end = scope.token().clone();
     scope.spawn_detached("queue server", async move {
         if let Err(error) = serve(queue, listener, config, end).await {
@@ -83,9 +86,31 @@ pub fn serve_queue_locally(
     path: &Path,
     config: LocalServiceConfig,
     scope: &Scope,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<LocalPlace> {
     let cannot = || format!("cannot serve the queue at {}", path.display());
     let listener = LocalListener::bind(path, config).with_context(cannot)?;
+    serve_at(queue, listener, scope)
+}
+
+/// Serves the queue to this host at a socket without a file, on a dedicated thread, until the scope ends.
+/// Returns `None` if that is impossible: clients of this host then use HTTP.
+pub fn serve_queue_unnamed(
+    queue: TransferQueue,
+    config: LocalServiceConfig,
+    scope: &Scope,
+) -> Option<LocalPlace> {
+    let listener = LocalListener::unnamed(config).context("cannot make a socket");
+    match listener.and_then(|listener| serve_at(queue, listener, scope)) {
+        Ok(place) => Some(place),
+        Err(error) => {
+            tracing::warn!(error = format!("{error:#}"), "clients on this host get no shared memory");
+            None
+        }
+    }
+}
+
+fn serve_at(queue: TransferQueue, listener: LocalListener, scope: &Scope) -> anyhow::Result<LocalPlace> {
+    let place = listener.place();
     let end = scope.token().clone();
     let serving = move || async move { Ok(serve_local(queue, listener, end).await?) }.boxed_local();
     let ended = on_thread("rolldock-local", serving)?;
@@ -94,7 +119,7 @@ pub fn serve_queue_locally(
             tracing::error!(%error, "the queue is not served to this host any more");
         }
     });
-    Ok(())
+    Ok(place)
 }
 
 /// Waits until consumers have taken and acked everything, or `interrupted` is cancelled.

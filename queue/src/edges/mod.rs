@@ -10,6 +10,7 @@
 //! | `wire` | calls as JSON, and rows as Arrow streams | |
 //! | `remote` | the queue over HTTP: server, client | `wire`, `controller`, `snapshot`, `verify`, `export` |
 //! | `local` | the queue through shared memory: server, client | `wire` |
+//! | `client` | the client that chooses between them | `remote`, `local`, `wire` |
 //! | `controller` | the queue's reactions to the death, return and draining of a storage unit | |
 //! | `unit` | the process of a storage unit | `remote` |
 //! | `snapshot` | a queue as one stream of bytes, and back | |
@@ -18,6 +19,7 @@
 //! | `export` | rows as files for other tools | |
 //! | `conformance` | the tests that every store passes | `snapshot` |
 
+mod client;
 pub mod conformance;
 mod controller;
 mod export;
@@ -29,6 +31,7 @@ mod unit;
 mod verify;
 mod wire;
 
+pub use client::{QueueClient, Reach};
 pub use export::{ExportFormat, Exported};
 pub use local::{
     LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, RegionStats, Regions, serve_local,
@@ -38,3 +41,4 @@ pub use salvage::{Loss, Salvage};
 pub use snapshot::{Snapshot, SnapshotCounts};
 pub use unit::{UnitConfig, run_unit};
 pub use verify::{Problem, VerifyReport};
+pub use wire::LocalPlace;

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::TransferQueue;
-use crate::api::Queue;
+use crate::api::{Queue, Transport};
 use crate::config::PartitionSpec;
 use crate::error::QueueError;
 use crate::inspect::QueueInspection;
@@ -21,6 +21,10 @@ use crate::stats::{ClosedGroup, KeyedRow, PartitionStats};
 use crate::take::Take;
 
 impl Queue for TransferQueue {
+    fn transport(&self) -> Option<Transport> {
+        Some(Transport::InProcess)
+    }
+
     fn declare(&self, spec: PartitionSpec) -> BoxFuture<'_, Result<(), QueueError>> {
         async move { Self::declare(self, spec).await.map(drop) }.boxed()
     }

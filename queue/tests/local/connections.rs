@@ -135,7 +135,7 @@ async fn a_client_waits_for_a_server_that_starts_late_or_again() {
     let (declared, served) = tokio::join!(client.declare(spec), starting);
     declared.unwrap();
     client.put("train", Put::group("a", large(2, 100)), None).await.unwrap();
-    let stale = take(&client).await;
+    let held = take(&client).await;
 
     served.end.cancel();
     served.task.await.unwrap().unwrap();
@@ -145,9 +145,12 @@ async fn a_client_waits_for_a_server_that_starts_late_or_again() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         serve_in(served.dir, open(), LocalServiceConfig::default())
     };
-    let (lease, _served) = tokio::join!(take(&client), starting);
-    assert_eq!(stale.batches()[0], large(2, 100), "rows outlive their server");
-    assert!(matches!(stale.ack().await, Err(QueueError::LeaseGone { .. })));
+    let renewing = async { held.renew().await };
+    let (renewed, _served) = tokio::join!(renewing, starting);
+    renewed.unwrap();
+    assert_eq!(held.batches()[0], large(2, 100), "rows outlive their server");
+    held.nack().await.unwrap();
+    let lease = take(&client).await;
     assert_eq!(lease.concat().unwrap(), large(2, 100));
     lease.ack().await.unwrap();
     let away = LocalConfig { patience: Duration::ZERO, ..LocalConfig::new("/nowhere/queue.sock") };

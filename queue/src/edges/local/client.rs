@@ -10,10 +10,11 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::connection::{Connection, Failure, Reply, TakenRegions};
-use super::link::{Attempts, Link, LocalConfig, Repeat};
+use super::link::{Attempts, Link, LocalConfig, Locate, Repeat};
 use super::load::{Load, load};
 use super::parcel::unpack;
 use super::protocol::{Ask, LeaseName, RowsPlace, TakeAnswer, ToServer};
+use crate::api::Transport;
 use crate::batches::{common_schema, conform};
 use crate::edges::wire::ipc;
 use crate::edges::wire::{PutAnswer, PutQuery, TakeBody};
@@ -46,6 +47,20 @@ impl LocalQueue {
     /// Makes a client for a server's socket. Nothing is sent yet. Must be called in a tokio runtime.
     pub fn new(config: LocalConfig) -> Result<Self, QueueError> {
         Ok(Self { link: Arc::new(Link::new(config)?) })
+    }
+
+    /// Makes a client that asks a server for its socket whenever it connects.
+    pub(crate) fn of_server(
+        server: Arc<dyn Locate>,
+        url: String,
+        patience: Duration,
+    ) -> Result<Self, QueueError> {
+        Ok(Self { link: Arc::new(Link::of_server(server, url, patience)?) })
+    }
+
+    /// Connects now, without another attempt.
+    pub(crate) async fn connect(&self) -> std::io::Result<()> {
+        self.link.connected().await.map(drop)
     }
 
     /// Repeats a call that carries rows until the server answers. Rows that were already loaded are loaded
@@ -208,14 +223,22 @@ impl Hold for Held {
     }
 
     fn abandon(&self) {
-        // The lease ends with the connection that took it, so it is given back on that connection. Nothing
-        // waits for the answer.
-        let id = self.connection.number();
-        self.connection.tell(&ToServer::Call { id, ask: Ask::Nack(self.name.clone()) });
+        if self.connection.is_alive() {
+            // Nothing waits for the answer.
+            let id = self.connection.number();
+            self.connection.tell(&ToServer::Call { id, ask: Ask::Nack(self.name.clone()) });
+        } else {
+            // The server was restarted, and a durable queue still has the lease.
+            self.link.give_back(self.name.clone());
+        }
     }
 }
 
 impl Queue for LocalQueue {
+    fn transport(&self) -> Option<Transport> {
+        Some(Transport::SharedMemory)
+    }
+
     fn declare(&self, spec: PartitionSpec) -> BoxFuture<'_, Result<(), QueueError>> {
         async move { self.link.ask(|| Ask::Declare(spec.clone()), Repeat::Safe).await.map(drop) }.boxed()
     }
@@ -292,7 +315,7 @@ impl Queue for LocalQueue {
                         return Err(QueueError::Deadline {
                             what: "a ready group".into(),
                             partition: partition.to_owned(),
-                            state: format!("at unix:{}", self.link.config.path.display()),
+                            state: format!("at {}", self.link.url),
                         });
                     }
                 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Error, ErrorKind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -117,16 +117,17 @@ impl Drop for Waiter<'_> {
 }
 
 impl Connection {
-    /// Connects, and waits for the server's hello.
+    /// Connects, and waits for the server's hello. With a `life`, a server of another life is an error.
     ///
     /// Cancel-safe.
     pub(super) async fn open(
         path: &Path,
+        life: Option<u64>,
         numbers: Numbers,
         tasks: &TaskTracker,
         runtime: &Handle,
     ) -> io::Result<Self> {
-        let socket = Arc::new(UnixStream::connect(path).await?);
+        let socket = Arc::new(UnixStream::connect(address(path)).await?);
         let mut reader = FrameReader::new(Arc::clone(&socket), true);
         let hello = tokio::time::timeout(HELLO_MAX, reader.next()).await;
         let hello = hello.map_err(|_| {
@@ -134,7 +135,11 @@ impl Connection {
         })??;
         let hello = hello.ok_or_else(|| Error::new(ErrorKind::UnexpectedEof, "the server has ended"))?;
         match serde_json::from_slice(&hello.message) {
-            Ok(ToClient::Hello { version: VERSION, .. }) => {}
+            Ok(ToClient::Hello { version: VERSION, life: found }) => {
+                if life.is_some_and(|expected| expected != found) {
+                    return Err(invalid("expected the server that named this socket, found another one"));
+                }
+            }
             _ => return Err(invalid("expected a server of the same version")),
         }
         let shared = Arc::new(Shared { calls: Mutex::new(Some(HashMap::new())), regions: Mutex::default() });
@@ -313,5 +318,13 @@ fn answer(shared: &Shared, id: u64, answer: Result<Reply, QueueError>) {
     if let Some(waiting) = waiting {
         // A caller that no longer waits has cancelled the call at the server.
         let _ = waiting.send(answer);
+    }
+}
+
+/// The address of a socket, as the operating system writes it: a name without a file begins with a null byte.
+fn address(path: &Path) -> PathBuf {
+    match path.to_str().and_then(|path| path.strip_prefix('@')) {
+        Some(name) => PathBuf::from(format!("\0{name}")),
+        None => path.to_owned(),
     }
 }

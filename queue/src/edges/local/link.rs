@@ -1,18 +1,21 @@
 //! The link of a client to its server: one connection, which is opened again when it is lost.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use super::connection::{Connection, Failure, Limit, Numbers, Reply};
-use super::protocol::Ask;
-use crate::QueueError;
+use super::protocol::{Ask, LeaseName};
+use crate::edges::wire::LocalPlace;
+use crate::{QueueError, tasks};
 
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(1);
@@ -27,7 +30,7 @@ const LATE_MAX: Duration = Duration::from_secs(1);
 /// The configuration of a client of a queue's server on this host.
 #[derive(Debug, Clone)]
 pub struct LocalConfig {
-    /// The server's socket.
+    /// The server's socket: a path, or `@NAME` for a socket without a file.
     pub path: PathBuf,
     /// The time for which a client tries to reach a server before a call fails. A call with an earlier
     /// deadline fails within a few seconds of that deadline; see
@@ -42,9 +45,27 @@ impl LocalConfig {
     }
 }
 
+/// Finds the socket of a server.
+pub(crate) trait Locate: Send + Sync + std::fmt::Debug {
+    /// Asks once. Cancel-safe.
+    fn locate(&self) -> BoxFuture<'_, io::Result<LocalPlace>>;
+}
+
+/// What a link connects to.
+#[derive(Debug)]
+enum Target {
+    /// Whichever server listens at this socket.
+    Socket(PathBuf),
+    /// One server, wherever it listens.
+    Server(Arc<dyn Locate>),
+}
+
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) config: LocalConfig,
+    target: Target,
+    /// The server, as errors name it.
+    pub(super) url: String,
+    patience: Duration,
     /// The runtime in which connections run.
     runtime: Handle,
     tasks: TaskTracker,
@@ -86,7 +107,7 @@ impl Attempts<'_> {
     /// The time until which a call waits for its answer, if it begins now and may wait at the server for
     /// `wait`.
     pub(super) fn limit(&self, wait: Duration) -> Limit {
-        let answer_max = self.link.config.patience.clamp(ANSWER_MIN, ANSWER_MAX);
+        let answer_max = self.link.patience.clamp(ANSWER_MIN, ANSWER_MAX);
         let at = Instant::now() + wait + answer_max;
         match self.deadline.map(|deadline| deadline + LATE_MAX).filter(|callers| *callers < at) {
             Some(at) => Limit { at, is_callers: true },
@@ -99,7 +120,7 @@ impl Attempts<'_> {
         match failure {
             // The server may be about to start again, or to close connections.
             Failure::Refused(away @ (QueueError::Stopping | QueueError::OutOfFiles { .. }))
-                if !self.link.config.patience.is_zero() =>
+                if !self.link.patience.is_zero() =>
             {
                 self.wait(away.to_string()).await
             }
@@ -115,15 +136,15 @@ impl Attempts<'_> {
     }
 
     async fn wait(&mut self, reason: String) -> Result<(), QueueError> {
-        let patience = self.link.config.patience;
+        let patience = self.link.patience;
         let give_up = *self.give_up.get_or_insert_with(|| Instant::now() + patience);
         let give_up = self.deadline.map_or(give_up, |deadline| give_up.min(deadline + LATE_MAX));
         if Instant::now() + self.pause >= give_up {
             return Err(self.link.unreachable(reason));
         }
         if self.pause == RETRY_MIN {
-            let (path, patience_s) = (self.link.config.path.display(), patience.as_secs());
-            tracing::warn!(%path, patience_s, %reason, "the queue's server cannot answer now; trying again");
+            let (url, patience_s) = (&self.link.url, patience.as_secs());
+            tracing::warn!(url, patience_s, %reason, "the queue's server cannot answer now; trying again");
         }
         tokio::time::sleep(self.pause).await;
         self.pause = (self.pause * 2).min(RETRY_MAX);
@@ -134,12 +155,28 @@ impl Attempts<'_> {
 impl Link {
     /// Creates a link without a connection. Must be called in a tokio runtime.
     pub(super) fn new(config: LocalConfig) -> Result<Self, QueueError> {
-        let runtime = Handle::try_current().map_err(|error| QueueError::Unreachable {
-            url: format!("unix:{}", config.path.display()),
-            reason: error.to_string(),
-        })?;
+        let url = format!("unix:{}", config.path.display());
+        Self::to(Target::Socket(config.path), url, config.patience)
+    }
+
+    /// Creates a link to a server that says where its socket is. Must be called in a tokio runtime.
+    pub(super) fn of_server(
+        server: Arc<dyn Locate>,
+        url: String,
+        patience: Duration,
+    ) -> Result<Self, QueueError> {
+        Self::to(Target::Server(server), url, patience)
+    }
+
+    fn to(target: Target, url: String, patience: Duration) -> Result<Self, QueueError> {
+        let runtime = match Handle::try_current() {
+            Ok(runtime) => runtime,
+            Err(error) => return Err(QueueError::Unreachable { url, reason: error.to_string() }),
+        };
         Ok(Self {
-            config,
+            target,
+            url,
+            patience,
             runtime,
             tasks: TaskTracker::new(),
             numbers: Arc::new(AtomicU64::new(1)),
@@ -148,24 +185,39 @@ impl Link {
     }
 
     pub(super) fn unreachable(&self, reason: impl ToString) -> QueueError {
-        let url = format!("unix:{}", self.config.path.display());
-        QueueError::Unreachable { url, reason: reason.to_string() }
+        QueueError::Unreachable { url: self.url.clone(), reason: reason.to_string() }
     }
 
     pub(super) fn attempts(&self, deadline: Option<Instant>) -> Attempts<'_> {
         Attempts { link: self, give_up: None, deadline, pause: RETRY_MIN }
     }
 
-    async fn connected(&self) -> std::io::Result<Arc<Connection>> {
+    pub(super) async fn connected(&self) -> io::Result<Arc<Connection>> {
         let mut connection = self.connection.lock().await;
         if let Some(live) = connection.as_ref().filter(|connection| connection.is_alive()) {
             return Ok(Arc::clone(live));
         }
-        let opening =
-            Connection::open(&self.config.path, Arc::clone(&self.numbers), &self.tasks, &self.runtime);
+        let (path, life) = match &self.target {
+            Target::Socket(path) => (path.clone(), None),
+            Target::Server(server) => {
+                let place = server.locate().await?;
+                (PathBuf::from(place.socket), Some(place.life))
+            }
+        };
+        let opening = Connection::open(&path, life, Arc::clone(&self.numbers), &self.tasks, &self.runtime);
         let opened = Arc::new(opening.await?);
         *connection = Some(Arc::clone(&opened));
         Ok(opened)
+    }
+
+    /// Gives the rows of a lease back, in a task. If the server cannot be reached, they become ready again when
+    /// the lease expires.
+    pub(super) fn give_back(self: &Arc<Self>, lease: LeaseName) {
+        let link = Arc::clone(self);
+        let giving = async move {
+            let _ = link.ask(|| Ask::Nack(lease.clone()), Repeat::Safe).await;
+        };
+        tasks::spawn_on(&self.tasks, "return of a lease", giving, &self.runtime);
     }
 
     /// Sends a request until the server answers.

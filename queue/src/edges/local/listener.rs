@@ -1,4 +1,5 @@
-//! The socket's file: one live server owns it, and a server replaces the file of a dead server.
+//! The server's socket. One live server owns the file of a socket, and a server replaces the file of a dead
+//! server. A socket without a file ends with its server.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
@@ -12,20 +13,32 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 use super::config::LocalServiceConfig;
 use super::pool::Regions;
 use crate::QueueError;
+use crate::edges::wire::LocalPlace;
 
 /// The maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 1024;
 /// The maximum number of attempts to open a lock file, which another server may be removing as it ends.
 const LOCK_ATTEMPTS: usize = 100;
 
-/// A socket that clients of this host can connect to. Its file is removed when this value is dropped.
+/// A socket that clients of this host can connect to. If it has a file, the file is removed when this value is
+/// dropped.
 #[derive(Debug)]
 pub struct LocalListener {
     pub(super) listener: UnixListener,
     pub(super) regions: Regions,
     pub(super) config: LocalServiceConfig,
-    path: PathBuf,
-    lock: SocketLock,
+    pub(super) life: u64,
+    name: SocketName,
+}
+
+#[derive(Debug)]
+enum SocketName {
+    File {
+        path: PathBuf,
+        lock: SocketLock,
+    },
+    /// A name in the abstract namespace of Linux, without the null byte.
+    Abstract(String),
 }
 
 /// The lock on `PATH.lock`, held as long as the server runs. The operating system releases it, however the
@@ -87,13 +100,42 @@ impl LocalListener {
             Err(error) => return Err(QueueError::io("read", &path)(error)),
         }
         let listener = listening(&path).map_err(QueueError::io("bind", &path))?;
-        let regions = Regions::new(config.idle_bytes_max);
-        Ok(Self { listener, regions, config, path, lock })
+        Ok(Self::new(listener, SocketName::File { path, lock }, rand::random(), config))
     }
 
-    /// The path at which clients connect.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Creates a socket without a file, with a random name. Only processes of the same user, or of root, get
+    /// an answer. Clients find the socket by its [`place`](Self::place). It leaves nothing behind.
+    pub fn unnamed(config: LocalServiceConfig) -> Result<Self, QueueError> {
+        let life = rand::random();
+        let name = format!("rolldock-queue-{life:016x}");
+        let listener = listening_without_file(&name).map_err(QueueError::io("bind", format!("@{name}")))?;
+        Ok(Self::new(listener, SocketName::Abstract(name), life, config))
+    }
+
+    fn new(listener: UnixListener, name: SocketName, life: u64, config: LocalServiceConfig) -> Self {
+        let regions = Regions::new(config.idle_bytes_max);
+        Self { listener, regions, config, life, name }
+    }
+
+    /// Where clients find this server.
+    pub fn place(&self) -> LocalPlace {
+        let socket = match &self.name {
+            SocketName::File { path, .. } => {
+                // A path that cannot be made absolute is found only from the same working directory.
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                path.to_string_lossy().into_owned()
+            }
+            SocketName::Abstract(name) => format!("@{name}"),
+        };
+        LocalPlace { socket, life: self.life }
+    }
+
+    /// Whether a process of the user `uid` gets answers. The permissions of a file decide for themselves.
+    pub(super) fn admits(&self, uid: u32) -> bool {
+        match self.name {
+            SocketName::File { .. } => true,
+            SocketName::Abstract(_) => uid == 0 || uid == rustix::process::geteuid().as_raw(),
+        }
     }
 
     /// The server's regions, for their statistics.
@@ -105,18 +147,30 @@ impl LocalListener {
 /// Makes a socket that listens. No client can connect before the permissions are set, because the socket does
 /// not listen until then.
 fn listening(path: &Path) -> std::io::Result<UnixListener> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let socket = stream_socket()?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     fs::set_permissions(path, Permissions::from_mode(0o600))?;
     listen(&socket, BACKLOG)?;
     Ok(socket.into())
 }
 
+fn listening_without_file(name: &str) -> std::io::Result<UnixListener> {
+    let socket = stream_socket()?;
+    bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn stream_socket() -> std::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
 impl Drop for LocalListener {
     fn drop(&mut self) {
+        let SocketName::File { path: socket, lock } = &self.name else { return };
         // The lock is still held, so these files are this server's.
-        for path in [&self.path, &self.lock.path] {
+        for path in [socket, &lock.path] {
             if let Err(error) = fs::remove_file(path) {
                 tracing::debug!(path = %path.display(), %error, "a socket's file stays behind");
             }

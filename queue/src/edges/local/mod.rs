@@ -20,14 +20,15 @@
 //! - A region is lent for writing only when it contains no chunk and no client holds rows of it.
 //! - A region becomes idle only when every client that used it has released it. A region that a client was
 //!   using when its connection ended is never lent again, because that client may still read or write it.
-//! - A closed socket immediately ends the leases of its client, and drops the rows that the client was about
-//!   to put.
+//! - A socket that its client closes immediately ends the client's leases, and drops the rows that the client
+//!   was about to put. A server that ends leaves the leases to its clients, and a durable queue knows them
+//!   when it is opened again.
 //! - Everything that a client sends or writes is checked before it is used: lengths, places, and every value
 //!   of a stream.
 //!
 //! # Trust
 //! There is no token: every process that may open the socket can be a client. The socket's permissions (0600)
-//! exclude other users. The operating system cannot revoke a writable mapping. The server therefore trusts a
+//! exclude other users; a socket without a file asks the operating system for the user of each client. The operating system cannot revoke a writable mapping. The server therefore trusts a
 //! client, like a thread of its own process, not to write into a region after its put. Any other mistake of a
 //! client is an error for that client alone.
 //!
@@ -55,6 +56,7 @@ mod server;
 pub use client::LocalQueue;
 pub use config::LocalServiceConfig;
 pub use link::LocalConfig;
+pub(crate) use link::Locate;
 pub use listener::LocalListener;
 pub use pool::{RegionStats, Regions};
 pub use server::serve_local;

@@ -103,6 +103,12 @@ impl Desk {
         drop(released);
     }
 
+    /// Leaves the leases to the client, which may outlive this server.
+    pub(super) fn leave_leases(&self) {
+        let leases: Vec<_> = self.held.lock().leases.drain().collect();
+        leases.into_iter().for_each(|(_, lease)| lease.disarm());
+    }
+
     /// Returns the `regions` that the client has not mapped yet with the access that it needs. From now on,
     /// these regions count as mapped.
     pub(super) fn learn(&self, regions: &[(Arc<RegionUse>, bool)]) -> Vec<(Arc<RegionUse>, bool)> {
@@ -162,7 +168,7 @@ impl Service {
                 Reply::of(&())
             }
             Ask::Renew(name) => {
-                self.of_this_life(&name)?.renew_lease(name.lease)?;
+                self.partition_of(&name)?.renew_lease(name.lease)?;
                 Reply::of(&())
             }
             Ask::Clear { partition, rows, token } => {
@@ -319,6 +325,7 @@ impl Service {
             parcel: packed.parcel,
         };
         let reply = Reply::of(&answer)?;
+        lease.record();
         let mut held = desk.held.lock();
         held.leases.insert(id, lease);
         if !packed.regions.is_empty() {
@@ -341,17 +348,19 @@ impl Service {
         Ok((lease, packed))
     }
 
-    fn of_this_life(&self, name: &LeaseName) -> Result<Partition, QueueError> {
-        if name.life != self.life {
-            return Err(QueueError::LeaseGone { lease: name.lease });
-        }
-        self.queue.partition(&name.partition)
+    /// Returns the partition of a lease. An earlier run of the server may have granted the lease: numbers of
+    /// leases are not used twice. A queue in memory has lost its partitions with that run.
+    fn partition_of(&self, name: &LeaseName) -> Result<Partition, QueueError> {
+        self.queue.partition(&name.partition).map_err(|error| match name.life == self.life {
+            true => error,
+            false => QueueError::LeaseGone { lease: name.lease },
+        })
     }
 
     /// Returns the partition of a lease that the client ends now. The lease is disarmed: from now on only the
     /// partition decides the outcome.
     fn leased(&self, desk: &Desk, name: &LeaseName) -> Result<Partition, QueueError> {
-        let partition = self.of_this_life(name)?;
+        let partition = self.partition_of(name)?;
         let lease = desk.held.lock().leases.remove(&name.take);
         if let Some(lease) = lease {
             lease.disarm();

@@ -47,7 +47,7 @@ pub async fn serve_local(
         regions: listener.regions.clone(),
         regions_max,
         put_bytes_max: listener.config.put_bytes_max,
-        life: rand::random(),
+        life: listener.life,
         end: end.clone(),
     });
     let accepting = UnixListener::from_std(listener.listener.try_clone()?)?;
@@ -56,7 +56,11 @@ pub async fn serve_local(
     let _at_the_latest = abandoned.clone().drop_guard();
     while let Some(accepted) = end.run_until_cancelled(accepting.accept()).await {
         let socket = match accepted {
-            Ok((socket, _)) => socket,
+            Ok((socket, _)) if socket.peer_cred().is_ok_and(|peer| listener.admits(peer.uid())) => socket,
+            Ok(_) => {
+                tracing::debug!("a process of another user is not answered");
+                continue;
+            }
             Err(error) => {
                 tracing::warn!(%error, "a client of this host could not connect");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -114,6 +118,8 @@ async fn converse(service: Arc<Service>, socket: UnixStream) -> io::Result<()> {
     talk.send(&hello, &[]).await?;
     loop {
         if end.is_cancelled() && talk.running.is_empty() {
+            // The next run of the server knows these leases, so the client can still end them.
+            talk.desk.leave_leases();
             return Ok(());
         }
         tokio::select! {

@@ -19,10 +19,11 @@ use direct::Direct;
 use super::body::Content;
 use super::config::RemoteConfig;
 use super::link::{Call, Link};
+use crate::api::Transport;
 use crate::edges::wire::ipc;
 use crate::edges::wire::{
-    ClearBody, Cleared, CloseBody, ClosedAnswer, FindBody, FoundAnswer, NamesAnswer, PutAnswer, PutQuery,
-    ResetAnswer, SampleBody, TagsBody, VersionBody,
+    ClearBody, Cleared, CloseBody, ClosedAnswer, FindBody, FoundAnswer, LocalAnswer, LocalPlace, NamesAnswer,
+    PutAnswer, PutQuery, ResetAnswer, SampleBody, TagsBody, VersionBody,
 };
 use crate::put::check_counts;
 use crate::{
@@ -40,6 +41,9 @@ const RETRY: Duration = Duration::from_millis(50);
 /// The time after its deadline within which a put may be answered: a put that finds room at the last moment
 /// still has to be written.
 const WRITE_MAX: Duration = Duration::from_secs(4);
+
+/// The maximum time to wait for a server to name its socket.
+const LOCATE_MAX: Duration = Duration::from_secs(2);
 
 /// A queue of a server. Clones use the same connections.
 #[derive(Debug, Clone)]
@@ -70,6 +74,13 @@ impl RemoteQueue {
         Ok(Self { direct: Arc::new(Direct::none()), ..Self::new(config)? })
     }
 
+    /// Asks the server, once, for its socket on its own host.
+    pub(crate) async fn local_place(&self) -> Result<Option<LocalPlace>, QueueError> {
+        let now = Instant::now();
+        let call = Call { give_up: Some(now), deadline: Some(now + LOCATE_MAX), ..Call::get("/v1/local") };
+        Ok(self.link.json::<LocalAnswer>(call).await?.place)
+    }
+
     /// Waits until dropped leases have been given back.
     pub async fn close(&self) {
         self.link.tasks.close();
@@ -78,6 +89,10 @@ impl RemoteQueue {
 }
 
 impl Queue for RemoteQueue {
+    fn transport(&self) -> Option<Transport> {
+        Some(Transport::Http)
+    }
+
     fn declare(&self, spec: PartitionSpec) -> BoxFuture<'_, Result<(), QueueError>> {
         async move { self.link.done(Call::json("/v1/partitions", &spec)?.repeatable()).await }.boxed()
     }

@@ -3,6 +3,7 @@
 
 mod errors;
 pub(crate) mod ipc;
+mod place;
 
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ use crate::{
 };
 
 pub(crate) use errors::{ErrorBody, status};
+pub(crate) use place::LocalAnswer;
+pub use place::LocalPlace;
 
 /// The content type of rows.
 pub(crate) const ARROW_STREAM: &str = "application/vnd.apache.arrow.stream";

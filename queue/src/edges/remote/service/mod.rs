@@ -24,8 +24,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::edges::wire::ipc;
 use crate::edges::wire::{
-    self, ARROW_STREAM, ClearBody, Cleared, ColumnsQuery, ENDED, ErrorBody, FRESH_FROM, LEASE, NamesAnswer,
-    PlacedAnswer, PutAnswer, PutQuery, TakeBody,
+    self, ARROW_STREAM, ClearBody, Cleared, ColumnsQuery, ENDED, ErrorBody, FRESH_FROM, LEASE, LocalAnswer,
+    LocalPlace, NamesAnswer, PlacedAnswer, PutAnswer, PutQuery, TakeBody,
 };
 use crate::lease::lease_name;
 use crate::units::UnitClient;
@@ -46,6 +46,8 @@ pub struct ServiceConfig {
     pub body_bytes_max: usize,
     /// The connections of clients. Servers with clones of this value share one limit.
     pub connections: Connections,
+    /// The socket for processes of this host, if there is one. Clients on this host find it at `/v1/local`.
+    pub local: Option<LocalPlace>,
     /// Renders the answer of `/metrics`. If absent, the server has no such path.
     pub metrics: Option<RenderMetrics>,
 }
@@ -53,7 +55,7 @@ pub struct ServiceConfig {
 impl Default for ServiceConfig {
     fn default() -> Self {
         let connections = Connections::new("queue", &ConnectionLimits::default());
-        Self { token: None, body_bytes_max: 256 << 20, connections, metrics: None }
+        Self { token: None, body_bytes_max: 256 << 20, connections, local: None, metrics: None }
     }
 }
 
@@ -111,6 +113,7 @@ fn router(service: Arc<Service>) -> Router {
     let guarded = Router::new()
         .route("/metrics", get(metrics))
         .route("/v1/inspect", get(inspect))
+        .route("/v1/local", get(local))
         .route("/v1/partitions", get(list).post(declare))
         .route("/v1/partitions/{partition}/rows", post(put))
         .route("/v1/partitions/{partition}/columns", post(write_columns))
@@ -184,6 +187,13 @@ async fn metrics(State(service): Shared, uri: Uri) -> Response {
 
 async fn inspect(State(service): Shared) -> Response {
     json(&service.queue.inspect())
+}
+
+async fn local(State(service): Shared) -> Response {
+    // Clients read the rows of units directly.
+    let has_units = !service.queue.units().inspect().is_empty();
+    let place = service.config.local.clone().filter(|_| !has_units);
+    json(&LocalAnswer { place })
 }
 
 async fn list(State(service): Shared) -> Response {

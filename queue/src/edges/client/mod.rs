@@ -1,0 +1,142 @@
+//! The client that chooses how it reaches a server: through shared memory on the server's host, and over HTTP
+//! from everywhere else.
+//!
+//! The server names its socket at `GET /v1/local`, with a number of its own run. A client that finds the socket and
+//! the same number behind it is on the server's host. Nothing else shows that: a host's name or address can be
+//! that of a container, a proxy or a tunnel.
+//!
+//! # Why the choice can change
+//! A server that was restarted has another socket, or runs on another host. The connection through shared
+//! memory therefore asks for the place again whenever it connects. If that fails for the client's whole
+//! patience, the call fails, and the next call chooses anew.
+//!
+//! # Deliberately absent
+//! A server with storage units names no socket: its clients read rows from the units, without the detour
+//! through the controller. Calls for operators (snapshots, exports) always use HTTP.
+
+mod calls;
+
+use std::io;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+
+use super::local::{LocalQueue, Locate};
+use super::remote::{RemoteConfig, RemoteQueue};
+use super::wire::LocalPlace;
+use crate::api::Transport;
+use crate::{Queue, QueueError};
+
+/// How a [`QueueClient`] may reach its server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Reach {
+    /// Through shared memory on the server's host, and over HTTP otherwise.
+    #[default]
+    Auto,
+    /// Over HTTP.
+    Http,
+    /// Through shared memory. On another host every call fails.
+    SharedMemory,
+}
+
+/// A queue of a server, reached over HTTP or through shared memory. Clones use the same connections.
+#[derive(Debug, Clone)]
+pub struct QueueClient {
+    reach: Reach,
+    remote: RemoteQueue,
+    local: LocalQueue,
+    chosen: Arc<Mutex<Option<Transport>>>,
+    /// Locked while a call chooses, so that other calls do not ask the server too.
+    choosing: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl QueueClient {
+    /// Makes a client for a server. Nothing is sent yet. Must be called in a tokio runtime.
+    pub fn new(config: RemoteConfig, reach: Reach) -> Result<Self, QueueError> {
+        let (patience, url) = (config.patience, config.url.clone());
+        let remote = RemoteQueue::new(config)?;
+        let server = Arc::new(Server { remote: remote.clone() });
+        let chosen = match reach {
+            Reach::Auto => None,
+            Reach::Http => Some(Transport::Http),
+            Reach::SharedMemory => Some(Transport::SharedMemory),
+        };
+        Ok(Self {
+            reach,
+            remote,
+            local: LocalQueue::of_server(server, url, patience)?,
+            chosen: Arc::new(Mutex::new(chosen)),
+            choosing: Arc::default(),
+        })
+    }
+
+    /// Waits until dropped leases that were taken over HTTP have been given back.
+    pub async fn close(&self) {
+        self.remote.close().await;
+    }
+
+    /// The queue for the next call.
+    async fn queue(&self) -> &dyn Queue {
+        match self.known() {
+            Some(queue) => queue,
+            None => self.choose().await,
+        }
+    }
+
+    fn known(&self) -> Option<&dyn Queue> {
+        match *self.chosen.lock() {
+            Some(Transport::SharedMemory) => Some(&self.local),
+            Some(Transport::Http | Transport::InProcess) => Some(&self.remote),
+            None => None,
+        }
+    }
+
+    async fn choose(&self) -> &dyn Queue {
+        let _choosing = self.choosing.lock().await;
+        if let Some(queue) = self.known() {
+            return queue;
+        }
+        let chosen = match self.remote.local_place().await {
+            // The call itself reports that the server cannot answer, or waits for it.
+            Err(_) => return &self.remote,
+            Ok(None) => Transport::Http,
+            Ok(Some(place)) => match self.local.connect().await {
+                Ok(()) => Transport::SharedMemory,
+                Err(error) => {
+                    tracing::debug!(socket = place.socket, %error, "the server is on another host");
+                    Transport::Http
+                }
+            },
+        };
+        *self.chosen.lock() = Some(chosen);
+        self.known().unwrap_or(&self.remote)
+    }
+
+    /// Notes the outcome of a call. A server that cannot be reached may have moved to another host.
+    fn note<T>(&self, outcome: Result<T, QueueError>) -> Result<T, QueueError> {
+        if self.reach == Reach::Auto
+            && let Err(QueueError::Unreachable { .. }) = &outcome
+        {
+            *self.chosen.lock() = None;
+        }
+        outcome
+    }
+}
+
+/// Asks a server for its socket.
+#[derive(Debug)]
+struct Server {
+    remote: RemoteQueue,
+}
+
+impl Locate for Server {
+    fn locate(&self) -> BoxFuture<'_, io::Result<LocalPlace>> {
+        async move {
+            let place = self.remote.local_place().await.map_err(io::Error::other)?;
+            place.ok_or_else(|| io::Error::other("expected a server with shared memory, found one without"))
+        }
+        .boxed()
+    }
+}
