@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, RecordBatch, StructArray};
+use arrow_array::{Array, ArrayRef, RecordBatch, StructArray, UInt32Array};
 use arrow_schema::{Field, Schema, SchemaRef};
 use arrow_select::concat::concat;
+use arrow_select::take::take_record_batch;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
@@ -119,6 +120,17 @@ impl Rows {
     fn pieces(&self) -> Vec<Self> {
         let piece = |batch: &RecordBatch| Self { schema: batch.schema(), batches: vec![batch.clone()] };
         self.batches.iter().map(piece).collect()
+    }
+
+    /// The rows at these places, in this order. Copies them.
+    fn picked(&self, py: Python<'_>, places: Vec<u32>) -> PyResult<Self> {
+        let batch = self.joined(py)?;
+        let rows = batch.num_rows();
+        if let Some(place) = places.iter().find(|place| **place as usize >= rows) {
+            return Err(bad(format!("expected places below rows={rows}, found {place}")));
+        }
+        let picked = take_record_batch(&batch, &UInt32Array::from(places)).map_err(of_arrow)?;
+        Ok(Self { schema: picked.schema(), batches: vec![picked] })
     }
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {

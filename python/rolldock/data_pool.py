@@ -1,0 +1,452 @@
+"""The calls of a DataPool: steps of trajectories are submitted, and whole prompt groups are fetched.
+
+    from rolldock import Client
+    from rolldock.data_pool import DataPool, Step
+
+    pool = DataPool(Client(url), "pool", group_size=8)
+    pool.submit_step(Step(prompt_ids, response_ids, reward, "t0", "p0", policy_version=3, is_last=True))
+    with pool.wait_batch("train", 64, wait_s=600) as batch:
+        train(batch.ragged("response_ids"), batch.off_policy, batch.importance_weights)
+
+A submitted step is a row at once, as durable as the queue. A trajectory is complete after its last step or
+after `complete_trajectory`, and a prompt's group when as many trajectories as its size are complete.
+Incomplete groups do not prevent other groups from being fetched. The differences from other pools are in
+`docs/src/compat.md`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from rolldock import _calls, _rolldock
+from rolldock.columns import Ragged, rows_of
+from rolldock.errors import BadRequest, Deadline, GroupClosed, KeyExists, StaleHandle, StepDiffers, UnknownKey
+from rolldock.table import Batch, Table
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from rolldock._calls import TakeOptions
+    from rolldock.client import Client
+    from rolldock.columns import Array
+
+#: The tag of rows whose group was given up before it was complete.
+INCOMPLETE = "incomplete"
+#: The column of the importance weight, which exists once it was written.
+IMPORTANCE_WEIGHT = "importance_weight"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a trajectory.
+
+    Attributes:
+        prompt_ids: the tokens that the policy got as input.
+        response_ids: the tokens that the policy generated.
+        reward: the reward.
+        trajectory_uid: the trajectory, unique in the pool.
+        prompt_uid: the prompt, whose trajectories form a group.
+        step_index: the index of the step in its trajectory.
+        policy_version: the oldest policy version of the response's tokens.
+        is_last: whether the step completes the trajectory.
+        metadata: JSON that only its owner interprets.
+    """
+
+    prompt_ids: Sequence[int] | Array
+    response_ids: Sequence[int] | Array
+    reward: float
+    trajectory_uid: str
+    prompt_uid: str
+    step_index: int = 0
+    policy_version: int = 0
+    is_last: bool = False
+    metadata: Any = None
+
+    @property
+    def key(self) -> str:
+        """The key of the step's row."""
+        return f"{self.trajectory_uid}/{self.step_index}"
+
+
+class PoolOptions(TypedDict, total=False):
+    """The options of a pool's declaration, with the meanings that `DeclareOptions` has."""
+
+    length_columns: Sequence[str]
+    order: Literal["fifo", "priority", "freshest"] | int
+    capacity_bytes: int
+    row_bytes_max: int
+    durability: Literal["none", "os", "fsync"]
+    on_full: Literal["block", "refuse", "drop_oldest"]
+    lease_ms: int
+
+
+class PoolBatch(Batch):
+    """Whole prompt groups that a task holds. They are consumed by `ack` or at the end of a `with` block.
+
+    The groups are in order, oldest first. The trajectories of a group are in the order of their first steps,
+    and the steps of a trajectory are ordered by index.
+    """
+
+    def __init__(self, lease: _rolldock.Lease, queue: _rolldock.Queue, partition: str) -> None:
+        super().__init__(lease, queue, partition)
+        self._order = _order(super().groups, self["trajectory_uid"], self["step_index"])
+        self._rows = self._rows.picked(self._order)
+        self._columns.clear()
+
+    @property
+    def handles(self) -> Array:
+        """The handle of each row; shape `(rows,)`, uint64."""
+        return super().handles[self._order]
+
+    @property
+    def policy_versions(self) -> Array:
+        """The oldest policy version of each row's group; shape `(rows,)`, uint64."""
+        return super().policy_versions[self._order]
+
+    @property
+    def groups(self) -> list[str]:
+        """The prompt of each row."""
+        groups = super().groups
+        return [groups[place] for place in self._order]
+
+    @property
+    def keys(self) -> list[str | None]:
+        """The key of each row."""
+        keys = super().keys
+        return [keys[place] for place in self._order]
+
+    @property
+    def tags(self) -> list[Any]:
+        """The tags of each row. Empty if no row has any."""
+        tags = super().tags
+        return [tags[place] for place in self._order] if tags else []
+
+    @property
+    def prompt_uids(self) -> list[str]:
+        """The prompts without repetition, in the order of the rows."""
+        return [prompt for prompt, _ in groupby(self.groups)]
+
+    @property
+    def off_policy(self) -> Array:
+        """Whether each step's policy version was too old when it was fetched; shape `(rows,)`, bool."""
+        return self.array("policy_version") < self.fresh_from
+
+    @property
+    def incomplete(self) -> Array:
+        """Whether each row's group was given up before it was complete; shape `(rows,)`, bool."""
+        import numpy as np
+
+        tags = self.tags or [None] * len(self)
+        return np.array([isinstance(tag, dict) and tag.get(INCOMPLETE) is True for tag in tags], dtype=bool)
+
+    @property
+    def importance_weights(self) -> Array:
+        """The importance weight of each step, 1 where none was written; shape `(rows,)`, float32."""
+        import numpy as np
+
+        if IMPORTANCE_WEIGHT not in self:
+            return np.ones(len(self), dtype=np.float32)
+        return np.ma.filled(self.array(IMPORTANCE_WEIGHT), np.float32(1))
+
+
+class DataPool:
+    """A pool, whose state is in the queue of `client`. Several processes may use one pool.
+
+    Args:
+        client: the queue.
+        name: the partition of the pool. It is declared; if it exists with an equal declaration, it is used
+            with its rows.
+        group_size: the number of trajectories of a prompt.
+        group_sizes: the sizes of prompts that differ. It must always return the same size for a prompt, or
+            `None` for `group_size`.
+        tasks: who must ack a step before it is freed, as for `Client.declare`. A task that needs the column
+            `importance_weight` waits until it is written.
+        capacity_steps: the most steps.
+        group_deadline_s: the time after its first step at which an incomplete group is given up, in seconds.
+            It is checked at each submission and fetch. `None` gives up no group.
+        unfinished: whether the steps of such a group are dropped or given.
+        staleness_threshold: a step is off-policy if its policy version is more than this many versions below
+            the newest.
+        submit_wait_s: the time that a submission waits for room, in seconds.
+        **options: more of the declaration, as for `Client.declare`.
+
+    Raises:
+        BadRequest: a size or a time is too small.
+        DeclaredOtherwise: the partition exists with another declaration.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        *,
+        group_size: int,
+        group_sizes: Callable[[str], int | None] | None = None,
+        tasks: Sequence[str] | Mapping[str, Sequence[str]] = ("train",),
+        capacity_steps: int = 65_536,
+        group_deadline_s: float | None = 3600.0,
+        unfinished: Literal["give", "drop"] = "drop",
+        staleness_threshold: int = 1,
+        submit_wait_s: float = 60.0,
+        **options: Unpack[PoolOptions],
+    ) -> None:
+        if group_size < 1 or (group_deadline_s is not None and group_deadline_s < 1e-3):
+            raise BadRequest("expected group_size of at least 1 and group_deadline_s of at least 0.001")
+        self.client = client
+        self.name = name
+        self.group_size = group_size
+        self.staleness_threshold = staleness_threshold
+        self._group_sizes = group_sizes
+        self._group_deadline_s = group_deadline_s
+        self._unfinished: Literal["give", "drop"] = unfinished
+        self._submit_wait_s = submit_wait_s
+        #: The number of groups that this pool has given up since it was opened.
+        self.expired_groups = 0
+        options.setdefault("length_columns", ["prompt_ids", "response_ids"])
+        client.declare(name, tasks=tasks, capacity_rows=capacity_steps, **options)
+
+    def submit_step(self, step: Step) -> None:
+        """Submits one step, as `submit_steps`."""
+        self.submit_steps([step])
+
+    def submit_steps(self, steps: Sequence[Step]) -> None:
+        """Submits steps. A step that was submitted before has no effect, so the call can be repeated after an
+        error, which may leave the first steps submitted.
+
+        Raises:
+            Deadline: there was no room in time.
+            GroupClosed, SampleClosed: the group or the trajectory is complete, fetched or given up.
+            GroupOverflow: the group has as many trajectories already.
+            StepDiffers: another step has the same trajectory and index.
+        """
+        self.expire()
+        deadline = time.monotonic() + self._submit_wait_s
+        for part in _parts(steps):
+            try:
+                self._put(part, deadline)
+            except KeyExists:
+                for step in part:
+                    self._submit_again(step, deadline)
+
+    def complete_trajectory(self, trajectory_uid: str) -> None:
+        """Completes a trajectory whose last step was not marked. A repeated call has no effect while the
+        trajectory exists.
+
+        Raises:
+            UnknownSample: the trajectory is unknown, or was freed.
+        """
+        self.expire()
+        self.client.end_sample(self.name, trajectory_uid)
+
+    def fetch_batch(self, task: str, groups: int) -> PoolBatch | None:
+        """Fetches up to `groups` complete prompt groups, oldest first. Returns `None` if none is complete
+        now."""
+        self.expire()
+        try:
+            return self._take(task, groups, 0.0)
+        except Deadline:
+            return None
+
+    def wait_batch(self, task: str, groups: int, *, wait_s: float) -> PoolBatch | None:
+        """As `fetch_batch`, but waits until at least one group is complete. Returns `None` if none can become
+        complete any more.
+
+        Raises:
+            Deadline: none was complete in time.
+        """
+        deadline = time.monotonic() + wait_s
+        while True:
+            self.expire()
+            left = max(deadline - time.monotonic(), 0.0)
+            wait = self._between_looks(left)
+            try:
+                return self._take(task, groups, wait)
+            except Deadline:
+                if wait >= left:
+                    raise
+
+    def write_importance_weights(self, rows: Sequence[int] | Array, weights: Sequence[float] | Array) -> None:
+        """Writes the importance weights of steps, once. `rows` are `handles` of a batch.
+
+        Raises:
+            ColumnExists: a step has a weight already.
+        """
+        import numpy as np
+
+        values = np.asarray(weights, dtype=np.float32)
+        if len(values) != len(rows):
+            raise BadRequest(f"expected weights for each of rows={len(rows)}, found {len(values)}")
+        self.client.write(self.name, rows, {IMPORTANCE_WEIGHT: values})
+
+    def announce(self, policy_version: int) -> None:
+        """Announces a newer policy version. Staleness is measured from the newest version of any announcement
+        or step."""
+        self.client.announce(self.name, policy_version)
+
+    def expire(self) -> list[dict[str, Any]]:
+        """Gives up groups that were not complete in time, and returns them. Every submission and fetch does
+        so first."""
+        if self._group_deadline_s is None:
+            return []
+        closed = self.client.close_groups(
+            self.name, older_than_s=self._group_deadline_s, unfinished=self._unfinished
+        )
+        self.expired_groups += len(closed)
+        return closed
+
+    def clear(self) -> None:
+        """Frees all steps. Incomplete groups accept no more steps."""
+        self.client.close_groups(self.name, older_than_s=0, unfinished="drop")
+        self.client.clear_all(self.name)
+
+    def _take(self, task: str, groups: int, wait_s: float) -> PoolBatch | None:
+        # Stale groups are fetched too, and their steps are flagged.
+        options: TakeOptions = {
+            "groups": groups,
+            "max_staleness": self.staleness_threshold,
+            "stale": "deliver",
+        }
+        lease = _calls.taken(self.client._queue, self.name, task, wait_s, options).wait()
+        return None if lease is None else PoolBatch(lease, self.client._queue, self.name)
+
+    def _between_looks(self, left: float) -> float:
+        """The time that a call waits before it looks again for groups to give up."""
+        if self._group_deadline_s is None:
+            return left
+        return min(left, max(self._group_deadline_s / 4, 1e-3))
+
+    def _put(self, steps: Sequence[Step], deadline: float) -> None:
+        last = steps[-1]
+        size = self._group_sizes(last.prompt_uid) if self._group_sizes else None
+        rows = _table(steps)
+        while True:
+            left = max(deadline - time.monotonic(), 0.0)
+            wait = self._between_looks(left)
+            try:
+                self.client.put(
+                    self.name,
+                    last.prompt_uid,
+                    rows,
+                    wait_s=wait,
+                    group_size=self.group_size if size is None else size,
+                    sample=last.trajectory_uid,
+                    sample_is_last=last.is_last,
+                    policy_version=last.policy_version,
+                    keys=[step.key for step in steps],
+                )
+                return
+            except Deadline:
+                # The room may be that of a group that nobody will complete.
+                if wait >= left:
+                    raise
+                self.expire()
+
+    def _submit_again(self, step: Step, deadline: float) -> None:
+        """Submits a step that may exist."""
+        while True:
+            revision = self.client.status(self.name)["revision"]
+            try:
+                self._put([step], deadline)
+                return
+            except KeyExists:
+                pass
+            try:
+                rows = [row.handle for row in self.client.find(self.name, [step.key])]
+            except UnknownKey:
+                # Its first submission is under way.
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise Deadline(
+                        f"expected the first submission of step={step.key} to end in time"
+                    ) from None
+                self.client.status(self.name, after=revision, wait_s=min(left, 20.0))
+                continue
+            self._check_same(step, rows)
+            return
+
+    def _check_same(self, step: Step, rows: Sequence[int]) -> None:
+        ours = _table([step])
+        try:
+            there = self.client.get(self.name, rows, columns=ours.names)
+        except StaleHandle:
+            raise GroupClosed(f"group={step.prompt_uid} is complete, fetched or given up") from None
+        if [_plain(there, name) for name in ours.names] != [_plain(ours, name) for name in ours.names]:
+            raise StepDiffers(
+                f"step={step.step_index} of trajectory={step.trajectory_uid} exists and differs"
+            )
+
+
+def _parts(steps: Sequence[Step]) -> Iterator[list[Step]]:
+    """Runs of steps that may be in one put: of one trajectory and version, up to its last step."""
+    part: list[Step] = []
+    for step in steps:
+        if part:
+            last = part[-1]
+            goes_on = not last.is_last and (last.trajectory_uid, last.prompt_uid, last.policy_version) == (
+                step.trajectory_uid,
+                step.prompt_uid,
+                step.policy_version,
+            )
+            if not goes_on:
+                yield part
+                part = []
+        part.append(step)
+    if part:
+        yield part
+
+
+def _table(steps: Sequence[Step]) -> Table:
+    """One row for each step, with the column types of Rust's pool."""
+    import numpy as np
+
+    def tokens(lists: Sequence[Sequence[int] | Array]) -> Ragged:
+        arrays = [np.asarray(ids, dtype=np.uint32) for ids in lists]
+        offsets = np.zeros(len(arrays) + 1, dtype=np.int32)
+        np.cumsum([len(ids) for ids in arrays], out=offsets[1:])
+        return Ragged(np.concatenate(arrays), offsets)
+
+    columns = {
+        "prompt_ids": tokens([step.prompt_ids for step in steps]),
+        "response_ids": tokens([step.response_ids for step in steps]),
+        "reward": np.array([step.reward for step in steps], dtype=np.float32),
+        "trajectory_uid": [step.trajectory_uid for step in steps],
+        "prompt_uid": [step.prompt_uid for step in steps],
+        "step_index": np.array([step.step_index for step in steps], dtype=np.uint32),
+        "policy_version": np.array([step.policy_version for step in steps], dtype=np.uint64),
+        "is_last": np.array([step.is_last for step in steps], dtype=bool),
+        "metadata": [
+            json.dumps(step.metadata, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+            for step in steps
+        ],
+    }
+    return Table(rows_of(columns, copy=False))
+
+
+def _order(groups: Sequence[str], trajectories: Array, steps: Array) -> list[int]:
+    """The places of the rows, by group, trajectory and step."""
+    first_of_group: dict[str, int] = {}
+    first_of_trajectory: dict[tuple[str, str], int] = {}
+    keys: list[tuple[int, int, int, int]] = []
+    for place, group in enumerate(groups):
+        trajectory = (group, str(trajectories[place]))
+        keys.append(
+            (
+                first_of_group.setdefault(group, place),
+                first_of_trajectory.setdefault(trajectory, place),
+                int(steps[place]),
+                place,
+            )
+        )
+    return [key[-1] for key in sorted(keys)]
+
+
+def _plain(table: Table, name: str) -> Any:
+    """The values of a column of one row. NaN equals itself."""
+    values = table[name]
+    array = values.values if isinstance(values, Ragged) else values
+    return (str(array.dtype), array.tobytes() if array.dtype != object else list(array))

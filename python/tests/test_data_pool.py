@@ -1,0 +1,171 @@
+"""The calls of a DataPool, on queues of each kind."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rolldock import Client, errors
+from rolldock.data_pool import DataPool, PoolBatch, Step
+
+
+def step(prompt: str, trajectory: str, index: int, is_last: bool = False, **fields: Any) -> Step:
+    return Step(
+        prompt_ids=[1, 2, 3],
+        response_ids=[index] * 2,
+        reward=0.5,
+        trajectory_uid=trajectory,
+        prompt_uid=prompt,
+        step_index=index,
+        is_last=is_last,
+        **{"metadata": {"tool": "search", "n": [1]}, **fields},
+    )
+
+
+def got(batch: PoolBatch | None) -> PoolBatch:
+    assert batch is not None
+    return batch
+
+
+def test_whole_groups_come_in_the_order_of_their_steps(client: Client, partition: str) -> None:
+    pool = DataPool(client, partition, group_size=2)
+    pool.submit_step(step("slow", "slow-a", 0))
+    assert pool.fetch_batch("train", 4) is None
+    # The steps of two prompts and of their trajectories come mixed.
+    for trajectory, index, is_last in [
+        ("p-a", 0, False),
+        ("q-a", 0, True),
+        ("p-b", 1, False),
+        ("p-a", 1, True),
+    ]:
+        pool.submit_step(step(trajectory[0], trajectory, index, is_last))
+    pool.submit_steps([step("p", "p-b", 0), step("p", "p-b", 2, True), step("q", "q-b", 0, True)])
+    with got(pool.fetch_batch("train", 4)) as batch:
+        assert batch.prompt_uids == ["p", "q"]
+        named = list(zip(batch["trajectory_uid"].tolist(), batch["step_index"].tolist(), strict=True))
+        assert named == [("p-a", 0), ("p-a", 1), ("p-b", 0), ("p-b", 1), ("p-b", 2), ("q-a", 0), ("q-b", 0)]
+        assert batch.keys == [f"{trajectory}/{index}" for trajectory, index in named]
+        assert [row.tolist() for row in batch.ragged("response_ids")] == [[index] * 2 for _, index in named]
+        assert client.get(partition, batch.handles)["trajectory_uid"].tolist() == [name for name, _ in named]
+        assert batch["metadata"][0] == '{"n":[1],"tool":"search"}'
+        assert not batch.incomplete.any()
+    assert pool.fetch_batch("train", 4) is None
+    pool.submit_step(step("slow", "slow-b", 0, True))
+
+    def later() -> None:
+        time.sleep(0.2)
+        pool.complete_trajectory("slow-a")
+
+    completing = threading.Thread(target=later)
+    completing.start()
+    assert got(pool.wait_batch("train", 4, wait_s=30)).prompt_uids == ["slow"]
+    completing.join()
+
+
+def test_duplicate_steps_are_kept_once(client: Client, partition: str) -> None:
+    pool = DataPool(client, partition, group_size=2)
+    first = step("p", "a", 0)
+    pool.submit_step(first)
+    pool.submit_step(first)
+    for other in (
+        dataclasses.replace(first, reward=0.25),
+        dataclasses.replace(first, response_ids=[0]),
+        dataclasses.replace(first, metadata=None),
+    ):
+        with pytest.raises(errors.StepDiffers, match="step=0 of trajectory=a"):
+            pool.submit_step(other)
+    steps = [first, step("p", "a", 1), step("p", "a", 1), step("p", "a", 2, True)]
+    pool.submit_steps(steps)
+    pool.submit_steps(steps)
+    pool.submit_step(step("p", "b", 0, True))
+    pool.submit_steps(steps)
+    batch = got(pool.fetch_batch("train", 1))
+    assert batch["step_index"].tolist() == [0, 1, 2, 0]
+    batch.ack()
+    for late in (first, step("p", "a", 3), step("p", "c", 0)):
+        with pytest.raises(errors.GroupClosed):
+            pool.submit_step(late)
+    nothing = dataclasses.replace(first, prompt_uid="n", trajectory_uid="n", reward=float("nan"))
+    pool.submit_step(nothing)
+    pool.submit_step(nothing)
+
+
+def test_staleness_is_flagged_and_weights_are_written_once(client: Client, partition: str) -> None:
+    pool = DataPool(client, partition, group_size=2, staleness_threshold=2)
+
+    def at(trajectory: str, version: int) -> Step:
+        return step("p", trajectory, version, version == 9, policy_version=version)
+
+    pool.submit_steps([at("a", 6), at("a", 7), at("a", 9), at("b", 8), at("b", 9)])
+    batch = got(pool.fetch_batch("train", 1))
+    assert batch.off_policy.tolist() == [True, False, False, False, False]
+    assert batch.importance_weights.tolist() == [1.0] * 5
+    pool.write_importance_weights(batch.handles[:3], [2.0, 3.0, 4.0])
+    with pytest.raises(errors.ColumnExists):
+        pool.write_importance_weights(batch.handles[:1], [2.0])
+    with pytest.raises(errors.BadRequest, match="each of rows=5, found 1"):
+        pool.write_importance_weights(batch.handles, [2.0])
+    batch.nack()
+    pool.announce(10)
+    batch = got(pool.fetch_batch("train", 1))
+    assert batch.off_policy.tolist() == [True, True, False, False, False]
+    assert batch.importance_weights.tolist() == [2.0, 3.0, 4.0, 1.0, 1.0]
+    assert batch.importance_weights.dtype == np.float32
+
+
+@pytest.mark.parametrize("unfinished", ["give", "drop"])
+def test_groups_are_given_up_in_time(client: Client, partition: str, unfinished: Any) -> None:
+    pool = DataPool(
+        client,
+        f"{partition}-{unfinished}",
+        group_size=2,
+        capacity_steps=2,
+        group_deadline_s=0.3,
+        unfinished=unfinished,
+    )
+    pool.submit_steps([step("p", "a", 0), step("p", "a", 1, True)])
+    if unfinished == "give":
+        batch = got(pool.wait_batch("train", 1, wait_s=30))
+        assert (batch.prompt_uids, batch.incomplete.tolist()) == (["p"], [True, True])
+        batch.ack()
+    else:
+        # The room of the group is needed while it is given up.
+        pool.submit_step(step("q", "b", 0, True))
+    assert pool.expired_groups == 1
+    with pytest.raises(errors.GroupClosed):
+        pool.submit_step(step("p", "c", 0, True))
+
+
+def test_sizes_go_by_prompt_and_more_trajectories_are_refused(queue: Client) -> None:
+    pool = DataPool(queue, "p", group_size=2, group_sizes={"one": 1}.get, group_deadline_s=None)
+    pool.submit_step(step("one", "a", 0, True))
+    assert got(pool.fetch_batch("train", 9)).prompt_uids == ["one"]
+    pool.submit_steps([step("two", "b", 0), step("two", "c", 0)])
+    with pytest.raises(errors.GroupOverflow):
+        pool.submit_step(step("two", "d", 0))
+    with pytest.raises(errors.UnknownSample):
+        pool.complete_trajectory("nowhere")
+    pool.clear()
+    assert queue.status("p")["rows"] == 0
+    with pytest.raises(errors.GroupClosed):
+        pool.submit_step(step("two", "b", 1))
+    with pytest.raises(errors.BadRequest, match="group_size"):
+        DataPool(queue, "q", group_size=0)
+    with pytest.raises(errors.Deadline):
+        pool.wait_batch("train", 1, wait_s=0.1)
+
+
+def test_a_full_pool_waits_or_refuses(queue: Client) -> None:
+    waiting = DataPool(queue, "w", group_size=2, capacity_steps=1, submit_wait_s=0.2)
+    waiting.submit_step(step("p", "a", 0))
+    with pytest.raises(errors.Deadline):
+        waiting.submit_step(step("p", "a", 1))
+    refusing = DataPool(queue, "r", group_size=2, capacity_steps=1, on_full="refuse")
+    refusing.submit_step(step("p", "a", 0))
+    with pytest.raises(errors.Full):
+        refusing.submit_step(step("p", "a", 1))
