@@ -10,7 +10,8 @@
 `Client` and `AsyncClient` are clients of a server or of a queue in this process. `Batch` and `AsyncBatch` are
 rows under a lease. `Policy` and `AsyncPolicy` announce versions of weights to a run. Exceptions are in
 `rolldock.errors`. `rolldock.torch` has a loader for data-parallel training, `rolldock.transfer_queue` the
-interface of TransferQueue, and `rolldock.verl` batches of verl. The guide is in `docs/src/python.md`.
+interface of TransferQueue, `rolldock.data_pool` and `rolldock.transfer_dock` those of DataPool and
+TransferDock, and `rolldock.verl` batches of verl. The guide is in `docs/src/python.md`.
 
 NumPy and torch are imported when they are first used, and neither is required to import this package.
 """

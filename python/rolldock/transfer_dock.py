@@ -10,8 +10,7 @@
 
 A dock has one row for each sample of an iteration. The samples of a prompt have consecutive indexes and form
 a group. Each consumer gets every experience once. Rows stay until `clear`, even if they are consumed: a task
-that never acks keeps them. The differences from other docks are in `docs/src/compat.md`. Rust's
-`TransferDock` has the same rows, so both can use one dock.
+that never acks keeps them. The differences from other docks are in `docs/src/compat.md`.
 """
 
 from __future__ import annotations

@@ -67,6 +67,23 @@ def test_whole_groups_come_in_the_order_of_their_steps(client: Client, partition
     completing.join()
 
 
+def test_columns_have_the_types_of_the_contract(queue: Client) -> None:
+    pool = DataPool(queue, "p", group_size=1)
+    pool.submit_step(step("p", "a", 0, True))
+    batch = got(pool.fetch_batch("train", 1))
+    assert {name: str(batch.column(name).dtype) for name in batch.names} == {
+        "prompt_ids": "list<uint32>",
+        "response_ids": "list<uint32>",
+        "reward": "float32",
+        "trajectory_uid": "string",
+        "prompt_uid": "string",
+        "step_index": "uint32",
+        "policy_version": "uint64",
+        "is_last": "bool",
+        "metadata": "string",
+    }
+
+
 def test_duplicate_steps_are_kept_once(client: Client, partition: str) -> None:
     pool = DataPool(client, partition, group_size=2)
     first = step("p", "a", 0)
