@@ -49,6 +49,8 @@ enum Command {
     Fleet(FleetOptions),
     /// Throughput of a served queue, latency of small takes, and memory of rows
     Queue(QueueOptions),
+    /// Rates, latencies and start-up of the Python client
+    Python(QueueOptions),
     /// The memory of a served queue during many snapshots and verifies, as a curve
     Memory(MemoryOptions),
     /// The cost of a score, and whether our scorers agree with verl's and math-verify
@@ -118,6 +120,9 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Client(options) => (client::measure(options.quick)?, options),
         Command::Fleet(FleetOptions { options, peer }) => (fleet::measure(options.quick, peer)?, options),
         Command::Queue(QueueOptions { options, peer }) => (queue::measure(options.quick, peer)?, options),
+        Command::Python(QueueOptions { options, peer }) => {
+            (queue::measure_from_python(options.quick, peer)?, options)
+        }
         Command::Memory(MemoryOptions { options, seconds }) => {
             (queue::measure_growth(if options.quick { 60 } else { seconds })?, options)
         }

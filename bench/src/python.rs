@@ -216,7 +216,8 @@ pub(crate) fn python(folder: &Path) -> PathBuf {
     folder.join("bin/python")
 }
 
-fn run(command: &mut Command) -> anyhow::Result<()> {
+/// Runs a command to its end. An error contains the end of its output.
+pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     let program = command.get_program().display().to_string();
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {program}"))?;
     anyhow::ensure!(

@@ -175,8 +175,8 @@ impl Queue {
         self.server.is_none()
     }
 
-    /// How calls reach the queue: `"embedded"`, `"http"` or `"shared_memory"`. `None` before the first call to
-    /// a server.
+    /// How calls reach the queue: `"embedded"`, `"http"` or `"shared_memory"`. `None` before the first call
+    /// to a server.
     #[getter]
     fn transport(&self, py: Python<'_>) -> PyResult<Option<&'static str>> {
         Ok(self.calls(py)?.transport().map(|transport| match transport {

@@ -5,11 +5,12 @@
 //! package `transferqueue`. Changes of the machine's load therefore affect all of them alike.
 //!
 //! Each measurement has a file ([`large`], [`small`], [`waiting`], [`local`], [`durable`], [`snapshot`],
-//! [`growth`]).
+//! [`growth`], and [`from_python`] for the sub-command `python`).
 //! They share the server ([`server`]), the rows ([`data`]), the rounds ([`rounds`]) and the peer ([`peer`]).
 
 mod data;
 mod durable;
+mod from_python;
 mod growth;
 mod large;
 mod local;
@@ -28,6 +29,11 @@ use server::Server;
 
 pub(crate) fn measure(quick: bool, with_peer: bool) -> anyhow::Result<Vec<Figure>> {
     in_a_task(figures(quick, with_peer))
+}
+
+/// Measures the queue from its Python client.
+pub(crate) fn measure_from_python(quick: bool, with_peer: bool) -> anyhow::Result<Vec<Figure>> {
+    from_python::figures(quick, with_peer)
 }
 
 /// Measures the memory of a server that does maintenance for `seconds`.

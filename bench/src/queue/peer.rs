@@ -3,6 +3,8 @@
 //! The script `bench/peers/transferqueue_peer.py` has the measurements. One process serves the whole run and
 //! gets a line of JSON in each round. Without `--peer` none of this is needed.
 
+use std::path::PathBuf;
+
 use serde::Deserialize;
 use serde_json::json;
 
@@ -37,7 +39,7 @@ pub(super) struct Peer {
 impl Peer {
     /// Installs the peer if it is missing, and starts it.
     pub(super) fn start() -> anyhow::Result<Self> {
-        let folder = ENVIRONMENT.ready(install)?;
+        let folder = environment()?;
         eprintln!("peer: starting {NAME} with a controller and two storage units");
         let script = Script::start::<&str>(NAME, &python(&folder), SCRIPT, &[])?;
         Ok(Self { script })
@@ -74,6 +76,11 @@ impl Peer {
             json!({"do": "small_takes", "rows": rows, "payload_bytes": SMALL_BYTES, "calls": calls});
         Ok(self.script.ask::<Takes>(&command)?.seconds)
     }
+}
+
+/// The folder of the peer's environment, which has torch. Installs the packages if they are missing.
+pub(super) fn environment() -> anyhow::Result<PathBuf> {
+    ENVIRONMENT.ready(install)
 }
 
 fn install(environment: &Installation) -> anyhow::Result<()> {

@@ -27,6 +27,13 @@ impl Rates {
         self.takes.push(amount / seconds.take);
     }
 
+    /// Adds the round, if there is one.
+    pub(super) fn extend(&mut self, round: Option<(f64, Round)>) {
+        if let Some((amount, seconds)) = round {
+            self.push(amount, seconds);
+        }
+    }
+
     pub(super) fn put(&self) -> f64 {
         median(&self.puts)
     }

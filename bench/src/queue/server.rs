@@ -84,6 +84,10 @@ impl Server {
         Ok(Self { process, url })
     }
 
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
     pub(super) fn client(&self) -> anyhow::Result<RemoteQueue> {
         Ok(RemoteQueue::new(RemoteConfig::new(&self.url))?)
     }

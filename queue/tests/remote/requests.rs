@@ -133,7 +133,7 @@ async fn the_openapi_document_has_the_paths_that_are_served() {
         .await
         .unwrap();
     let paths = document["paths"].as_object().unwrap();
-    assert_eq!(paths.len(), 34);
+    assert_eq!(paths.len(), 35);
     for (path, methods) in paths {
         let concrete = path
             .replace("{partition}", "p")

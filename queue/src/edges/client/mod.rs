@@ -1,9 +1,9 @@
 //! The client that chooses how it reaches a server: through shared memory on the server's host, and over HTTP
 //! from everywhere else.
 //!
-//! The server names its socket at `GET /v1/local`, with a number of its own run. A client that finds the socket and
-//! the same number behind it is on the server's host. Nothing else shows that: a host's name or address can be
-//! that of a container, a proxy or a tunnel.
+//! The server names its socket at `GET /v1/local`, together with a number that identifies this run of the
+//! server. A client is on the server's host if it finds the socket, and the same number behind it. Names
+//! and addresses do not show that: they may belong to a container, a proxy or a tunnel.
 //!
 //! # Why the choice can change
 //! A server that was restarted has another socket, or runs on another host. The connection through shared

@@ -210,8 +210,8 @@ impl Link {
         Ok(opened)
     }
 
-    /// Gives the rows of a lease back, in a task. If the server cannot be reached, they become ready again when
-    /// the lease expires.
+    /// Gives the rows of a lease back, in a task. If the server cannot be reached, they become ready again
+    /// when the lease expires.
     pub(super) fn give_back(self: &Arc<Self>, lease: LeaseName) {
         let link = Arc::clone(self);
         let giving = async move {

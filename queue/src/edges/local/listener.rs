@@ -20,8 +20,8 @@ const BACKLOG: i32 = 1024;
 /// The maximum number of attempts to open a lock file, which another server may be removing as it ends.
 const LOCK_ATTEMPTS: usize = 100;
 
-/// A socket that clients of this host can connect to. If it has a file, the file is removed when this value is
-/// dropped.
+/// A socket that clients of this host can connect to. If it has a file, the file is removed when this value
+/// is dropped.
 #[derive(Debug)]
 pub struct LocalListener {
     pub(super) listener: UnixListener,

@@ -27,10 +27,11 @@
 //!   of a stream.
 //!
 //! # Trust
-//! There is no token: every process that may open the socket can be a client. The socket's permissions (0600)
-//! exclude other users; a socket without a file asks the operating system for the user of each client. The operating system cannot revoke a writable mapping. The server therefore trusts a
-//! client, like a thread of its own process, not to write into a region after its put. Any other mistake of a
-//! client is an error for that client alone.
+//! There is no token: every process that may open the socket can be a client. The socket's permissions
+//! (0600) exclude other users; for a socket without a file, the server asks the operating system for the
+//! user of each client. The operating system cannot revoke a writable mapping. The server therefore
+//! trusts a client, like a thread of its own process, not to write into a region after its put. Any other
+//! mistake of a client is an error for that client alone.
 //!
 //! # Deliberately absent
 //! Rows of different puts do not share a region: freeing them would need an allocator that both sides trust.

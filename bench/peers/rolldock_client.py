@@ -1,0 +1,191 @@
+"""The Python client of Rolldock, measured for `rolldock-bench python`.
+
+Arguments: a folder, the folder in which the wheel is installed, and the URL of a server. The process reads one JSON
+command a line on standard input and answers each with one JSON line on standard output, as
+`transferqueue_peer.py` does. The batches are equal to those of that script.
+"""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+
+SITE, URL = sys.argv[2:4]
+sys.path.insert(0, SITE)
+
+import numpy as np  # noqa: E402
+import rolldock  # noqa: E402
+import torch  # noqa: E402
+
+#: The longest time for processes to start, in seconds.
+START_S = 60.0
+#: The batch of the processes that work at once, and how often they look for the end.
+ROWS_OF_PROCESS = 16
+
+IMPORT = """
+import time
+def resident():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * 4096
+before, started = resident(), time.perf_counter()
+import rolldock
+print(time.perf_counter() - started, resident() - before)
+"""
+
+
+def large_batch(rows, prompt_tokens, response_tokens):
+    def ids(tokens):
+        return (torch.arange(rows * tokens) % 150_000).reshape(rows, tokens)
+
+    log_probs = (torch.arange(rows * response_tokens) * -1e-7).to(torch.float32).reshape(rows, response_tokens)
+    return {
+        "input_ids": ids(prompt_tokens),
+        "responses": ids(response_tokens),
+        "log_probs": log_probs,
+        "reward": torch.arange(rows, dtype=torch.float32),
+    }
+
+
+def small_batch(rows, payload_bytes):
+    payload = torch.arange(rows).to(torch.uint8).reshape(rows, 1).repeat(1, payload_bytes)
+    return {"payload": payload, "reward": torch.arange(rows, dtype=torch.float32)}
+
+
+def tensors(batch):
+    return {name: batch.torch(name) for name in batch.names}
+
+
+def check(taken, put):
+    """Fails unless the rows taken are those that were put."""
+    if sorted(taken) != sorted(put):
+        raise RuntimeError(f"took the columns {sorted(taken)}")
+    for name, expected in put.items():
+        found = taken[name]
+        if found.dtype != expected.dtype or not torch.equal(found, expected):
+            raise RuntimeError(f"what was taken of {name} is not what was put")
+
+
+class Client:
+    def __init__(self):
+        self.clients = {
+            way: rolldock.Client(URL, shared_memory=way == "shared_memory") for way in ("http", "shared_memory")
+        }
+        self.batch = None
+        self.rounds = 0
+
+    def round(self, way, partition, batch, calls):
+        """So many puts, then so many takes; seconds of each."""
+        client, takes = self.clients[way], []
+        self.rounds += 1
+        started = time.perf_counter()
+        for call in range(calls):
+            client.put(partition, f"{self.rounds}-{call}", batch)
+        put = time.perf_counter() - started
+        started = time.perf_counter()
+        for _ in range(calls):
+            lease = client.take(partition, groups=1)
+            takes.append((lease, tensors(lease)))
+            if calls > 1:
+                # The acks of small rows are part of the work, as the peer's marks of consumption are.
+                lease.ack()
+        take = time.perf_counter() - started
+        for lease, taken in takes:
+            check(taken, batch)
+            if calls == 1:
+                lease.ack()
+        if client.transport != way:
+            raise RuntimeError(f"expected {way}, found {client.transport}")
+        return {"put": put, "take": take}
+
+    def large(self, way, **shape):
+        if self.batch is None:
+            self.batch = large_batch(**shape)
+        return self.round(way, "large", self.batch, 1)
+
+    def small(self, way, rows, payload_bytes, calls):
+        return self.round(way, "small", small_batch(rows, payload_bytes), calls)
+
+    def copy(self, bytes):
+        """Seconds of a copy of so many bytes to memory that was touched before."""
+        source, target = np.ones(bytes, dtype=np.uint8), np.zeros(bytes, dtype=np.uint8)
+        started = time.perf_counter()
+        np.copyto(target, source)
+        return {"seconds": time.perf_counter() - started}
+
+    def fill(self, partition, groups, rows, payload_bytes):
+        """Puts groups of small rows that stay."""
+        client, batch = self.clients["shared_memory"], small_batch(rows, payload_bytes)
+        client.declare(partition, capacity_rows=max(groups * rows, 1))
+        for group in range(groups):
+            client.put(partition, f"{group}", batch)
+        return {}
+
+    def small_takes(self, way, partition, calls):
+        """Seconds of each of so many takes of one column of a group."""
+        client, seconds = self.clients[way], []
+        for _ in range(calls):
+            started = time.perf_counter()
+            batch = client.take(partition, groups=1, columns=["reward"])
+            reward = batch.torch("reward")
+            seconds.append(time.perf_counter() - started)
+            if reward.tolist() != list(range(len(batch))):
+                raise RuntimeError("the rewards are not those that were put")
+            batch.nack()
+        return {"seconds": seconds}
+
+    def processes(self, count, seconds, payload_bytes):
+        """Rows per second that so many processes together put, take and ack."""
+        context = multiprocessing.get_context("spawn")
+        begin, results = context.Barrier(count + 1), context.SimpleQueue()
+        arguments = (URL, SITE, payload_bytes, seconds, begin, results)
+        workers = [context.Process(target=work, args=(number, *arguments)) for number in range(count)]
+        for worker in workers:
+            worker.start()
+        begin.wait(START_S)
+        rates = [results.get() for _ in workers]
+        for worker in workers:
+            worker.join(START_S)
+        return {"rate": sum(rates)}
+
+    def imported(self):
+        """Seconds and bytes of `import rolldock` in a fresh process."""
+        environment = {**os.environ, "PYTHONPATH": SITE}
+        said = subprocess.run([sys.executable, "-c", IMPORT], env=environment, capture_output=True, check=True)
+        seconds, bytes = said.stdout.split()
+        return {"seconds": float(seconds), "bytes": float(bytes)}
+
+
+def work(number, url, site, payload_bytes, seconds, begin, results):
+    client, batch = rolldock.Client(url), small_batch(ROWS_OF_PROCESS, payload_bytes)
+    partition, rows = f"process-{number}", 0
+    client.put(partition, "first", batch)
+    client.take(partition, groups=1).ack()
+    begin.wait(START_S)
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        client.put(partition, f"{rows}", batch)
+        taken = client.take(partition, groups=1)
+        taken.torch("payload")
+        taken.ack()
+        rows += ROWS_OF_PROCESS
+    results.put(rows / seconds)
+
+
+def main():
+    client = Client()
+    versions = [f"python {sys.version.split()[0]}", f"rolldock {rolldock.__version__}", f"torch {version('torch')}"]
+    print(json.dumps({"versions": ", ".join(versions)}), flush=True)
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            answer = getattr(client, command.pop("do"))(**command)
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
