@@ -9,7 +9,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use rolldock_queue::{
     Durability, LocalConfig, LocalQueue, PartitionSpec, Queue as Calls, QueueClient, QueueConfig, QueueError,
-    Reach, RemoteConfig, TransferQueue, Transport, Unfinished,
+    RemoteConfig, TransferQueue, Transport, TransportChoice, Unfinished,
 };
 use serde::Serialize;
 use serde_json::Value;
@@ -30,7 +30,7 @@ struct Server {
     url: String,
     token: Option<String>,
     patience: Duration,
-    reach: Reach,
+    choice: TransportChoice,
 }
 
 impl Server {
@@ -42,7 +42,7 @@ impl Server {
         }
         let token = self.token.clone();
         let config = RemoteConfig { token, patience, tasks: give_backs, ..RemoteConfig::new(&self.url) };
-        Ok(Arc::new(QueueClient::new(config, self.reach)?))
+        Ok(Arc::new(QueueClient::new(config, self.choice)?))
     }
 }
 
@@ -142,16 +142,16 @@ impl Queue {
         if token.is_some() && is_socket {
             return Err(bad("expected no token for a socket: its file's permissions decide who may open it"));
         }
-        let reach = match shared_memory {
-            None => Reach::Auto,
-            Some(true) => Reach::SharedMemory,
+        let choice = match shared_memory {
+            None => TransportChoice::Auto,
+            Some(true) => TransportChoice::SharedMemory,
             Some(false) if is_socket => {
                 return Err(bad("expected http://HOST:PORT without shared memory, found a socket"));
             }
-            Some(false) => Reach::Http,
+            Some(false) => TransportChoice::Http,
         };
         let patience = options::wait(patience_s)?.ok_or_else(|| bad("expected a patience with an end"))?;
-        let server = Server { url, token, patience, reach };
+        let server = Server { url, token, patience, choice };
         let calls = raised(py, connect(runtime::with_give_backs()?, &server))?;
         Ok(Self::new(Some(server), calls, None))
     }

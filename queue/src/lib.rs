@@ -110,8 +110,8 @@ pub use batches::joined;
 pub use config::{ColumnSpec, Durability, ExtensionSpec, OnFull, PartitionSpec, QueueConfig, TaskSpec};
 pub use edges::{
     ExportFormat, Exported, LocalConfig, LocalListener, LocalPlace, LocalQueue, LocalServiceConfig, Loss,
-    Problem, QueueClient, Reach, RegionStats, Regions, RemoteConfig, RemoteQueue, Salvage, ServiceConfig,
-    Snapshot, SnapshotCounts, UnitConfig, VerifyReport, answer, run_unit, serve, serve_local,
+    Problem, QueueClient, RegionStats, Regions, RemoteConfig, RemoteQueue, Salvage, ServiceConfig, Snapshot,
+    SnapshotCounts, TransportChoice, UnitConfig, VerifyReport, answer, run_unit, serve, serve_local,
 };
 pub use error::{ErrorClass, QueueError};
 pub use inspect::{LeaseInspection, PartitionInspection, QueueInspection, TaskCounts};

@@ -13,8 +13,8 @@ use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use rolldock_listener::RenderMetrics;
 use rolldock_queue::{
     ColumnSpec, ExportFormat, LocalPlace, OnFull, PartitionSpec, Put, Queue, QueueClient, QueueConfig,
-    QueueError, Reach, RemoteConfig, RemoteQueue, SamplePart, Sampler, ServiceConfig, Share, Stale, Take,
-    TaskSpec, TransferQueue, Unfinished, UnitConfig, run_unit, serve,
+    QueueError, RemoteConfig, RemoteQueue, SamplePart, Sampler, ServiceConfig, Share, Stale, Take, TaskSpec,
+    TransferQueue, TransportChoice, Unfinished, UnitConfig, run_unit, serve,
 };
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -179,7 +179,7 @@ async fn every_call_of_the_contract_is_made_and_every_body_is_as_it_says() {
     puts_and_takes(&client).await;
     maintenance(&client).await;
     units(&client).await;
-    let chooses = QueueClient::new(RemoteConfig::new(&url), Reach::Auto).unwrap();
+    let chooses = QueueClient::new(RemoteConfig::new(&url), TransportChoice::Auto).unwrap();
     chooses.names().await.unwrap();
     // Only a client that cannot reach a unit makes this call.
     let suspect = raw.post(format!("{url}/v1/units/u/suspect")).send().await.unwrap();

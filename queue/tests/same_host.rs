@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use rolldock_queue::{
     LocalListener, LocalPlace, LocalServiceConfig, PartitionSpec, Put, Queue, QueueClient, QueueConfig,
-    QueueError, Reach, RemoteConfig, RemoteQueue, ServiceConfig, Take, TransferQueue, Transport, UnitConfig,
-    run_unit, serve, serve_local,
+    QueueError, RemoteConfig, RemoteQueue, ServiceConfig, Take, TransferQueue, Transport, TransportChoice,
+    UnitConfig, run_unit, serve, serve_local,
 };
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -58,9 +58,9 @@ impl Served {
         Self { queue, url, end, tasks: tasks.into_iter().map(AbortOnDropHandle::new).collect() }
     }
 
-    fn client(&self, reach: Reach) -> QueueClient {
+    fn client(&self, choice: TransportChoice) -> QueueClient {
         let config = RemoteConfig { patience: Duration::from_secs(5), ..RemoteConfig::new(&self.url) };
-        QueueClient::new(config, reach).unwrap()
+        QueueClient::new(config, choice).unwrap()
     }
 
     async fn stop(self) {
@@ -75,7 +75,7 @@ impl Served {
 #[tokio::test]
 async fn a_client_on_the_host_of_its_server_uses_shared_memory() {
     let served = Served::start(None, "127.0.0.1:0", Offer::Unnamed).await;
-    let client = served.client(Reach::Auto);
+    let client = served.client(TransportChoice::Auto);
     assert_eq!(client.transport(), None, "nothing was sent yet");
     tour(&client).await;
     assert_eq!(client.transport(), Some(Transport::SharedMemory));
@@ -84,15 +84,16 @@ async fn a_client_on_the_host_of_its_server_uses_shared_memory() {
 #[tokio::test]
 async fn each_way_can_be_asked_for() {
     let served = Served::start(None, "127.0.0.1:0", Offer::Unnamed).await;
-    for (reach, transport) in [(Reach::Http, Transport::Http), (Reach::SharedMemory, Transport::SharedMemory)]
+    for (choice, transport) in
+        [(TransportChoice::Http, Transport::Http), (TransportChoice::SharedMemory, Transport::SharedMemory)]
     {
-        let client = served.client(reach);
+        let client = served.client(choice);
         client.names().await.unwrap();
         assert_eq!(client.transport(), Some(transport));
     }
     let elsewhere = Served::start(None, "127.0.0.1:0", Offer::Nothing).await;
     let config = RemoteConfig { patience: Duration::ZERO, ..RemoteConfig::new(&elsewhere.url) };
-    let refused = QueueClient::new(config, Reach::SharedMemory).unwrap().names().await;
+    let refused = QueueClient::new(config, TransportChoice::SharedMemory).unwrap().names().await;
     let Err(QueueError::Unreachable { url, reason }) = refused else { panic!("{refused:?}") };
     assert_eq!((url.as_str(), reason.contains("without")), (elsewhere.url.as_str(), true), "{reason}");
 }
@@ -110,7 +111,7 @@ async fn a_server_without_a_socket_or_on_another_host_is_used_over_http() {
     // The socket of another server, and a socket that is not on this host.
     for offer in [Offer::Nothing, Offer::Place(LocalPlace { socket, life: 1 }), Offer::Place(others)] {
         let served = Served::start(None, "127.0.0.1:0", offer).await;
-        let client = served.client(Reach::Auto);
+        let client = served.client(TransportChoice::Auto);
         tour(&client).await;
         assert_eq!(client.transport(), Some(Transport::Http));
     }
@@ -130,7 +131,7 @@ async fn a_queue_with_storage_units_is_used_over_http() {
         assert!(Instant::now() < give_up, "the unit announces itself");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let client = served.client(Reach::Auto);
+    let client = served.client(TransportChoice::Auto);
     client.names().await.unwrap();
     assert_eq!(client.transport(), Some(Transport::Http));
 }
@@ -141,7 +142,7 @@ async fn a_lease_outlives_a_restart_of_its_server() {
     let dir = tempfile::tempdir().unwrap();
     let served = Served::start(Some(dir.path()), "127.0.0.1:0", Offer::Unnamed).await;
     let address = served.url.trim_start_matches("http://").to_owned();
-    let client = served.client(Reach::Auto);
+    let client = served.client(TransportChoice::Auto);
     client.declare(PartitionSpec::new("train", ["train"], 64)).await.unwrap();
     for group in ["a", "b", "c"] {
         client.put("train", Put::group(group, batch(0, 2)), soon()).await.unwrap();
@@ -179,7 +180,7 @@ async fn a_server_that_moves_is_used_over_http_from_the_next_call() {
     let served = Served::start(Some(dir.path()), "127.0.0.1:0", Offer::Unnamed).await;
     let address = served.url.trim_start_matches("http://").to_owned();
     let config = RemoteConfig { patience: Duration::from_millis(200), ..RemoteConfig::new(&served.url) };
-    let client = QueueClient::new(config, Reach::Auto).unwrap();
+    let client = QueueClient::new(config, TransportChoice::Auto).unwrap();
     client.names().await.unwrap();
     assert_eq!(client.transport(), Some(Transport::SharedMemory));
     served.stop().await;
@@ -196,7 +197,8 @@ async fn a_client_that_comes_before_its_server_chooses_when_it_is_there() {
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap();
         free.local_addr().unwrap().to_string()
     };
-    let client = QueueClient::new(RemoteConfig::new(format!("http://{address}")), Reach::Auto).unwrap();
+    let client =
+        QueueClient::new(RemoteConfig::new(format!("http://{address}")), TransportChoice::Auto).unwrap();
     let starting = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
         Served::start(None, &address, Offer::Unnamed).await

@@ -31,7 +31,7 @@ mod unit;
 mod verify;
 mod wire;
 
-pub use client::{QueueClient, Reach};
+pub use client::{QueueClient, TransportChoice};
 pub use export::{ExportFormat, Exported};
 pub use local::{
     LocalConfig, LocalListener, LocalQueue, LocalServiceConfig, RegionStats, Regions, serve_local,

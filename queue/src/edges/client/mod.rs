@@ -31,7 +31,7 @@ use crate::{Queue, QueueError};
 
 /// How a [`QueueClient`] may reach its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Reach {
+pub enum TransportChoice {
     /// Through shared memory on the server's host, and over HTTP otherwise.
     #[default]
     Auto,
@@ -44,7 +44,7 @@ pub enum Reach {
 /// A queue of a server, reached over HTTP or through shared memory. Clones use the same connections.
 #[derive(Debug, Clone)]
 pub struct QueueClient {
-    reach: Reach,
+    choice: TransportChoice,
     remote: RemoteQueue,
     local: LocalQueue,
     chosen: Arc<Mutex<Option<Transport>>>,
@@ -54,17 +54,17 @@ pub struct QueueClient {
 
 impl QueueClient {
     /// Makes a client for a server. Nothing is sent yet. Must be called in a tokio runtime.
-    pub fn new(config: RemoteConfig, reach: Reach) -> Result<Self, QueueError> {
+    pub fn new(config: RemoteConfig, choice: TransportChoice) -> Result<Self, QueueError> {
         let (patience, url) = (config.patience, config.url.clone());
         let remote = RemoteQueue::new(config)?;
         let server = Arc::new(Server { remote: remote.clone() });
-        let chosen = match reach {
-            Reach::Auto => None,
-            Reach::Http => Some(Transport::Http),
-            Reach::SharedMemory => Some(Transport::SharedMemory),
+        let chosen = match choice {
+            TransportChoice::Auto => None,
+            TransportChoice::Http => Some(Transport::Http),
+            TransportChoice::SharedMemory => Some(Transport::SharedMemory),
         };
         Ok(Self {
-            reach,
+            choice,
             remote,
             local: LocalQueue::of_server(server, url, patience)?,
             chosen: Arc::new(Mutex::new(chosen)),
@@ -116,7 +116,7 @@ impl QueueClient {
 
     /// Notes the outcome of a call. A server that cannot be reached may have moved to another host.
     fn note<T>(&self, outcome: Result<T, QueueError>) -> Result<T, QueueError> {
-        if self.reach == Reach::Auto
+        if self.choice == TransportChoice::Auto
             && let Err(QueueError::Unreachable { .. }) = &outcome
         {
             *self.chosen.lock() = None;
