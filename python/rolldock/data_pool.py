@@ -341,7 +341,7 @@ class DataPool:
                 )
                 return
             except Deadline:
-                # The room may be that of a group that nobody will complete.
+                # An incomplete group may occupy the room. If it is too old, `expire` frees it.
                 if wait >= left:
                     raise
                 self.expire()

@@ -4,8 +4,9 @@
 //! it gets a runtime of its own, and what the parent's runtime held is left alone.
 //!
 //! The runtime ends before the interpreter does. A thread that is in Python when the interpreter ends is stopped
-//! at its next wait for the GIL, and the frames of Rust below it abort the process. Before that, rows that were
-//! given back without a wait are given back: otherwise nobody gets them until their lease expires.
+//! at its next wait for the GIL, and the frames of Rust below it abort the process. Before that, the
+//! runtime finishes calls in the background that give rows back: without them, the rows stay leased until the
+//! lease expires.
 
 use std::io;
 use std::mem::ManuallyDrop;

@@ -156,7 +156,7 @@ async fn a_lease_outlives_a_restart_of_its_server() {
 
     let served = Served::start(Some(dir.path()), &address, Offer::Unnamed).await;
     let partition = served.queue.partition("train").unwrap();
-    assert_eq!(partition.stats().tasks[0].leased_rows, 6, "nobody else may take them");
+    assert_eq!(partition.stats().tasks[0].leased_rows, 6, "the leases last");
     let [acked, given_back, dropped] = leases.try_into().unwrap();
     acked.ack().await.unwrap();
     given_back.nack().await.unwrap();

@@ -127,7 +127,8 @@ async fn a_dropped_lease_and_a_client_that_goes_away_give_their_rows_back() {
     assert_eq!(lease.groups(), ["b"]);
 }
 
-/// The answer of a take may be on its way when its caller is gone. Nobody else would know of the lease.
+/// A caller may drop its take after the server has granted the lease and before the answer has arrived. The
+/// client must then end the lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_take_that_is_dropped_at_any_moment_leaves_no_row_leased() {
     let served = served(ServiceConfig::default()).await;
