@@ -16,17 +16,15 @@ Incomplete groups do not prevent other groups from being fetched. The difference
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from rolldock import _calls, _rolldock
-from rolldock.columns import Ragged, rows_of
+from rolldock import _calls
+from rolldock.columns import Ragged
+from rolldock.data_pool.batch import IMPORTANCE_WEIGHT, PoolBatch
+from rolldock.data_pool.step import Step, parts_of, table_of
 from rolldock.errors import BadRequest, Deadline, GroupClosed, KeyExists, StaleHandle, StepDiffers, UnknownKey
-from rolldock.table import Batch, Table
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -34,43 +32,9 @@ if TYPE_CHECKING:
     from rolldock._calls import TakeOptions
     from rolldock.client import Client
     from rolldock.columns import Array
+    from rolldock.table import Table
 
-#: The tag of rows whose group was given up before it was complete.
-INCOMPLETE = "incomplete"
-#: The column of the importance weight, which exists once it was written.
-IMPORTANCE_WEIGHT = "importance_weight"
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of a trajectory.
-
-    Attributes:
-        prompt_ids: the tokens that the policy got as input.
-        response_ids: the tokens that the policy generated.
-        reward: the reward.
-        trajectory_uid: the trajectory, unique in the pool.
-        prompt_uid: the prompt, whose trajectories form a group.
-        step_index: the index of the step in its trajectory.
-        policy_version: the oldest policy version of the response's tokens.
-        is_last: whether the step completes the trajectory.
-        metadata: JSON that only its owner interprets.
-    """
-
-    prompt_ids: Sequence[int] | Array
-    response_ids: Sequence[int] | Array
-    reward: float
-    trajectory_uid: str
-    prompt_uid: str
-    step_index: int = 0
-    policy_version: int = 0
-    is_last: bool = False
-    metadata: Any = None
-
-    @property
-    def key(self) -> str:
-        """The key of the step's row."""
-        return f"{self.trajectory_uid}/{self.step_index}"
+__all__ = ["DataPool", "PoolBatch", "PoolOptions", "Step"]
 
 
 class PoolOptions(TypedDict, total=False):
@@ -83,75 +47,6 @@ class PoolOptions(TypedDict, total=False):
     durability: Literal["none", "os", "fsync"]
     on_full: Literal["block", "refuse", "drop_oldest"]
     lease_ms: int
-
-
-class PoolBatch(Batch):
-    """Whole prompt groups that a task holds. They are consumed by `ack` or at the end of a `with` block.
-
-    The groups are in order, oldest first. The trajectories of a group are in the order of their first steps,
-    and the steps of a trajectory are ordered by index.
-    """
-
-    def __init__(self, lease: _rolldock.Lease, queue: _rolldock.Queue, partition: str) -> None:
-        super().__init__(lease, queue, partition)
-        self._order = _order(super().groups, self["trajectory_uid"], self["step_index"])
-        self._rows = self._rows.picked(self._order)
-        self._columns.clear()
-
-    @property
-    def handles(self) -> Array:
-        """The handle of each row; shape `(rows,)`, uint64."""
-        return super().handles[self._order]
-
-    @property
-    def policy_versions(self) -> Array:
-        """The oldest policy version of each row's group; shape `(rows,)`, uint64."""
-        return super().policy_versions[self._order]
-
-    @property
-    def groups(self) -> list[str]:
-        """The prompt of each row."""
-        groups = super().groups
-        return [groups[place] for place in self._order]
-
-    @property
-    def keys(self) -> list[str | None]:
-        """The key of each row."""
-        keys = super().keys
-        return [keys[place] for place in self._order]
-
-    @property
-    def tags(self) -> list[Any]:
-        """The tags of each row. Empty if no row has any."""
-        tags = super().tags
-        return [tags[place] for place in self._order] if tags else []
-
-    @property
-    def prompt_uids(self) -> list[str]:
-        """The prompts without repetition, in the order of the rows."""
-        return [prompt for prompt, _ in groupby(self.groups)]
-
-    @property
-    def off_policy(self) -> Array:
-        """Whether each step's policy version was too old when it was fetched; shape `(rows,)`, bool."""
-        return self.array("policy_version") < self.fresh_from
-
-    @property
-    def incomplete(self) -> Array:
-        """Whether each row's group was given up before it was complete; shape `(rows,)`, bool."""
-        import numpy as np
-
-        tags = self.tags or [None] * len(self)
-        return np.array([isinstance(tag, dict) and tag.get(INCOMPLETE) is True for tag in tags], dtype=bool)
-
-    @property
-    def importance_weights(self) -> Array:
-        """The importance weight of each step, 1 where none was written; shape `(rows,)`, float32."""
-        import numpy as np
-
-        if IMPORTANCE_WEIGHT not in self:
-            return np.ones(len(self), dtype=np.float32)
-        return np.ma.filled(self.array(IMPORTANCE_WEIGHT), np.float32(1))
 
 
 class DataPool:
@@ -226,7 +121,7 @@ class DataPool:
         """
         self.expire()
         deadline = time.monotonic() + self._submit_wait_s
-        for part in _parts(steps):
+        for part in parts_of(steps):
             try:
                 self._put(part, deadline)
             except KeyExists:
@@ -323,7 +218,7 @@ class DataPool:
     def _put(self, steps: Sequence[Step], deadline: float) -> None:
         last = steps[-1]
         size = self._group_sizes(last.prompt_uid) if self._group_sizes else None
-        rows = _table(steps)
+        rows = table_of(steps)
         while True:
             left = max(deadline - time.monotonic(), 0.0)
             wait = self._between_looks(left)
@@ -370,7 +265,7 @@ class DataPool:
             return
 
     def _check_same(self, step: Step, rows: Sequence[int]) -> None:
-        ours = _table([step])
+        ours = table_of([step])
         try:
             there = self.client.get(self.name, rows, columns=ours.names)
         except StaleHandle:
@@ -379,70 +274,6 @@ class DataPool:
             raise StepDiffers(
                 f"step={step.step_index} of trajectory={step.trajectory_uid} exists and differs"
             )
-
-
-def _parts(steps: Sequence[Step]) -> Iterator[list[Step]]:
-    """Runs of steps that may be in one put: of one trajectory and version, up to its last step."""
-    part: list[Step] = []
-    for step in steps:
-        if part:
-            last = part[-1]
-            goes_on = not last.is_last and (last.trajectory_uid, last.prompt_uid, last.policy_version) == (
-                step.trajectory_uid,
-                step.prompt_uid,
-                step.policy_version,
-            )
-            if not goes_on:
-                yield part
-                part = []
-        part.append(step)
-    if part:
-        yield part
-
-
-def _table(steps: Sequence[Step]) -> Table:
-    """One row for each step, with the column types of Rust's pool."""
-    import numpy as np
-
-    def tokens(lists: Sequence[Sequence[int] | Array]) -> Ragged:
-        arrays = [np.asarray(ids, dtype=np.uint32) for ids in lists]
-        offsets = np.zeros(len(arrays) + 1, dtype=np.int32)
-        np.cumsum([len(ids) for ids in arrays], out=offsets[1:])
-        return Ragged(np.concatenate(arrays), offsets)
-
-    columns = {
-        "prompt_ids": tokens([step.prompt_ids for step in steps]),
-        "response_ids": tokens([step.response_ids for step in steps]),
-        "reward": np.array([step.reward for step in steps], dtype=np.float32),
-        "trajectory_uid": [step.trajectory_uid for step in steps],
-        "prompt_uid": [step.prompt_uid for step in steps],
-        "step_index": np.array([step.step_index for step in steps], dtype=np.uint32),
-        "policy_version": np.array([step.policy_version for step in steps], dtype=np.uint64),
-        "is_last": np.array([step.is_last for step in steps], dtype=bool),
-        "metadata": [
-            json.dumps(step.metadata, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
-            for step in steps
-        ],
-    }
-    return Table(rows_of(columns, copy=False))
-
-
-def _order(groups: Sequence[str], trajectories: Array, steps: Array) -> list[int]:
-    """The places of the rows, by group, trajectory and step."""
-    first_of_group: dict[str, int] = {}
-    first_of_trajectory: dict[tuple[str, str], int] = {}
-    keys: list[tuple[int, int, int, int]] = []
-    for place, group in enumerate(groups):
-        trajectory = (group, str(trajectories[place]))
-        keys.append(
-            (
-                first_of_group.setdefault(group, place),
-                first_of_trajectory.setdefault(trajectory, place),
-                int(steps[place]),
-                place,
-            )
-        )
-    return [key[-1] for key in sorted(keys)]
 
 
 def _plain(table: Table, name: str) -> Any:
