@@ -115,7 +115,10 @@ fn an_outage_costs_no_group() {
         run.stderr_so_far().contains("the reward is still out")
     });
     assert_eq!(metric(&metrics, "rolldock_reward_up"), 0.0);
-    assert_eq!(metric(&metrics, "rolldock_reward_outages_total"), 1.0);
+    // An answer that was on its way when the server went down may be read late. It ends the outage, and the next
+    // failures begin another one.
+    let outages = metric(&metrics, "rolldock_reward_outages_total");
+    assert!((1.0..=3.0).contains(&outages), "{outages} outages");
     scrapes.note(&scrape(&metrics, None).1);
     let names = documented("Outside rewards");
     assert!(scrapes.unmoved(&names).is_empty(), "always 0: {:?}", scrapes.unmoved(&names));
@@ -124,7 +127,7 @@ fn an_outage_costs_no_group() {
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert_eq!(fate(&ended, " failed"), 0, "{}", ended.stdout);
     assert_eq!(step.rows().len(), GROUPS * SAMPLES, "{}", ended.stdout);
-    assert!(ended.stdout.contains("reward outages: 1, "), "{}", ended.stdout);
+    assert!(ended.stdout.contains(&format!("reward outages: {outages}, ")), "{}", ended.stdout);
     assert!(ended.stderr.contains("the reward answers again"), "{}", ended.stderr);
     assert!(server.reward.refusals.load(Ordering::SeqCst) < 200, "only probes are sent");
 }
