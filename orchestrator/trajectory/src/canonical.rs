@@ -1,0 +1,84 @@
+//! Canonical JSON: one text for all serialisations of a value.
+//!
+//! Keys are sorted, null members are left out, and a number with an integral value is written as an integer,
+//! so a value keeps its text when a client of another language parses and serialises it again.
+
+use std::fmt::Write;
+
+use serde_json::{Number, Value};
+
+/// The largest integer up to which all integers are exact 64-bit floats.
+const EXACT_INTEGER_MAX: f64 = 9_007_199_254_740_992.0;
+
+/// The canonical text of a value.
+pub(crate) fn canonical(value: &Value) -> String {
+    let mut text = String::new();
+    write_value(&mut text, value);
+    text
+}
+
+fn write_value(text: &mut String, value: &Value) {
+    match value {
+        Value::Number(number) => write_number(text, number),
+        Value::Array(items) => {
+            text.push('[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    text.push(',');
+                }
+                write_value(text, item);
+            }
+            text.push(']');
+        }
+        Value::Object(members) => {
+            let mut present: Vec<_> = members.iter().filter(|(_, member)| !member.is_null()).collect();
+            present.sort_unstable_by_key(|(key, _)| *key);
+            text.push('{');
+            for (index, (key, member)) in present.into_iter().enumerate() {
+                if index > 0 {
+                    text.push(',');
+                }
+                write_string(text, key);
+                text.push(':');
+                write_value(text, member);
+            }
+            text.push('}');
+        }
+        Value::String(content) => write_string(text, content),
+        Value::Null => text.push_str("null"),
+        Value::Bool(truth) => text.push_str(if *truth { "true" } else { "false" }),
+    }
+}
+
+fn write_number(text: &mut String, number: &Number) {
+    let integral = number.as_f64().filter(|float| number.is_f64() && float.fract() == 0.0);
+    // Writing to a string cannot fail.
+    let _ = match integral {
+        Some(float) if float.abs() <= EXACT_INTEGER_MAX => write!(text, "{}", float as i64),
+        _ => write!(text, "{number}"),
+    };
+}
+
+/// Writes a JSON string. Only quotes, backslashes and control characters are escaped.
+fn write_string(text: &mut String, content: &str) {
+    text.push('"');
+    for letter in content.chars() {
+        // Writing to a string cannot fail.
+        let _ = match letter {
+            '"' => write!(text, "\\\""),
+            '\\' => write!(text, "\\\\"),
+            '\n' => write!(text, "\\n"),
+            '\r' => write!(text, "\\r"),
+            '\t' => write!(text, "\\t"),
+            control if u32::from(control) < 0x20 => write!(text, "\\u{:04x}", u32::from(control)),
+            other => {
+                text.push(other);
+                Ok(())
+            }
+        };
+    }
+    text.push('"');
+}
+
+#[cfg(test)]
+mod tests;
