@@ -51,12 +51,20 @@ fn write_value(text: &mut String, value: &Value) {
 }
 
 fn write_number(text: &mut String, number: &Number) {
-    let integral = number.as_f64().filter(|float| number.is_f64() && float.fract() == 0.0);
+    let float = number.as_f64().filter(|_| number.is_f64());
     // Writing to a string cannot fail.
-    let _ = match integral {
-        Some(float) if float.abs() <= EXACT_INTEGER_MAX => write!(text, "{}", float as i64),
-        _ => write!(text, "{number}"),
+    let _ = match float {
+        Some(float) if float.fract() == 0.0 && float.abs() <= EXACT_INTEGER_MAX => {
+            write!(text, "{}", float as i64)
+        }
+        Some(float) => write!(text, "{}", rounded(float)),
+        None => write!(text, "{number}"),
     };
+}
+
+/// The nearest number of 15 significant digits. Parsers differ in the last bits of longer numbers.
+fn rounded(float: f64) -> f64 {
+    format!("{float:.14e}").parse().unwrap_or(float)
 }
 
 /// Writes a JSON string. Only quotes, backslashes and control characters are escaped.
