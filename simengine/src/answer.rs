@@ -44,6 +44,12 @@ pub trait AnswerKey: Send + Sync + 'static {
     /// The endings of responses to the prompt. If `None`, responses end in filler and the end-of-sequence
     /// token.
     fn answer(&self, prompt_hash: u64) -> Option<Answer>;
+
+    /// The whole response of the sample `seed` to a prompt, without the end-of-sequence token. `None`, the
+    /// default, leaves the response to the workload.
+    fn scripted(&self, _prompt_ids: &[u32], _seed: u64) -> Option<Arc<[u32]>> {
+        None
+    }
 }
 
 /// An answer key without answers.

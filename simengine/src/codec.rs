@@ -27,6 +27,9 @@ pub trait Codec: Send + Sync + 'static {
     /// The text of ids, without special tokens. Unknown ids are skipped.
     fn decode(&self, ids: &[u32]) -> String;
 
+    /// The text of ids, with special tokens. Unknown ids are skipped.
+    fn decode_all(&self, ids: &[u32]) -> String;
+
     /// The text of one id. Empty for an unknown id. The text may be a part of a character.
     fn piece(&self, id: u32) -> &str;
 }
@@ -101,6 +104,10 @@ impl Codec for TextCodec {
         self.tokenizer.decode(ids, true).unwrap_or_default()
     }
 
+    fn decode_all(&self, ids: &[u32]) -> String {
+        self.tokenizer.decode(ids, false).unwrap_or_default()
+    }
+
     fn piece(&self, id: u32) -> &str {
         self.pieces.get(&id).map_or("", |piece| piece)
     }
@@ -121,6 +128,10 @@ impl GuessingKey {
 }
 
 impl AnswerKey for GuessingKey {
+    fn scripted(&self, prompt_ids: &[u32], seed: u64) -> Option<Arc<[u32]>> {
+        self.inner.scripted(prompt_ids, seed)
+    }
+
     fn answer(&self, hash: u64) -> Option<Answer> {
         if let Some(known) = self.inner.answer(hash) {
             return Some(known);

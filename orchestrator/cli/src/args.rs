@@ -148,6 +148,9 @@ pub struct SimengineArgs {
     /// repeatable)
     #[arg(long, value_name = "FILE")]
     pub data: Vec<PathBuf>,
+    /// A script (.json) with the tokens of each turn, which the model says instead of drawing responses
+    #[arg(long, value_name = "FILE", conflicts_with = "data")]
+    pub script: Option<PathBuf>,
     /// Seed of lengths and answers
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -163,7 +166,7 @@ pub struct SimengineArgs {
     /// Refuse further requests when this many samples wait or run
     #[arg(long, value_name = "N")]
     pub max_num_queued_reqs: Option<u32>,
-    /// Leave /inference/v1/generate off, as a vLLM without --enable-scale-out does
+    /// Leave /inference, render and derender off, as a vLLM without --enable-scale-out does
     #[arg(long)]
     pub no_scale_out: bool,
     /// Bearer token that clients have to send

@@ -1,12 +1,15 @@
 //! `rolldock simengine`
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use rolldock_cli::args::SimengineArgs;
-use rolldock_simengine::{AnswerKey, Codec, GuessingKey, ServerConfig, SimServer, http};
+use rolldock_simengine::{
+    AnswerKey, Codec, GuessingKey, Script, ServerConfig, SimServer, TextCodec as SimTextCodec, http,
+};
 
 use crate::data::{
     CodecConfig, Dataset, DatasetConfig, Duplicates, OverlongPrompts, PromptSource, TemplateChoice, TextCodec,
@@ -22,12 +25,17 @@ pub(super) async fn serve(args: SimengineArgs) -> anyhow::Result<()> {
         chat_template: TemplateChoice::Auto,
         unix_seconds: None,
     })?;
-    let eos_id = codec.eos_ids().first().copied().unwrap_or(0);
     let sim_codec = Arc::new(open_sim_codec(&args.tokenizer, &codec)?);
+    let script = args.script.as_deref().map(|file| read_script(file, &sim_codec)).transpose()?;
+    let own_end = codec.eos_ids().first().copied().unwrap_or(0);
+    let eos_id = script.as_ref().and_then(Script::end_id).unwrap_or(own_end);
     let known = learn(&args, codec)?;
     let workload = Arc::new(simulated_workload(&sim_codec, eos_id, args.seed, args.mean_response_length));
     let face: Arc<dyn Codec> = sim_codec;
-    let key: Arc<dyn AnswerKey> = Arc::new(GuessingKey::new(Arc::new(known), Arc::clone(&face)));
+    let key: Arc<dyn AnswerKey> = match script {
+        Some(script) => Arc::new(script),
+        None => Arc::new(GuessingKey::new(Arc::new(known), Arc::clone(&face))),
+    };
     for port in &args.ports {
         let config = ServerConfig {
             name: format!("sim-{port}"),
@@ -64,6 +72,11 @@ pub(super) async fn serve(args: SimengineArgs) -> anyhow::Result<()> {
     Endings::listen()?.asked().await;
     scope.close(Duration::from_secs(5)).await;
     Ok(())
+}
+
+fn read_script(file: &Path, codec: &SimTextCodec) -> anyhow::Result<Script> {
+    let json = std::fs::read(file).with_context(|| format!("cannot read the script {}", file.display()))?;
+    Script::from_json(&json, codec).with_context(|| format!("{}", file.display()))
 }
 
 /// Reads the answers to all prompts of the data.

@@ -1,46 +1,32 @@
-//! `/v1/chat/completions` and the chat template of the simulated model (ChatML).
+//! `/v1/chat/completions`. Other interfaces of conversations are translated into chat completions.
+//!
+//! An answer in one piece has the calls of tools as `tool_calls`. A stream has them as content.
 
 use std::sync::Arc;
 
+use hyper::Response;
 use serde::Deserialize;
+use serde_json::Value;
 
-use super::Face;
 use super::choice::{prepare, put_usage};
 use super::completions::{FINGERPRINT, check_room};
 use super::dialect::{Dialect, Piece};
 use super::handle::answer;
 use super::json::{put, put_ids, put_list, put_logprob, put_string};
-use super::params::{Sampling, StreamOptions, check_model, parse};
-use super::reply::{Handled, Refusal};
+use super::params::{Sampling, StreamOptions, check_model, parse, parse_value};
+use super::reply::{Handled, Refusal, Reset, engine_error};
+use super::template::{Message, render};
+use super::tools::{Tool, ToolChoice, assemble, read_choice};
+use super::{Body, Face};
 use crate::request::{FinishReason, SimChoice, SimResponse};
-
-/// A turn of a conversation.
-#[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Message {
-    role: String,
-    #[serde(default)]
-    content: Option<Content>,
-}
-
-/// A text, or a list of parts. Parts without text are ignored.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
-enum Content {
-    Text(String),
-    Parts(Vec<Part>),
-}
-
-#[derive(Debug, Clone, Deserialize)]
-struct Part {
-    #[serde(default)]
-    text: String,
-}
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-struct ChatParams {
+pub(crate) struct ChatParams {
     model: Option<String>,
     messages: Vec<Message>,
+    pub(crate) tools: Option<Vec<Tool>>,
+    pub(crate) tool_choice: Option<Value>,
     request_id: Option<String>,
     logprobs: Option<bool>,
     return_token_ids: Option<bool>,
@@ -48,44 +34,51 @@ struct ChatParams {
     stream_options: Option<StreamOptions>,
 }
 
+/// A request that has been checked, with its prompt.
+pub(crate) struct ChatRequest {
+    params: ChatParams,
+    pub(crate) sampling: Sampling,
+    pub(crate) prompt_ids: Arc<[u32]>,
+    pub(crate) tools: Vec<Tool>,
+    pub(crate) choice: ToolChoice,
+}
+
+/// The answer to a request for one sample, before it gets the form of an interface.
+pub(crate) struct ChatTurn {
+    pub(crate) id: String,
+    /// The assistant's message, in the form of a chat completion.
+    pub(crate) message: Value,
+    pub(crate) finish_reason: &'static str,
+    /// The stop string that ended the sample.
+    pub(crate) stop: Option<String>,
+    pub(crate) prompt_tokens: u32,
+    pub(crate) cached_tokens: u32,
+    pub(crate) completion_tokens: u32,
+    pub(crate) max_tokens: u32,
+}
+
 struct ChatDialect {
     id: String,
+    choice: ToolChoice,
     with_logprobs: bool,
     with_ids: bool,
     usage: bool,
     prompt_ids: Arc<[u32]>,
 }
 
-/// The prompt of a conversation. With `add_generation_prompt` it ends in the beginning of the assistant's
-/// turn.
-pub(crate) fn render(messages: &[Message], add_generation_prompt: bool) -> String {
-    let mut text = String::new();
-    for message in messages {
-        let content = match &message.content {
-            None => String::new(),
-            Some(Content::Text(text)) => text.clone(),
-            Some(Content::Parts(parts)) => parts.iter().map(|part| part.text.as_str()).collect(),
-        };
-        text.push_str(&format!("<|im_start|>{}\n{content}<|im_end|>\n", message.role));
-    }
-    if add_generation_prompt {
-        text.push_str("<|im_start|>assistant\n");
-    }
-    text
-}
-
 /// Answers one request. Cancel-safe: when the future is dropped, the engine drops the request.
 pub(crate) async fn handle(face: &Arc<Face>, header_id: Option<String>, body: &[u8]) -> Handled {
-    let (params, sampling, prompt_ids) = match read(face, body) {
-        Ok(read) => read,
+    let request = match parse::<Value>(body).and_then(|asked| read(face, &asked)) {
+        Ok(request) => request,
         Err(refusal) => return Ok(refusal.response()),
     };
-    let suffix = header_id.or(params.request_id).unwrap_or_else(|| face.fresh_id());
-    let id = format!("chatcmpl-{suffix}");
+    let ChatRequest { params, sampling, prompt_ids, choice, .. } = request;
+    let id = answer_id(face, header_id, params.request_id);
     let streams = params.stream.unwrap_or(false);
     let job = prepare(face, vec![(Arc::from(id.as_str()), Arc::clone(&prompt_ids))], &sampling, streams);
     let dialect = ChatDialect {
         id,
+        choice,
         with_logprobs: params.logprobs.unwrap_or(false),
         with_ids: params.return_token_ids.unwrap_or(false),
         usage: params.stream_options.is_some_and(|options| options.include_usage),
@@ -94,20 +87,74 @@ pub(crate) async fn handle(face: &Arc<Face>, header_id: Option<String>, body: &[
     answer(face, job, sampling, dialect, streams).await
 }
 
-fn read(face: &Face, body: &[u8]) -> Result<(ChatParams, Sampling, Arc<[u32]>), Refusal> {
-    let params: ChatParams = parse(body)?;
-    let sampling: Sampling = parse(body)?;
+/// Runs a request for one sample to its end. The inner error is the answer to a request that failed.
+///
+/// Cancel-safe: when the future is dropped, the engine drops the request.
+pub(crate) async fn run(
+    face: &Arc<Face>,
+    header_id: Option<String>,
+    asked: &Value,
+) -> Result<Result<ChatTurn, Response<Body>>, Reset> {
+    let ChatRequest { params, sampling, prompt_ids, choice, .. } = match read(face, asked) {
+        Ok(request) => request,
+        Err(refusal) => return Ok(Err(refusal.response())),
+    };
+    let id = answer_id(face, header_id, params.request_id);
+    let engine_request = sampling.request(face, Arc::from(id.as_str()), prompt_ids, None);
+    let made = async {
+        let max_tokens = face.server.check(&engine_request)?;
+        Ok((max_tokens, face.server.generate(engine_request).await?))
+    };
+    let (max_tokens, response) = match made.await {
+        Ok(made) => made,
+        Err(error) => return engine_error(&error).map(Err),
+    };
+    let Some(made) = response.choices.first() else {
+        return Ok(Err(Refusal::bad_request(Some("n"), "n must be at least 1").response()));
+    };
+    let (shown, stop) = shown_text(face, &sampling, made);
+    let (message, _) = assemble(face, &shown, &choice);
+    Ok(Ok(ChatTurn {
+        id,
+        message,
+        finish_reason: made.finish_reason.as_str(),
+        stop: stop.map(str::to_owned),
+        prompt_tokens: response.prompt_tokens,
+        cached_tokens: response.cached_tokens,
+        completion_tokens: u32::try_from(made.token_ids.len()).unwrap_or(u32::MAX),
+        max_tokens,
+    }))
+}
+
+fn answer_id(face: &Face, header_id: Option<String>, body_id: Option<String>) -> String {
+    let suffix = header_id.or(body_id).unwrap_or_else(|| face.fresh_id());
+    format!("chatcmpl-{suffix}")
+}
+
+/// The text of a sample up to its stop string, and this string.
+fn shown_text<'a>(face: &Face, sampling: &'a Sampling, made: &SimChoice) -> (String, Option<&'a str>) {
+    let text = face.codec.decode(&made.token_ids);
+    let by_text = made.finish_reason == FinishReason::Stop && made.stop_token_id.is_none();
+    if by_text { sampling.cut(text) } else { (text, None) }
+}
+
+/// Checks a chat completion request and renders its prompt.
+pub(crate) fn read(face: &Face, asked: &Value) -> Result<ChatRequest, Refusal> {
+    let params: ChatParams = parse_value(asked)?;
+    let sampling: Sampling = parse_value(asked)?;
     check_model(face, params.model.as_deref())?;
     sampling.check()?;
     if params.messages.is_empty() {
         let message = "Cannot apply chat template to an empty conversation. Provide at least one message.";
         return Err(Refusal::bad_request(None, message));
     }
-    let encoded = face.codec.encode(&render(&params.messages, true));
+    let tools = params.tools.clone().unwrap_or_default();
+    let choice = read_choice(params.tool_choice.as_ref(), &tools)?;
+    let encoded = face.codec.encode(&render(&params.messages, &tools, true));
     let prompt_ids: Arc<[u32]> =
         encoded.map_err(|error| Refusal::bad_request(Some("messages"), error.to_string()))?.into();
     check_room(face, &prompt_ids, &sampling)?;
-    Ok((params, sampling, prompt_ids))
+    Ok(ChatRequest { params, sampling, prompt_ids, tools, choice })
 }
 
 impl ChatDialect {
@@ -119,20 +166,20 @@ impl ChatDialect {
     }
 
     fn put_choice(&self, buffer: &mut Vec<u8>, face: &Face, sampling: &Sampling, choice: &SimChoice) {
-        let text = face.codec.decode(&choice.token_ids);
-        let by_text = choice.finish_reason == FinishReason::Stop && choice.stop_token_id.is_none();
-        let (shown, stop) = if by_text { sampling.cut(text) } else { (text, None) };
+        let (shown, stop) = shown_text(face, sampling, choice);
+        let (message, has_calls) = assemble(face, &shown, &self.choice);
         let piece = Piece { stop, ..Piece::whole(choice) };
-        put!(buffer, "{{\"index\":{},\"message\":{{\"role\":\"assistant\",\"content\":", choice.index);
-        put_string(buffer, &shown);
-        put!(
-            buffer,
-            ",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null,\
-             \"reasoning\":null}},\"logprobs\":"
-        );
+        put!(buffer, "{{\"index\":{},\"message\":{message},\"logprobs\":", choice.index);
         self.put_logprobs(buffer, face, &piece, true);
         put!(buffer, ",\"finish_reason\":");
-        piece.put_finish(buffer);
+        let ended = choice.finish_reason == FinishReason::Stop;
+        // vLLM says `stop` for a function that the request named.
+        let calls = match self.choice {
+            ToolChoice::Auto => has_calls,
+            ToolChoice::Required => ended,
+            ToolChoice::None | ToolChoice::Named(_) => false,
+        };
+        piece.put_finish_as(buffer, calls.then_some("tool_calls"));
         put!(buffer, ",\"token_ids\":");
         self.put_optional_ids(buffer, piece.token_ids);
         put!(buffer, ",\"routed_experts\":null}}");

@@ -17,11 +17,14 @@ use crate::request::{FinishReason, SimChoice, SimResponse};
 /// build.
 pub(crate) const FINGERPRINT: &str = "rolldock-simengine";
 
+/// The token limit of a completion that sets none, if the request is rendered (OpenAI's default).
+pub(crate) const DEFAULT_MAX_TOKENS: u32 = 16;
+
 /// Maximum number of prompts in one request.
 const PROMPTS_MAX: usize = 1_024;
 
 /// The token ids of every prompt of a request.
-type Prompts = Vec<Arc<[u32]>>;
+pub(crate) type Prompts = Vec<Arc<[u32]>>;
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
@@ -122,6 +125,11 @@ fn read(face: &Face, body: &[u8]) -> Result<(CompletionParams, Sampling, Prompts
         check_room(face, prompt_ids, &sampling)?;
     }
     Ok((params, sampling, prompts))
+}
+
+/// Reads the sampling parameters and the prompts of a request.
+pub(crate) fn read_prompts(face: &Face, body: &[u8]) -> Result<(Sampling, Prompts), Refusal> {
+    read(face, body).map(|(_, sampling, prompts)| (sampling, prompts))
 }
 
 fn tokenize(face: &Face, prompt: &Prompt) -> Result<Prompts, Refusal> {

@@ -5,9 +5,10 @@ use hyper::{Response, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::chat::{Message, render};
 use super::params::{check_model, parse};
 use super::reply::{Refusal, bytes_response, empty_response, json_response};
+use super::template::{Message, render};
+use super::tools::Tool;
 use super::{Body, Face};
 use crate::{PauseMode, Phase};
 
@@ -66,6 +67,7 @@ struct TokenizeParams {
     model: Option<String>,
     prompt: Option<String>,
     messages: Option<Vec<Message>>,
+    tools: Option<Vec<Tool>>,
     add_generation_prompt: Option<bool>,
     return_token_strs: Option<bool>,
 }
@@ -76,7 +78,10 @@ pub(crate) fn tokenize(face: &Face, body: &[u8]) -> Answer {
     check_model(face, params.model.as_deref())?;
     let text = match (params.prompt, params.messages) {
         (Some(prompt), _) => prompt,
-        (None, Some(messages)) => render(&messages, params.add_generation_prompt.unwrap_or(true)),
+        (None, Some(messages)) => {
+            let tools = params.tools.unwrap_or_default();
+            render(&messages, &tools, params.add_generation_prompt.unwrap_or(true))
+        }
         (None, None) => return Err(Refusal::unreadable(Some("body.prompt"), "Field required")),
     };
     let encoded = face.codec.encode(&text);
@@ -177,8 +182,8 @@ struct RpcParams {
     method: String,
 }
 
-/// `/collective_rpc`: calls a method of the workers. There is one worker, and its only method is `reload_weights`,
-/// which always succeeds: the simulated model has no weights.
+/// `/collective_rpc`: calls a method of the workers. There is one worker, and its only method is
+/// `reload_weights`, which always succeeds: the simulated model has no weights.
 pub(crate) fn collective_rpc(body: &[u8]) -> Answer {
     let params: RpcParams = parse(body)?;
     if params.method != "reload_weights" {

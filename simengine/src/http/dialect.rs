@@ -39,10 +39,16 @@ impl<'a> Piece<'a> {
 
     /// Writes the value of `finish_reason`, then the key and the value of `stop_reason`.
     pub(crate) fn put_finish(&self, buffer: &mut Vec<u8>) {
+        self.put_finish_as(buffer, None);
+    }
+
+    /// Like [`Piece::put_finish`], with another reason if one is given.
+    pub(crate) fn put_finish_as(&self, buffer: &mut Vec<u8>, reason: Option<&str>) {
         match self.finish {
             None => put!(buffer, "null,\"stop_reason\":null"),
             Some(choice) => {
-                put!(buffer, "\"{}\",\"stop_reason\":", choice.finish_reason.as_str());
+                let given = reason.unwrap_or(choice.finish_reason.as_str());
+                put!(buffer, "\"{given}\",\"stop_reason\":");
                 match (choice.stop_token_id, self.stop) {
                     (Some(token), _) => put!(buffer, "{token}"),
                     (None, Some(stop)) => super::json::put_string(buffer, stop),

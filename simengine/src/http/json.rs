@@ -1,6 +1,12 @@
 //! Writes JSON piece by piece into a byte buffer. A long response has tens of thousands of numbers. Building
 //! a tree of them would cost more than the simulation.
 
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::ser::Formatter;
+
 /// Writes formatted text. Writing to a `Vec` does not fail.
 macro_rules! put {
     ($buffer:expr, $($arguments:tt)*) => {{
@@ -41,4 +47,30 @@ pub(crate) fn put_list<T>(buffer: &mut Vec<u8>, items: &[T], mut put_item: impl 
         put_item(buffer, item);
     }
     buffer.push(b']');
+}
+
+/// JSON as Python's `json.dumps(value, ensure_ascii=False)` writes it: with a space after each comma and
+/// colon.
+pub(crate) fn python_json(value: &Value) -> String {
+    let mut buffer = Vec::with_capacity(128);
+    let mut serializer = serde_json::Serializer::with_formatter(&mut buffer, PythonFormatter);
+    // A value of JSON can be written, and writing to a `Vec` does not fail.
+    let _ = value.serialize(&mut serializer);
+    String::from_utf8(buffer).unwrap_or_default()
+}
+
+struct PythonFormatter;
+
+impl Formatter for PythonFormatter {
+    fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(b": ")
+    }
 }

@@ -37,15 +37,21 @@ mod chat;
 mod choice;
 mod completions;
 mod control;
+mod derender;
 mod dialect;
 mod exposition;
 mod generate;
 mod handle;
 mod json;
+mod messages;
 mod params;
+mod render;
 mod reply;
+mod responses;
 mod routes;
 mod stream;
+mod template;
+mod tools;
 
 /// Idle time in seconds after which a connection is closed: uvicorn's default under vLLM.
 pub const KEEP_ALIVE_S: u64 = 5;

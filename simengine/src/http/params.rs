@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::Face;
 use super::reply::Refusal;
@@ -145,13 +146,22 @@ impl Sampling {
     }
 }
 
+/// Reads a part of a request from its JSON. Errors have vLLM's messages.
+pub(crate) fn parse_value<'a, T: Deserialize<'a>>(value: &'a Value) -> Result<T, Refusal> {
+    T::deserialize(value).map_err(|error| unreadable(&error))
+}
+
+fn unreadable(error: &serde_json::Error) -> Refusal {
+    let message = format!("1 validation error:\n  {{'type': 'value_error', 'msg': '{error}'}}");
+    Refusal::unreadable(None, message)
+}
+
 /// Reads a JSON body. Errors have vLLM's messages.
 pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
     serde_json::from_slice(body).map_err(|error| {
         use serde_json::error::Category;
         if error.classify() == Category::Data {
-            let message = format!("1 validation error:\n  {{'type': 'value_error', 'msg': '{error}'}}");
-            return Refusal::unreadable(None, message);
+            return unreadable(&error);
         }
         let place = body.len();
         let message = format!(

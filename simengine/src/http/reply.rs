@@ -48,6 +48,14 @@ impl Refusal {
         Self { status, kind, param: param.map(str::to_owned), message: message.into() }
     }
 
+    /// A refusal because the engine would refuse the request.
+    pub(crate) fn from_engine(error: SimError) -> Self {
+        match error {
+            SimError::BadRequest { message, param } => Self::bad_request(param, message),
+            other => Self::bad_request(None, other.to_string()),
+        }
+    }
+
     /// The refusal as an HTTP answer.
     pub(crate) fn response(self) -> Response<Body> {
         let error = json!({

@@ -8,14 +8,15 @@ use hyper::body::Incoming;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, header};
 use serde_json::json;
 
+use super::render::Surface;
 use super::reply::{Handled, Refusal, Reset, json_response};
-use super::{Body, Face, chat, completions, control, generate};
+use super::{Body, Face, chat, completions, control, derender, generate, messages, render, responses};
 use crate::Phase;
 
 const REQUEST_ID: header::HeaderName = header::HeaderName::from_static("x-request-id");
 
 /// Every path, with its method.
-const ROUTES: [(&str, Method); 26] = [
+const ROUTES: [(&str, Method); 34] = [
     ("/health", Method::GET),
     ("/ping", Method::GET),
     ("/version", Method::GET),
@@ -27,6 +28,14 @@ const ROUTES: [(&str, Method); 26] = [
     ("/weight_info", Method::GET),
     ("/v1/completions", Method::POST),
     ("/v1/chat/completions", Method::POST),
+    ("/v1/messages", Method::POST),
+    ("/v1/responses", Method::POST),
+    ("/v1/completions/render", Method::POST),
+    ("/v1/completions/derender", Method::POST),
+    ("/v1/chat/completions/render", Method::POST),
+    ("/v1/messages/render", Method::POST),
+    ("/v1/responses/render", Method::POST),
+    ("/v1/chat/completions/derender", Method::POST),
     ("/inference/v1/generate", Method::POST),
     ("/inference/v1/abort_requests", Method::POST),
     ("/abort_requests", Method::POST),
@@ -80,7 +89,7 @@ async fn dispatch(face: &Arc<Face>, request: Request<Incoming>) -> Handled {
         }
         return Ok(response);
     }
-    if path.starts_with("/inference/") && !face.server.config().scale_out {
+    if is_scale_out(path) && !face.server.config().scale_out {
         return Ok(scale_out_is_off().response());
     }
     let body = match read_body(face, incoming).await {
@@ -88,25 +97,59 @@ async fn dispatch(face: &Arc<Face>, request: Request<Incoming>) -> Handled {
         Err(refusal) => return Ok(refusal.response()),
     };
     let query = head.uri.query().unwrap_or_default();
+    if reads_json(path)
+        && let Err(refusal) = check_content_type(&head.headers)
+    {
+        return Ok(refusal.response());
+    }
     if generates(path) {
-        if let Err(refusal) = check_content_type(&head.headers) {
-            return Ok(refusal.response());
-        }
         return call_generating(face, path, &head.headers, &body).await;
+    }
+    if let Some(surface) = rendered_surface(path) {
+        let rendered = render::render(face, surface, header_id(&head.headers), &body);
+        return Ok(rendered.unwrap_or_else(Refusal::response));
     }
     Ok(call_other(face, path, query, &body).await.unwrap_or_else(Refusal::response))
 }
 
 fn generates(path: &str) -> bool {
-    matches!(path, "/v1/completions" | "/v1/chat/completions" | "/inference/v1/generate")
+    let by_text =
+        matches!(path, "/v1/completions" | "/v1/chat/completions" | "/v1/messages" | "/v1/responses");
+    by_text || path == "/inference/v1/generate"
+}
+
+/// Whether a path is one of those that vLLM has only with `--enable-scale-out`.
+fn is_scale_out(path: &str) -> bool {
+    path.starts_with("/inference/") || path.ends_with("/render") || path.ends_with("/derender")
+}
+
+/// Whether a request to this path must say that its body is JSON.
+fn reads_json(path: &str) -> bool {
+    generates(path) || path.ends_with("/render") || path.ends_with("/derender")
+}
+
+fn rendered_surface(path: &str) -> Option<Surface> {
+    match path {
+        "/v1/completions/render" => Some(Surface::Completions),
+        "/v1/chat/completions/render" => Some(Surface::Chat),
+        "/v1/messages/render" => Some(Surface::Messages),
+        "/v1/responses/render" => Some(Surface::Responses),
+        _ => None,
+    }
+}
+
+fn header_id(headers: &HeaderMap) -> Option<String> {
+    headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()).map(str::to_owned)
 }
 
 async fn call_generating(face: &Arc<Face>, path: &str, headers: &HeaderMap, body: &Bytes) -> Handled {
-    let header_id = headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()).map(str::to_owned);
+    let asked_id = header_id(headers);
     match path {
-        "/v1/completions" => completions::handle(face, header_id, body).await,
-        "/v1/chat/completions" => chat::handle(face, header_id, body).await,
-        _ => generate::handle(face, header_id, body).await,
+        "/v1/completions" => completions::handle(face, asked_id, body).await,
+        "/v1/chat/completions" => chat::handle(face, asked_id, body).await,
+        "/v1/messages" => messages::handle(face, asked_id, body).await,
+        "/v1/responses" => responses::handle(face, asked_id, body).await,
+        _ => generate::handle(face, asked_id, body).await,
     }
 }
 
@@ -124,6 +167,8 @@ async fn call_other(face: &Face, path: &str, query: &str, body: &Bytes) -> Resul
         "/abort_requests" => control::abort(face, body),
         "/tokenize" => control::tokenize(face, body),
         "/detokenize" => control::detokenize(face, body),
+        "/v1/chat/completions/derender" => derender::chat(face, body),
+        "/v1/completions/derender" => derender::completions(face, body),
         "/pause" => control::pause(face, query).await,
         "/resume" => Ok(control::resume(face)),
         "/sleep" => control::sleep(face, query).await,

@@ -13,6 +13,7 @@ use super::{KEEP_ALIVE_S, serve};
 use crate::codec::{Codec, GuessingKey, TextCodec};
 use crate::{Fault, NoAnswers, ServerConfig, SimServer, Workload, WorkloadConfig};
 
+mod agents;
 mod recorded;
 
 struct Fixture {

@@ -132,6 +132,14 @@ impl SimServer {
         &self.inner.workload
     }
 
+    /// Checks a request without running it. Returns the maximum number of tokens of each of its samples.
+    ///
+    /// # Errors
+    /// [`SimError::BadRequest`] with the rule that the request breaks.
+    pub fn check(&self, request: &SimRequest) -> Result<u32, SimError> {
+        rules::check(request, &self.inner.config, self.inner.workload.config().vocab_size)
+    }
+
     /// Runs one request to its end.
     ///
     /// Cancel-safe: when the future is dropped, the engine drops the request immediately, as it does when a
@@ -141,7 +149,7 @@ impl SimServer {
     /// Every [`SimError`] except for `Config`, `Tokenizer` and `Listen`.
     pub async fn generate(&self, request: SimRequest) -> Result<SimResponse, SimError> {
         let config = &self.inner.config;
-        let max_tokens = rules::check(&request, config, self.inner.workload.config().vocab_size)?;
+        let max_tokens = self.check(&request)?;
         let prompt_tokens = u32::try_from(request.prompt_ids.len()).unwrap_or(u32::MAX);
         let plans = samples::plans(&self.inner.workload, self.inner.key.as_ref(), &request, max_tokens)?;
         let chain = match config.prefix_caching {

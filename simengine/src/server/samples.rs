@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::SimError;
-use crate::answer::{AnswerKey, prompt_hash};
+use crate::answer::{Answer, AnswerKey, prompt_hash};
 use crate::engine::{Completion, Ending};
 use crate::hash::mix;
 use crate::request::{SimChoice, SimRequest, SimResponse};
@@ -31,8 +31,14 @@ pub(super) fn plans(
     let seed = first_seed.unwrap_or_else(unseeded);
     let limits = limits_of(request, said, max_tokens);
     let plans = (0..u64::from(request.n)).map(|index| {
-        let draw = workload.draw_hashed(hash, seed.wrapping_add(index), answer.as_ref());
-        let whole = Plan::new(workload, draw, answer.as_ref(), limits);
+        let sample_seed = seed.wrapping_add(index);
+        let mut draw = workload.draw_hashed(hash, sample_seed, answer.as_ref());
+        let script = key.scripted(prompt_ids, sample_seed).map(|ids| {
+            // The sample is the script and the end-of-sequence token, with no filler before them.
+            draw.length = u32::try_from(ids.len() + 1).unwrap_or(u32::MAX);
+            Answer { right_ids: Arc::clone(&ids), wrong_ids: ids, difficulty: None }
+        });
+        let whole = Plan::new(workload, draw, script.as_ref().or(answer.as_ref()), limits);
         whole.after(said).ok_or_else(rules::not_its_own)
     });
     plans.collect()

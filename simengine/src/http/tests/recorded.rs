@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 
-fn captures() -> Option<PathBuf> {
+pub(super) fn captures() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/vllm/captures");
     if folder.is_dir() {
         return Some(folder);
@@ -13,13 +13,13 @@ fn captures() -> Option<PathBuf> {
     None
 }
 
-fn capture(folder: &Path, name: &str) -> Value {
+pub(super) fn capture(folder: &Path, name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(folder.join(name)).unwrap()).unwrap()
 }
 
 /// Finds the paths at which two documents differ in keys or types. A null matches everything, because the
 /// real server leaves many values empty.
-fn shape_differences(ours: &Value, theirs: &Value, at: &str, found: &mut Vec<String>) {
+pub(super) fn shape_differences(ours: &Value, theirs: &Value, at: &str, found: &mut Vec<String>) {
     match (ours, theirs) {
         (Value::Null, _) | (_, Value::Null) => {}
         (Value::Object(_), Value::Object(_)) if at.ends_with(".logprobs.top_logprobs[0]") => {}

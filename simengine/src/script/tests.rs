@@ -1,0 +1,55 @@
+use serde_json::json;
+
+use super::*;
+
+fn script(value: &serde_json::Value) -> Result<Script, SimError> {
+    Script::from_json(&serde_json::to_vec(value).unwrap(), &TextCodec::builtin().unwrap())
+}
+
+fn prompt(codec: &TextCodec, turns: usize) -> Vec<u32> {
+    let text: String = (0..turns).map(|_| "<|im_start|>assistant\nx<|im_end|>\n").collect();
+    codec.encode(&format!("<|im_start|>user\nassistant<|im_end|>\n{text}<|im_start|>assistant\n")).unwrap()
+}
+
+#[test]
+fn the_turn_is_the_number_of_turns_in_the_prompt() {
+    let codec = TextCodec::builtin().unwrap();
+    let made =
+        script(&json!({ "turns": [{ "ids": [5] }, { "pieces": ["<t", "ool_ca", "ll>"] }, { "ids": [7, 8] }] }));
+    let made = made.unwrap();
+    assert_eq!(made.scripted(&prompt(&codec, 0), 1).unwrap()[..], [5]);
+    assert_eq!(made.scripted(&prompt(&codec, 2), 1).unwrap()[..], [7, 8]);
+    assert_eq!(made.scripted(&prompt(&codec, 9), 1).unwrap()[..], [7, 8]);
+    assert_eq!(made.scripted(&[], 1).unwrap()[..], [5]);
+    let split = made.scripted(&prompt(&codec, 1), 1).unwrap();
+    assert_eq!(codec.decode(&split), "<tool_call>");
+    assert_ne!(
+        split[..],
+        codec.encode("<tool_call>").unwrap()[..],
+        "the tokenizer would choose other tokens"
+    );
+}
+
+#[test]
+fn the_seed_chooses_a_variant() {
+    let made = script(&json!({ "turns": [{ "variants": [{ "ids": [5] }, { "ids": [6] }] }] })).unwrap();
+    let chosen: Vec<u32> = (0..32).map(|seed| made.scripted(&[1], seed).unwrap()[0]).collect();
+    assert!(chosen.contains(&5) && chosen.contains(&6), "{chosen:?}");
+    let again: Vec<u32> = (0..32).map(|seed| made.scripted(&[1], seed).unwrap()[0]).collect();
+    assert_eq!(chosen, again);
+}
+
+#[test]
+fn a_broken_script_is_refused_with_its_reason() {
+    for (broken, reason) in [
+        (json!({ "turns": [] }), "turns must have 1 to 4096 entries, got 0"),
+        (json!({ "turns": [{ "variants": [] }] }), "turn 0 must have 1 to 4096 variants, got 0"),
+        (json!({ "turns": [{ "ids": [5] }, { "ids": [9999] }] }), "turn 1 has the token 9999"),
+        (json!({ "turns": [{ "ids": [5] }], "end": "no token" }), "end must be a token of the vocabulary"),
+        (json!({ "turns": [{ "ids": [5] }], "marker": "" }), "marker must not be empty"),
+        (json!({ "turns": [{ "words": [] }] }), "did not match any variant"),
+    ] {
+        let said = script(&broken).unwrap_err().to_string();
+        assert!(said.contains(reason), "{said}");
+    }
+}
