@@ -72,6 +72,8 @@ fn default_marker() -> String {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Script {
     marker: Vec<u32>,
+    /// Number of tokens between the marker and a response: the line break of the generation prompt.
+    gap: usize,
     end_id: Option<u32>,
     /// The variants of each turn. There is at least one turn, and each turn has at least one variant.
     turns: Vec<Vec<Arc<[u32]>>>,
@@ -104,7 +106,9 @@ impl Script {
             return Err(script_error("marker must not be empty".to_owned()));
         }
         let turns = file.turns.iter().enumerate().map(|(place, turn)| variants_of(place, turn, codec));
-        Ok(Self { marker, end_id, turns: turns.collect::<Result<_, _>>()? })
+        let opened = codec.encode(&format!("{}\n", file.marker))?;
+        let gap = opened.len().saturating_sub(marker.len());
+        Ok(Self { marker, gap, end_id, turns: turns.collect::<Result<_, _>>()? })
     }
 
     /// The token that ends the responses, if the script names one. It must be the end-of-sequence token of
@@ -113,11 +117,15 @@ impl Script {
         self.end_id
     }
 
-    /// The number of the turn that a prompt asks for, from 0.
-    fn turn_of(&self, prompt_ids: &[u32]) -> usize {
-        let begun =
-            prompt_ids.windows(self.marker.len()).filter(|window| **window == self.marker[..]).count();
-        begun.saturating_sub(1).min(self.turns.len() - 1)
+    /// The number of the turn that a prompt asks for, from 0, and the tokens that the prompt has of the turn
+    /// already.
+    fn turn_of<'a>(&self, prompt_ids: &'a [u32]) -> (usize, &'a [u32]) {
+        let windows = prompt_ids.windows(self.marker.len()).enumerate();
+        let begun: Vec<usize> =
+            windows.filter(|(_, window)| *window == self.marker).map(|(place, _)| place).collect();
+        let Some(last) = begun.last() else { return (0, &[]) };
+        let said = prompt_ids.get(last + self.marker.len() + self.gap..).unwrap_or_default();
+        ((begun.len() - 1).min(self.turns.len() - 1), said)
     }
 }
 
@@ -127,7 +135,13 @@ impl AnswerKey for Script {
     }
 
     fn scripted(&self, prompt_ids: &[u32], seed: u64) -> Option<Arc<[u32]>> {
-        let variants = &self.turns[self.turn_of(prompt_ids)];
+        let (turn, said) = self.turn_of(prompt_ids);
+        let variants = &self.turns[turn];
+        if !said.is_empty()
+            && let Some(rest) = variants.iter().find_map(|variant| variant.strip_prefix(said))
+        {
+            return Some(rest.into());
+        }
         // The remainder is smaller than the number of variants.
         let chosen = (mix(seed) % variants.len() as u64) as usize;
         variants.get(chosen).cloned()

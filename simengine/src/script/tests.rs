@@ -31,6 +31,19 @@ fn the_turn_is_the_number_of_turns_in_the_prompt() {
 }
 
 #[test]
+fn a_response_that_was_cut_off_is_continued() {
+    let codec = TextCodec::builtin().unwrap();
+    let made = script(&json!({ "turns": [{ "variants": [{ "ids": [5, 6, 7] }, { "ids": [5, 8] }] }] })).unwrap();
+    let mut begun = prompt(&codec, 0);
+    begun.extend([5, 6]);
+    for seed in 0..8 {
+        assert_eq!(made.scripted(&begun, seed).unwrap()[..], [7]);
+    }
+    begun.push(9);
+    assert!(made.scripted(&begun, 1).unwrap().len() >= 2, "another beginning is not continued");
+}
+
+#[test]
 fn the_seed_chooses_a_variant() {
     let made = script(&json!({ "turns": [{ "variants": [{ "ids": [5] }, { "ids": [6] }] }] })).unwrap();
     let chosen: Vec<u32> = (0..32).map(|seed| made.scripted(&[1], seed).unwrap()[0]).collect();
