@@ -35,6 +35,12 @@ impl Prompt {
     pub fn origin(&self) -> Origin {
         self.about.origin
     }
+
+    /// The prompt with the ids that a server has chosen itself, because it takes no ids. They share with
+    /// earlier turns what is equal.
+    pub fn with_ids(self, ids: Vec<u32>) -> Self {
+        Self { ids, ..self }
+    }
 }
 
 /// What [`Trajectory::plan`](crate::Trajectory::plan) found.

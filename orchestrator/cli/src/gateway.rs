@@ -1,0 +1,173 @@
+//! `rolldock gateway`
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rolldock_data::{CodecConfig, TemplateChoice, TextCodec};
+use rolldock_gateway::{Entropy, Gateway, GatewayConfig, Limits, Sampling};
+use rolldock_listener::Connections;
+use rolldock_loadbalancer::control::vllm::VllmControl;
+use rolldock_loadbalancer::membership::name_of;
+use rolldock_loadbalancer::{BalancerConfig, EngineControl, LoadBalancer, Monitor, MonitorConfig, ServerSpec};
+use rolldock_process::{
+    Endings, hold_for_files, keep_metrics, of_members, queue_folder, say, serve_queue, threads_default,
+    unix_seconds,
+};
+use rolldock_queue::{PartitionSpec, Queue, QueueConfig, ServiceConfig, TransferQueue};
+use rolldock_scope::{Scope, blocking};
+use rolldock_trajectory::{HistoryPolicy, Template};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::args::{GatewayArgs, History};
+use crate::queue::{CONSUME_PATIENCE, remote};
+use crate::usage::{UsageError, seconds};
+
+/// Maximum time of a control call to a server.
+const CONTROL_DEADLINE: Duration = Duration::from_secs(5);
+/// Maximum time for running calls to finish after Ctrl-C or SIGTERM. A second signal cuts them off.
+const DRAIN: Duration = Duration::from_secs(600);
+
+/// `rolldock gateway`: serves agents until a signal asks for the end.
+pub async fn run(args: GatewayArgs) -> anyhow::Result<()> {
+    hold_for_files(threads_default());
+    let config = config(&args, template(&args).await?)?;
+    let stall = seconds("--stall", args.stall)?;
+    let scope = Scope::new();
+    let balancer = balancer(&args)?;
+    let metrics = of_members(keep_metrics(&scope)?, balancer.clone());
+    let api_key: Option<Arc<str>> = args.api_key.as_deref().map(Arc::from);
+    let control: Arc<dyn EngineControl> = Arc::new(VllmControl::new(CONTROL_DEADLINE, api_key.clone())?);
+    let monitor = MonitorConfig { stall, probe: args.probe, ..MonitorConfig::default() };
+    let monitor = Monitor::new(balancer.clone(), control, monitor);
+    let watching = scope.spawn("server monitor", monitor.run(scope.token().clone()));
+    let (queue, embedded) = queue(&args, &scope).await?;
+    let gateway = Gateway::open(config, balancer, queue, api_key, Some(metrics)).await?;
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .map_err(|error| UsageError(format!("--listen: cannot listen at {}: {error}", args.listen)))?;
+    let continued = gateway.trajectories();
+    say(&format!(
+        "http://{} serves agents on {} servers; {continued} trajectories continue; rows go to {}",
+        listener.local_addr()?,
+        args.endpoints.len(),
+        args.queue.clone().unwrap_or_else(|| queue_folder(&args.out).display().to_string()),
+    ));
+    until_asked(gateway, listener).await?;
+    drop(watching);
+    scope.close(CONTROL_DEADLINE).await;
+    if let Some(queue) = embedded {
+        blocking("queue close", move || queue.close()).await?;
+    }
+    Ok(())
+}
+
+/// Serves until Ctrl-C or SIGTERM. A second signal cuts off calls that still run.
+async fn until_asked(gateway: Gateway, listener: TcpListener) -> anyhow::Result<()> {
+    let end = CancellationToken::new();
+    let mut endings = Endings::listen()?;
+    let mut serving = std::pin::pin!(gateway.serve(listener, end.clone()));
+    tokio::select! {
+        biased;
+        () = &mut serving => return Ok(()),
+        _ = endings.asked() => {}
+    }
+    tracing::info!("waiting for running calls; a second Ctrl-C or SIGTERM cuts them off");
+    end.cancel();
+    tokio::select! {
+        biased;
+        finished = tokio::time::timeout(DRAIN, serving) => drop(finished),
+        _ = endings.asked() => {}
+    }
+    Ok(())
+}
+
+async fn template(args: &GatewayArgs) -> anyhow::Result<Arc<dyn Template>> {
+    let config = CodecConfig {
+        tokenizer: args.tokenizer.clone(),
+        chat_template: TemplateChoice::from(args.chat_template.as_str()),
+        unix_seconds: i64::try_from(unix_seconds()).ok(),
+    };
+    let codec = blocking("tokenizer", move || TextCodec::open(&config)).await??;
+    Ok(Arc::new(codec))
+}
+
+fn config(args: &GatewayArgs, template: Arc<dyn Template>) -> anyhow::Result<GatewayConfig> {
+    let entropy = Entropy(Arc::new(rand::random::<u128>));
+    let (sampling, limits) = (&args.sampling, &args.limits);
+    Ok(GatewayConfig {
+        durability: args.durability,
+        history: match args.history {
+            History::Append => HistoryPolicy::Append,
+            History::Template => HistoryPolicy::Template,
+        },
+        model: args.model.clone(),
+        partition: args.partition.clone(),
+        sampling: Sampling {
+            temperature: sampling.temperature,
+            top_p: sampling.top_p,
+            top_k: sampling.top_k,
+            seed: None,
+        },
+        limits: Limits {
+            turns: limits.turns_max,
+            tokens: limits.tokens_max,
+            turn_tokens: limits.turn_tokens_max,
+            wall: limits.wall,
+            idle: limits.idle,
+            reward: limits.reward_wait,
+        },
+        unrewarded: args.unrewarded,
+        seed: sampling.seed,
+        token: args.token.clone(),
+        advertise: args.advertise.clone(),
+        heartbeat: seconds("--heartbeat", args.heartbeat)?,
+        permit_wait: seconds("--permit-wait", args.permit_wait)?,
+        call_timeout: seconds("--call-timeout", args.call_timeout)?,
+        attempts_max: args.attempts_max,
+        connections: Connections::new("gateway", &args.connections.limits()?),
+        ..GatewayConfig::new(&args.out, template, entropy, unix_seconds)
+    })
+}
+
+fn balancer(args: &GatewayArgs) -> anyhow::Result<LoadBalancer> {
+    let mut servers = Vec::new();
+    for url in &args.endpoints {
+        if !url.starts_with("http://") {
+            let reason = format!("--endpoint: expected a base URL like http://host:port, found {url}");
+            return Err(UsageError(reason).into());
+        }
+        servers.push(ServerSpec::new(name_of(url), url.trim_end_matches('/'), args.max_loads));
+    }
+    Ok(LoadBalancer::new(BalancerConfig::default(), servers)?)
+}
+
+/// The queue for rows, with its partition. If it is in this process, it is returned a second time.
+async fn queue(
+    args: &GatewayArgs,
+    scope: &Scope,
+) -> anyhow::Result<(Arc<dyn Queue>, Option<TransferQueue>)> {
+    let spec = PartitionSpec {
+        length_columns: ["prompt_ids", "response_ids"].map(str::to_owned).to_vec(),
+        ..PartitionSpec::new(&args.partition, &args.tasks, args.capacity_rows)
+    };
+    if let Some(source) = &args.queue {
+        let Some(queue) = remote(source, args.queue_token.as_deref(), CONSUME_PATIENCE)? else {
+            let reason = format!("--queue: expected http://HOST:PORT or unix:PATH, found {source}");
+            return Err(UsageError(reason).into());
+        };
+        let queue: Arc<dyn Queue> = Arc::from(queue);
+        queue.declare(spec).await?;
+        return Ok((queue, None));
+    }
+    let config =
+        QueueConfig { dir: Some(queue_folder(&args.out)), durability: args.durability, ..QueueConfig::default() };
+    let queue = blocking("queue open", move || TransferQueue::open(config)).await??;
+    drop(queue.declare(spec).await?);
+    if let Some(address) = args.queue_listen {
+        let config = ServiceConfig { token: args.queue_token.clone(), ..ServiceConfig::default() };
+        let bound = serve_queue(queue.clone(), address, config, scope).await?;
+        say(&format!("the queue is served at http://{bound}"));
+    }
+    Ok((Arc::new(queue.clone()), Some(queue)))
+}

@@ -1,0 +1,201 @@
+//! What all parts of a gateway share: the book of trajectories, their log, and the records that change both.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rolldock_queue::Durability;
+use rolldock_scope::{Scope, blocking};
+use rolldock_trajectory::{Delivery, Trajectory, TurnId};
+use tokio::sync::mpsc;
+
+use crate::config::{GatewayConfig, Spec};
+use crate::error::GatewayError;
+use crate::refusal::Refusal;
+use crate::store::{Entry, Sequence, Store, StoreError};
+use crate::trajectories::{Book, End, Event, Live, One, Reward, Settled, Tombstone};
+
+/// The shared state of a gateway.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) config: GatewayConfig,
+    pub(crate) book: Arc<Book>,
+    pub(crate) store: Store,
+    pub(crate) scope: Scope,
+}
+
+impl Core {
+    /// Opens the log, and rebuilds what it has. Returns the groups that end from now on.
+    pub(crate) async fn open(
+        config: GatewayConfig,
+        scope: Scope,
+    ) -> Result<(Arc<Self>, mpsc::UnboundedReceiver<Settled>), GatewayError> {
+        let (book, settled) = Book::new((config.entropy.0)() as u64);
+        let (dir, durability) = (config.dir.clone(), config.durability);
+        let opening = blocking("gateway log open", move || read_log(&dir, durability));
+        let (store, restored) = opening.await.map_err(|_panicked| StoreError::Closed)??;
+        let core = Arc::new(Self { config, book, store, scope });
+        core.restore(restored)?;
+        Ok((core, settled))
+    }
+
+    fn restore(&self, restored: Restored) -> Result<(), GatewayError> {
+        for (number, tombstone) in restored.buried {
+            for forgotten in self.book.bury(number, tombstone) {
+                self.store.forget(forgotten);
+            }
+        }
+        let mut turns = 0;
+        let trajectories = restored.live.len();
+        for (number, (spec, events)) in restored.live {
+            let age = Duration::from_secs((self.config.unix_seconds)().saturating_sub(spec.opened_s));
+            let mut live = Live::new(&spec, self.config.history, age);
+            let damaged =
+                |reason: String| GatewayError::Damaged(format!("trajectory={}: {reason}", spec.uid));
+            events.into_iter().try_for_each(|event| live.apply(event)).map_err(damaged)?;
+            turns += live.turns();
+            let has_ended = live.end.is_some();
+            let one = self.book.add(Some(number), spec, live);
+            let one = one.map_err(|error| GatewayError::Damaged(error.to_string()))?;
+            if has_ended {
+                one.ended.cancel();
+            }
+        }
+        if trajectories > 0 {
+            tracing::info!(trajectories, turns, "the log has open trajectories, which continue");
+        }
+        Ok(())
+    }
+
+    /// Appends a record of a trajectory. The caller holds the lock of its state, so that the log has the
+    /// order of the changes.
+    pub(crate) fn append(&self, number: u64, event: &Event) -> Sequence {
+        let body = event.encode();
+        self.store.append(Entry { number, is_last: event.is_last(), body: &body })
+    }
+
+    /// Opens a trajectory. It is durable when this returns. Cancel-safe: it is opened completely or not at
+    /// all.
+    pub(crate) async fn open_trajectory(self: &Arc<Self>, spec: Spec) -> Result<Arc<One>, Refusal> {
+        let live = Live::new(&spec, self.config.history, Duration::ZERO);
+        let one = self.book.add(None, spec.clone(), live)?;
+        let sequence = self.append(one.number, &Event::Opened(Box::new(spec)));
+        metrics::counter!("rolldock_gateway_trajectories_opened_total").increment(1);
+        self.kept(sequence).await?;
+        Ok(one)
+    }
+
+    /// Ends a trajectory, if it has not ended. Returns the place of the record.
+    pub(crate) fn end(&self, one: &Arc<One>, end: End) -> Option<Sequence> {
+        let sequence = {
+            let mut live = one.live.lock();
+            if live.end.is_some() {
+                return None;
+            }
+            let event = Event::Ended(end, (self.config.unix_seconds)());
+            let sequence = self.append(one.number, &event);
+            // These records fit every trajectory.
+            let _ = live.apply(event);
+            sequence
+        };
+        metrics::counter!("rolldock_gateway_trajectories_ended_total", "end" => end.as_str()).increment(1);
+        tracing::debug!(trajectory = one.spec.uid, end = end.as_str(), "a trajectory has ended");
+        one.ended.cancel();
+        self.book.changed(one);
+        Some(sequence)
+    }
+
+    /// Gives a trajectory its reward. The same reward again changes nothing.
+    ///
+    /// # Errors
+    /// The trajectory has another reward, or it is too late for one.
+    pub(crate) fn reward(&self, one: &Arc<One>, reward: Reward) -> Result<Option<Sequence>, Refusal> {
+        let sequence = {
+            let mut live = one.live.lock();
+            if live.reward.as_ref() == Some(&reward) {
+                return Ok(None);
+            }
+            if live.reward.is_some() || live.is_settled() {
+                let reason =
+                    format!("trajectory={} has another reward, or its time for one is over", one.spec.uid);
+                return Err(Refusal::Conflict(reason));
+            }
+            for (turn, value) in &reward.turns {
+                if live.forest.turn(TurnId(*turn)).is_none() {
+                    return Err(Refusal::bad_request(format!(
+                        "trajectory={} has no turn={turn}",
+                        one.spec.uid
+                    )));
+                }
+                let event = Event::Change(Trajectory::record_reward(TurnId(*turn), *value));
+                self.append(one.number, &event);
+                live.apply(event).map_err(Refusal::Store)?;
+            }
+            let event = Event::Rewarded(reward);
+            let sequence = self.append(one.number, &event);
+            live.apply(event).map_err(Refusal::Store)?;
+            sequence
+        };
+        self.book.changed(one);
+        Ok(Some(sequence))
+    }
+
+    /// Settles a trajectory whose reward did not come in time.
+    pub(crate) fn give_up_reward(&self, one: &Arc<One>) {
+        {
+            let mut live = one.live.lock();
+            self.append(one.number, &Event::Unrewarded);
+            let _ = live.apply(Event::Unrewarded);
+        }
+        metrics::counter!("rolldock_gateway_unrewarded_total").increment(1);
+        self.book.changed(one);
+    }
+
+    /// Notes what became of the answer of a turn. The record is not waited for: without it, the answer counts
+    /// as not delivered until the agent continues it or repeats its request.
+    pub(crate) fn delivery(&self, one: &Arc<One>, turn: TurnId, delivery: Delivery) {
+        let mut live = one.live.lock();
+        let is_new = live.forest.turn(turn).is_some_and(|known| !known.delivery().is_received());
+        if is_new {
+            let event = Event::Change(Trajectory::record_delivery(turn, delivery));
+            self.append(one.number, &event);
+            if let Err(reason) = live.apply(event) {
+                tracing::error!(trajectory = one.spec.uid, reason, "the delivery of a turn is not noted");
+            }
+        }
+    }
+
+    /// Waits until a record is durable.
+    pub(crate) async fn kept(&self, sequence: Sequence) -> Result<(), Refusal> {
+        self.store.kept(sequence).await.map_err(|error| Refusal::Store(error.to_string()))
+    }
+}
+
+/// What a log has.
+#[derive(Debug, Default)]
+struct Restored {
+    live: std::collections::BTreeMap<u64, (Spec, Vec<Event>)>,
+    buried: std::collections::BTreeMap<u64, Tombstone>,
+}
+
+impl Restored {
+    fn add(&mut self, entry: Entry<'_>) -> Result<(), String> {
+        match Event::decode(entry.body)? {
+            Event::Opened(spec) => drop(self.live.insert(entry.number, (*spec, Vec::new()))),
+            Event::Buried(tombstone) => {
+                self.live.remove(&entry.number);
+                self.buried.insert(entry.number, *tombstone);
+            }
+            event => {
+                let unopened = || format!("trajectory={} was not opened", entry.number);
+                self.live.get_mut(&entry.number).ok_or_else(unopened)?.1.push(event);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_log(dir: &std::path::Path, durability: Durability) -> Result<(Store, Restored), StoreError> {
+    let mut restored = Restored::default();
+    let store = Store::open(dir, durability, |entry| restored.add(entry))?;
+    Ok((store, restored))
+}

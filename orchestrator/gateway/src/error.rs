@@ -1,0 +1,44 @@
+//! Why a gateway cannot be opened.
+
+use rolldock_queue::QueueError;
+
+pub use crate::store::StoreError;
+
+/// The class of an error, which tells callers how to react.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorClass {
+    /// The configuration or the directory is wrong. A repetition has the same end.
+    Client,
+    /// The machine, the queue or a server failed.
+    Fault,
+}
+
+/// Errors of a [`Gateway`](crate::Gateway).
+#[derive(Debug, thiserror::Error)]
+pub enum GatewayError {
+    /// The log cannot be opened.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The log can be read, but its records contradict each other.
+    #[error("the log of trajectories is damaged: {0}")]
+    Damaged(String),
+    /// The client for calls to engines cannot be made.
+    #[error("cannot start the client for engines: {0}")]
+    Client(String),
+    /// The configuration is wrong.
+    #[error("{0}")]
+    Config(String),
+    /// The queue refuses the partition.
+    #[error("cannot declare the partition: {0}")]
+    Queue(#[from] QueueError),
+}
+
+impl GatewayError {
+    /// The class of the error.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Self::Config(_) | Self::Damaged(_) | Self::Store(StoreError::InUse { .. }) => ErrorClass::Client,
+            Self::Store(_) | Self::Client(_) | Self::Queue(_) => ErrorClass::Fault,
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! What the gateway does by itself: it ends trajectories whose time is over, and puts the rows of groups that
+//! have ended.
+
+mod puts;
+mod rows;
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+
+use crate::core::Core;
+
+pub(crate) use puts::Puts;
+pub use rows::schema;
+
+/// Ends trajectories at their limits of time until `end`. Cancel-safe.
+pub(crate) async fn watch(core: Arc<Core>, end: CancellationToken) {
+    while let Some(one) = end.run_until_cancelled(core.book.alarm()).await {
+        let deadline = one.live.lock().deadline(&one.spec.limits);
+        match deadline {
+            Some((at, why)) if at <= tokio::time::Instant::now() => match why {
+                Some(why) => drop(core.end(&one, why)),
+                None => core.give_up_reward(&one),
+            },
+            // Something happened since the alarm was set.
+            _ => core.book.changed(&one),
+        }
+    }
+}

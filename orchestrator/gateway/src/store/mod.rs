@@ -1,0 +1,187 @@
+//! The log of all trajectories: an append-only file of [frames](rolldock_frames).
+//!
+//! # Why a file and not the queue
+//! A step becomes durable many times before it belongs to a row: a row is a whole path, its mask depends on
+//! what came after, and it has a reward. Steps in the queue would be rows that no trainer may see, and would
+//! have to be read back, ended and cleared one by one. The log has what only the gateway reads again. The
+//! queue gets rows, once, when a group has ended.
+//!
+//! A record belongs to a trajectory, named by its number. The records that callers append at the same time
+//! are written as one frame by one thread (group commit), because an fsync for each would be the limit.
+//!
+//! # Invariants
+//! - Records are written in the order of the calls of [`Store::append`].
+//! - After [`Store::kept`] has returned, the record survives what the [`Durability`] names.
+//! - After a failed write nothing more is written, and no later record is acknowledged.
+//! - A *last* record replaces all earlier records of its trajectory: when the file is rewritten, only what is
+//!   from the last one on is copied. A *forgotten* trajectory is not copied at all.
+//! - Waiting records are bounded by [`WAITING_BYTES_MAX`].
+
+mod file;
+mod writer;
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+use rolldock_queue::Durability;
+use tokio::sync::watch;
+
+use file::LogFile;
+pub(crate) use file::Sizes;
+use writer::{Gathered, Shared, Written};
+
+/// Maximum bytes of records that wait for the writer before `kept` waits for room, whatever the durability.
+const WAITING_BYTES_MAX: usize = 64 << 20;
+
+/// Why the log cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The operating system failed.
+    #[error("cannot {action} {}: {reason}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The error of the system.
+        reason: String,
+    },
+    /// Another process has the log.
+    #[error("{} is in use by another process", path.display())]
+    InUse {
+        /// The log.
+        path: PathBuf,
+    },
+    /// The log has other bytes than those that were written.
+    #[error("{} is damaged: {reason}", path.display())]
+    Damaged {
+        /// The log.
+        path: PathBuf,
+        /// What was found.
+        reason: String,
+    },
+    /// The log was closed.
+    #[error("the log of trajectories is closed")]
+    Closed,
+}
+
+impl StoreError {
+    pub(crate) fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_owned();
+        move |error| Self::Io { action, path, reason: error.to_string() }
+    }
+}
+
+/// A record of a trajectory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry<'a> {
+    /// The number of the trajectory.
+    pub(crate) number: u64,
+    /// Whether it replaces all earlier records of the trajectory.
+    pub(crate) is_last: bool,
+    pub(crate) body: &'a [u8],
+}
+
+/// The place of a record in the order of all records of this process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Sequence(u64);
+
+/// The open log. Dropping it writes what waits and ends its thread.
+#[derive(Debug)]
+pub(crate) struct Store {
+    shared: Arc<Shared>,
+    durability: Durability,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Store {
+    /// Opens the log in `dir`, or makes one, and calls `each` with every record in it. Blocks.
+    ///
+    /// # Errors
+    /// [`StoreError`], also if `each` refuses a record.
+    pub(crate) fn open(
+        dir: &Path,
+        durability: Durability,
+        each: impl FnMut(Entry<'_>) -> Result<(), String>,
+    ) -> Result<Self, StoreError> {
+        let file = LogFile::open(dir, durability == Durability::Fsync, each)?;
+        let shared = Arc::new(Shared {
+            gathered: Mutex::new(Gathered::default()),
+            work: Condvar::new(),
+            progress: watch::Sender::new(Written::default()),
+        });
+        let of_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("rolldock-gateway-log".to_owned())
+            .spawn(move || of_thread.run(file))
+            .map_err(StoreError::io("start the writer of", dir))?;
+        Ok(Self { shared, durability, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Appends a record. Returns at once.
+    pub(crate) fn append(&self, entry: Entry<'_>) -> Sequence {
+        self.append_all(&[entry])
+    }
+
+    /// Appends records of which a crash leaves all or none. Returns at once.
+    pub(crate) fn append_all(&self, entries: &[Entry<'_>]) -> Sequence {
+        self.shared.append(entries)
+    }
+
+    /// Drops the trajectory's records when the file is rewritten next.
+    pub(crate) fn forget(&self, number: u64) {
+        self.shared.gathered.lock().forgotten.insert(number);
+    }
+
+    /// Waits until a record and all earlier ones are as durable as asked for. Cancel-safe.
+    ///
+    /// # Errors
+    /// The error of the write of this record or of an earlier one.
+    pub(crate) async fn kept(&self, up_to: Sequence) -> Result<(), StoreError> {
+        let mut progress = self.shared.progress.subscribe();
+        let is_there = |progress: &Written| {
+            let is_written = progress.records >= up_to.0;
+            let has_room = self.durability == Durability::None && !progress.is_behind;
+            is_written || has_room || progress.failed.is_some()
+        };
+        let reached = progress.wait_for(is_there).await.map_err(|_closed| StoreError::Closed)?;
+        match &reached.failed {
+            Some(error) if reached.records < up_to.0 => Err(error.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The error that stopped the writer, if there is one.
+    pub(crate) fn error(&self) -> Option<StoreError> {
+        self.shared.progress.borrow().failed.clone()
+    }
+
+    /// The bytes of the file, and its rewrites so far.
+    pub(crate) fn sizes(&self) -> Sizes {
+        self.shared.progress.borrow().sizes
+    }
+
+    /// Writes what waits and closes the file. Blocks.
+    pub(crate) fn close(&self) {
+        self.shared.gathered.lock().is_closed = true;
+        self.shared.work.notify_one();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!("the writer of the gateway's log died");
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Trajectories whose records need not be kept.
+type Forgotten = HashSet<u64>;

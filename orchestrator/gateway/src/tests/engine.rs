@@ -1,0 +1,300 @@
+//! A scripted engine: it answers render, generate and derender over HTTP, with tokens that its own tokenizer
+//! would not choose.
+//!
+//! The tokenizer has one token for each character. The engine draws tokens that stand for two characters, so
+//! text that is encoded again never has the ids that were drawn.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use parking_lot::Mutex;
+use rolldock_scope::Scope;
+use rolldock_trajectory::{Chat, Template, TemplateError};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+/// Ends each message.
+pub(super) const END: char = '\u{3}';
+/// The first token that stands for two characters.
+const PAIRS: u32 = 2_000_000;
+
+/// The template and the tokenizer of the engine, which the gateway has too.
+#[derive(Debug)]
+pub(super) struct Letters;
+
+impl Template for Letters {
+    fn render(&self, chat: &Chat<'_>) -> Result<String, TemplateError> {
+        let mut text = chat.tools.map(|tools| format!("[tools]{tools}{END}")).unwrap_or_default();
+        for message in chat.messages {
+            let content = message["content"].as_str().unwrap_or_default();
+            let calls = if message["tool_calls"].is_array() {
+                message["tool_calls"].to_string()
+            } else {
+                String::new()
+            };
+            text += &format!("[{}]{content}{calls}{END}", message["role"].as_str().unwrap_or_default());
+        }
+        Ok(text + if chat.add_generation_prompt { "[assistant]" } else { "" })
+    }
+
+    fn encode(&self, text: &str) -> Result<Vec<u32>, TemplateError> {
+        Ok(text.chars().map(u32::from).collect())
+    }
+
+    fn decode(&self, ids: &[u32]) -> String {
+        decode(ids)
+    }
+
+    fn is_end(&self, id: u32) -> bool {
+        id == u32::from(END)
+    }
+}
+
+fn decode(ids: &[u32]) -> String {
+    let letter = |code: u32| char::from_u32(code).unwrap();
+    let mut text = String::new();
+    for id in ids {
+        match id.checked_sub(PAIRS) {
+            Some(pair) => text.extend([letter(pair >> 8), letter(pair & 0xff)]),
+            None => text.push(letter(*id)),
+        }
+    }
+    text
+}
+
+/// Tokens of two characters each, where they are small enough.
+pub(super) fn pairs(text: &str) -> Vec<u32> {
+    let letters: Vec<u32> = text.chars().map(u32::from).collect();
+    let pair = |letters: &[u32]| match letters {
+        [first, second] if *first < 0x100 && *second < 0x100 => vec![PAIRS + (first << 8) + second],
+        other => other.to_vec(),
+    };
+    letters.chunks(2).flat_map(pair).collect()
+}
+
+/// What the engine draws for one request.
+#[derive(Debug, Clone)]
+pub(super) struct Reply {
+    pub(super) text: String,
+    pub(super) finish: &'static str,
+    pub(super) stop_reason: Option<String>,
+    pub(super) version: &'static str,
+    /// An error instead of an answer.
+    pub(super) status: u16,
+}
+
+pub(super) fn says(text: &str) -> Reply {
+    Reply { text: format!("{text}{END}"), finish: "stop", stop_reason: None, version: "step-1", status: 200 }
+}
+
+#[derive(Debug, Default)]
+struct Script {
+    replies: VecDeque<Reply>,
+    /// The bodies of all requests for tokens, and the tokens that were drawn.
+    drawn: Vec<(Value, Vec<u32>)>,
+    renders: usize,
+    derenders: Vec<Value>,
+    without_ids: bool,
+}
+
+/// The engine.
+#[derive(Debug, Clone)]
+pub(super) struct Engine {
+    script: Arc<Mutex<Script>>,
+    /// Each request for tokens takes a place; there are many unless a test takes them away.
+    places: Arc<Semaphore>,
+    pub(super) url: String,
+}
+
+const PLACES: usize = 1 << 16;
+
+impl Engine {
+    pub(super) async fn start(scope: &Scope) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let engine = Self { script: Arc::default(), places: Arc::new(Semaphore::new(PLACES)), url };
+        let router = Router::new()
+            .route("/v1/models", get(models))
+            .route("/v1/chat/completions/render", post(render_chat))
+            .route("/v1/completions/render", post(render_text))
+            .route("/inference/v1/generate", post(generate))
+            .route("/v1/chat/completions/derender", post(derender_chat))
+            .route("/v1/completions/derender", post(derender_text))
+            .route("/v1/chat/completions", post(converse))
+            .with_state(engine.clone());
+        scope.spawn_detached("test engine", async move { axum::serve(listener, router).await.unwrap() });
+        engine
+    }
+
+    /// Answers the next requests in this way; further ones with "ok".
+    pub(super) fn script(&self, replies: impl IntoIterator<Item = Reply>) {
+        self.script.lock().replies.extend(replies);
+    }
+
+    /// Has no endpoints that take ids from now on.
+    pub(super) fn takes_no_ids(&self) {
+        self.script.lock().without_ids = true;
+    }
+
+    /// Lets requests for tokens wait until `go`.
+    pub(super) fn hold(&self) {
+        self.places.forget_permits(PLACES);
+    }
+
+    pub(super) fn go(&self) {
+        self.places.add_permits(PLACES);
+    }
+
+    /// The requests for tokens so far.
+    pub(super) fn requests(&self) -> Vec<Value> {
+        self.script.lock().drawn.iter().map(|(request, _)| request.clone()).collect()
+    }
+
+    /// For each request for tokens, the ids of its prompt.
+    pub(super) fn prompts(&self) -> Vec<Vec<u32>> {
+        let ids = |request: &Value| serde_json::from_value(request["token_ids"].clone()).unwrap();
+        self.requests().iter().map(ids).collect()
+    }
+
+    /// For each request for tokens, what was drawn.
+    pub(super) fn drawn(&self) -> Vec<Vec<u32>> {
+        self.script.lock().drawn.iter().map(|(_, drawn)| drawn.clone()).collect()
+    }
+
+    pub(super) fn derenders(&self) -> Vec<Value> {
+        self.script.lock().derenders.clone()
+    }
+
+    async fn draw(&self, request: Value) -> (Reply, Vec<u32>) {
+        // A client that disconnects drops this future, and nothing was drawn then.
+        self.places.acquire().await.unwrap().forget();
+        self.places.add_permits(1);
+        let mut script = self.script.lock();
+        let reply = script.replies.pop_front().unwrap_or_else(|| says("ok"));
+        let ids = pairs(&reply.text);
+        script.drawn.push((request, ids.clone()));
+        (reply, ids)
+    }
+}
+
+async fn models() -> Json<Value> {
+    Json(json!({ "object": "list", "data": [{ "id": "letters", "max_model_len": 4096 }] }))
+}
+
+fn missing() -> Response {
+    let error = json!({ "error": { "message": "scale-out is off", "type": "PermissionDeniedError" } });
+    (StatusCode::FORBIDDEN, Json(error)).into_response()
+}
+
+fn rendered(request: &Value, text: &str) -> Value {
+    // The defaults of a generation config, which the gateway must not let through.
+    json!({
+        "request_id": "r", "token_ids": Letters.encode(text).unwrap(), "features": null,
+        "reasoning_ended": null, "reasoning_parser_kwargs": null, "cache_salt": null,
+        "sampling_params": {
+            "temperature": 0.6, "top_p": 0.95, "top_k": 20, "repetition_penalty": 1.05,
+            "stop": request["stop"], "max_tokens": request["max_tokens"],
+            "structured_outputs": if request["tool_choice"] == "required" { json!({ "structural_tag": "x" }) } else { Value::Null },
+        },
+    })
+}
+
+async fn render_chat(State(engine): State<Engine>, Json(request): Json<Value>) -> Response {
+    engine.script.lock().renders += 1;
+    if engine.script.lock().without_ids {
+        return missing();
+    }
+    Json(rendered(&request, &as_text(&request))).into_response()
+}
+
+fn as_text(request: &Value) -> String {
+    let messages = request["messages"].as_array().unwrap();
+    let tools = request.get("tools");
+    let chat = Chat { messages, tools, arguments: None, add_generation_prompt: true };
+    Letters.render(&chat).unwrap()
+}
+
+async fn render_text(Json(request): Json<Value>) -> Json<Value> {
+    Json(json!([rendered(&request, request["prompt"].as_str().unwrap_or_default())]))
+}
+
+fn choice(reply: &Reply, ids: &[u32]) -> Value {
+    let logprobs: Vec<Value> = ids
+        .iter()
+        .map(|id| json!({ "token_id": id, "logprob": -0.25, "rank": 1, "top_logprobs": [] }))
+        .collect();
+    json!({
+        "index": 0, "token_ids": ids, "finish_reason": reply.finish, "stop_reason": reply.stop_reason,
+        "weight_versions": [{ "version": reply.version, "start": 0, "end": ids.len() }],
+        "logprobs": { "content": logprobs },
+    })
+}
+
+async fn generate(State(engine): State<Engine>, Json(request): Json<Value>) -> Response {
+    let (reply, ids) = engine.draw(request).await;
+    if reply.status != 200 {
+        let error = json!({ "error": { "message": reply.text, "type": "x" } });
+        return (StatusCode::from_u16(reply.status).unwrap(), Json(error)).into_response();
+    }
+    Json(json!({ "request_id": "generate-tokens-r", "choices": [choice(&reply, &ids)] })).into_response()
+}
+
+/// Reads `<think>..</think>`, and calls in the form `CALL name {..};`.
+fn message(ids: &[u32]) -> Value {
+    let text = decode(ids).trim_end_matches(END).to_owned();
+    let (reasoning, text) = match text.split_once("</think>") {
+        Some((before, after)) => (json!(before.trim_start_matches("<think>")), after.to_owned()),
+        None => (Value::Null, text),
+    };
+    let mut parts = text.split("CALL ");
+    let content = parts.next().unwrap().to_owned();
+    let calls: Vec<Value> = parts
+        .enumerate()
+        .map(|(index, call)| {
+            let (name, arguments) = call.trim_end_matches(';').split_once(' ').unwrap();
+            json!({ "id": format!("engine-{index}"), "type": "function", "function": { "name": name, "arguments": arguments } })
+        })
+        .collect();
+    let mut message = json!({ "role": "assistant", "content": content, "reasoning": reasoning });
+    if !calls.is_empty() {
+        message["tool_calls"] = json!(calls);
+    }
+    message
+}
+
+fn ids_of(generated: &Value) -> Vec<u32> {
+    serde_json::from_value(generated["choices"][0]["token_ids"].clone()).unwrap()
+}
+
+async fn derender_chat(State(engine): State<Engine>, Json(request): Json<Value>) -> Response {
+    engine.script.lock().derenders.push(request.clone());
+    let generated = &request["generate_response"];
+    // The parser of the real server reads the prompt here, and refuses answers without tokens.
+    assert!(generated["prompt_token_ids"].is_array() && request["prompt_token_ids"].is_array());
+    let ids = ids_of(generated);
+    assert!(!ids.is_empty());
+    let finish = &generated["choices"][0]["finish_reason"];
+    Json(json!({ "choices": [{ "index": 0, "message": message(&ids), "finish_reason": finish, "logprobs": null }] }))
+        .into_response()
+}
+
+async fn derender_text(Json(request): Json<Value>) -> Json<Value> {
+    let ids = ids_of(&request["generate_responses"][0]);
+    let text = decode(&ids).trim_end_matches(END).to_owned();
+    Json(json!({ "choices": [{ "index": 0, "text": text, "finish_reason": "stop" }] }))
+}
+
+async fn converse(State(engine): State<Engine>, Json(request): Json<Value>) -> Json<Value> {
+    let prompt = Letters.encode(&as_text(&request)).unwrap();
+    let (reply, ids) = engine.draw(json!({ "token_ids": prompt, "sampling_params": request })).await;
+    let mut choice = choice(&reply, &ids);
+    choice["message"] = message(&ids);
+    choice["weight_versions"] = Value::Null;
+    Json(json!({ "prompt_token_ids": prompt, "choices": [choice] }))
+}

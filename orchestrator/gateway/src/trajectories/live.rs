@@ -1,0 +1,167 @@
+//! The state of one trajectory: its forest, its calls, and how it ended.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rolldock_trajectory::{HistoryPolicy, Trajectory, TurnId};
+use tokio::time::Instant;
+
+use super::{End, Event, Reward};
+use crate::answer::TurnExtra;
+use crate::config::{Limits, Spec};
+
+/// What a call may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Admitted {
+    /// The number of the call in the trajectory, which no other call has in this process.
+    pub(crate) call: u64,
+    /// How many calls were in flight when it began.
+    pub(crate) ahead: u32,
+    /// Tokens that the trajectory may still draw, at least 1.
+    pub(crate) tokens: u32,
+}
+
+/// The state of a trajectory.
+#[derive(Debug)]
+pub(crate) struct Live {
+    pub(crate) forest: Trajectory,
+    /// What is needed to answer repeated requests, for turns that no later turn continues.
+    extras: BTreeMap<TurnId, TurnExtra>,
+    /// Names of the servers that drew turns, and whether the server encoded the prompt.
+    servers: BTreeMap<TurnId, (String, bool)>,
+    pub(crate) end: Option<End>,
+    ended_at: Option<Instant>,
+    pub(crate) reward: Option<Reward>,
+    is_unrewarded: bool,
+    sampled: u64,
+    /// The hash of the body of each call in flight.
+    in_flight: Vec<u128>,
+    next_call: u64,
+    opened_at: Instant,
+    active_at: Instant,
+}
+
+impl Live {
+    /// A trajectory without turns, which was opened `age` ago.
+    pub(crate) fn new(spec: &Spec, history: HistoryPolicy, age: Duration) -> Self {
+        let now = Instant::now();
+        Self {
+            forest: Trajectory::new(spec.uid.as_str(), history),
+            extras: BTreeMap::new(),
+            servers: BTreeMap::new(),
+            end: None,
+            ended_at: None,
+            reward: None,
+            is_unrewarded: false,
+            sampled: 0,
+            in_flight: Vec::new(),
+            next_call: 0,
+            opened_at: now.checked_sub(age).unwrap_or(now),
+            active_at: now,
+        }
+    }
+
+    /// Makes the change of a record that is durable.
+    ///
+    /// # Errors
+    /// The record does not fit the trajectory.
+    pub(crate) fn apply(&mut self, event: Event) -> Result<(), String> {
+        match event {
+            Event::Turn(extra, record) => {
+                let turn = record.turn();
+                self.forest.apply(record).map_err(|error| error.to_string())?;
+                let added = self.forest.turn(turn);
+                self.sampled += added.map_or(0, |turn| turn.sampled_ids().len() as u64);
+                if let Some(parent) = added.and_then(rolldock_trajectory::Turn::parent) {
+                    self.extras.remove(&parent);
+                }
+                self.servers.insert(turn, (extra.server.clone(), extra.is_fallback));
+                self.extras.insert(turn, extra);
+            }
+            Event::Change(record) => self.forest.apply(record).map_err(|error| error.to_string())?,
+            Event::Ended(end, _) => {
+                self.end.get_or_insert(end);
+                self.ended_at.get_or_insert(Instant::now());
+            }
+            Event::Rewarded(reward) => drop(self.reward.get_or_insert(reward)),
+            Event::Unrewarded => self.is_unrewarded = true,
+            Event::Opened(_) | Event::Buried(_) => {
+                return Err("expected a record of an open trajectory".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// Admits a call with this hash of its body.
+    ///
+    /// # Errors
+    /// The limit that ends the trajectory.
+    pub(crate) fn admit(&mut self, limits: &Limits, body: u128) -> Result<Admitted, End> {
+        if self.turns() as usize + self.in_flight.len() >= limits.turns as usize {
+            return Err(End::Turns);
+        }
+        let left = limits.tokens.saturating_sub(self.sampled).min(u64::from(limits.turn_tokens));
+        if left == 0 {
+            return Err(End::Tokens);
+        }
+        let ahead = self.in_flight.len() as u32;
+        self.in_flight.push(body);
+        self.active_at = Instant::now();
+        self.next_call += 1;
+        Ok(Admitted { call: self.next_call, ahead, tokens: left as u32 })
+    }
+
+    /// A call has ended.
+    pub(super) fn release(&mut self, body: u128) {
+        if let Some(at) = self.in_flight.iter().position(|other| *other == body) {
+            self.in_flight.swap_remove(at);
+        }
+        self.active_at = Instant::now();
+    }
+
+    /// Whether a call with this body is in flight.
+    pub(crate) fn has_in_flight(&self, body: u128) -> bool {
+        self.in_flight.contains(&body)
+    }
+
+    /// What is needed to repeat the answer of a turn.
+    pub(crate) fn extra(&self, turn: TurnId) -> Option<&TurnExtra> {
+        self.extras.get(&turn)
+    }
+
+    /// The server that drew a turn, and whether it encoded the prompt itself.
+    pub(crate) fn server(&self, turn: TurnId) -> Option<(&str, bool)> {
+        self.servers.get(&turn).map(|(server, is_fallback)| (server.as_str(), *is_fallback))
+    }
+
+    pub(crate) fn turns(&self) -> u32 {
+        self.servers.len() as u32
+    }
+
+    pub(crate) fn sampled(&self) -> u64 {
+        self.sampled
+    }
+
+    /// The next moment at which the trajectory may end, or may be settled without a reward. While a call is
+    /// in flight the trajectory is not idle.
+    pub(crate) fn deadline(&self, limits: &Limits) -> Option<(Instant, Option<End>)> {
+        match self.ended_at {
+            None => {
+                let wall = (self.opened_at + seconds(limits.wall), Some(End::Wall));
+                let idle = (self.active_at + seconds(limits.idle), Some(End::Idle));
+                if self.in_flight.is_empty() && idle.0 < wall.0 { Some(idle) } else { Some(wall) }
+            }
+            Some(_) if self.reward.is_some() || self.is_unrewarded => None,
+            Some(ended_at) => Some((ended_at + seconds(limits.reward), None)),
+        }
+    }
+
+    /// Whether nothing can change any more.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.end.is_some() && self.in_flight.is_empty() && (self.reward.is_some() || self.is_unrewarded)
+    }
+}
+
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX / 4)
+}

@@ -1,0 +1,100 @@
+//! The trajectories of a gateway: their state, their limits, and their way from the first call to rows.
+//!
+//! ```text
+//!   open --complete, a limit, cancelled--> ended --reward, or its deadline--> settled --group ended--> put
+//! ```
+//!
+//! - `open`: calls are served. Each limit ends the trajectory, with a name that is counted.
+//! - `ended`: no calls are served. The reward may still arrive.
+//! - `settled`: the reward is known, or known never to come.
+//! - `put`: the rows of the group are in the queue. What is left of the trajectory is a [`Tombstone`].
+//!
+//! A change is durable before it is acknowledged: [`event`] has the records.
+//!
+//! # Invariants
+//! - A trajectory ends exactly once, and its end has one name.
+//! - A reward is given once. The same reward again changes nothing, and another one is refused.
+//! - A group ends when all its trajectories are settled or its own deadline has passed, so an abandoned
+//!   session never holds its group.
+//! - Whatever is in memory can be made from the log.
+
+mod book;
+pub(crate) mod event;
+mod group;
+mod in_flight;
+mod live;
+mod one;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use book::{Book, Found, Settled};
+pub(crate) use event::Event;
+pub(crate) use in_flight::InFlight;
+pub(crate) use live::{Admitted, Live};
+pub(crate) use one::One;
+
+/// Why a trajectory takes no more calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum End {
+    /// A control call has completed it.
+    Completed,
+    /// A call came after the last turn that its limit allows.
+    Turns,
+    /// A call came after all tokens that its limit allows were drawn.
+    Tokens,
+    /// Its time was over.
+    Wall,
+    /// No call came for too long.
+    Idle,
+    /// A control call has cancelled it.
+    Cancelled,
+}
+
+impl End {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Turns => "turns",
+            Self::Tokens => "tokens",
+            Self::Wall => "wall",
+            Self::Idle => "idle",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// The words for an agent that calls after the end.
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::Completed => "it is complete",
+            Self::Turns => "its limit of turns is reached",
+            Self::Tokens => "its limit of tokens is reached",
+            Self::Wall => "its time is over",
+            Self::Idle => "no call came for too long",
+            Self::Cancelled => "it was cancelled",
+        }
+    }
+}
+
+/// The reward of a trajectory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Reward {
+    pub(crate) reward: f32,
+    /// The rewards of single turns, by the number of the turn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) turns: Vec<(u32, f32)>,
+}
+
+/// What is left of a trajectory after its rows were put or left out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Tombstone {
+    pub(crate) uid: String,
+    pub(crate) capability: String,
+    pub(crate) group: String,
+    pub(crate) end: End,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reward: Option<Reward>,
+    /// The rows in the queue; 0 if it was left out.
+    pub(crate) rows: u32,
+    pub(crate) turns: u32,
+}

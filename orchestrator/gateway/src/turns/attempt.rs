@@ -1,0 +1,174 @@
+//! One attempt at a turn, on one server.
+
+use rolldock_dispatch::CarriedSample;
+use rolldock_loadbalancer::{Outcome, Permit};
+use rolldock_trajectory::{Plan, Sampled};
+use serde_json::{Map, Value, json};
+use tokio::time::Instant;
+
+use super::draw::{Draw, add};
+use super::params::{enforce, fallback_request, limit, turn_seed};
+use super::reading::answer_of;
+use super::{Facts, Failed, Job, Made, Maker};
+use crate::calls::{CallError, Conversed, Derender, Finish, Rendered};
+
+impl Maker {
+    /// Makes a turn on the server of a permit. The permit is returned as soon as the tokens are drawn.
+    pub(super) async fn attempt(&self, job: Job<'_>, permit: Permit, attempt: u32) -> Result<Made, Failed> {
+        let base = permit.url().unwrap_or_default().to_owned();
+        let server = permit.server_name().to_string();
+        let facts = match self.facts(&base).await {
+            Ok(facts) => facts,
+            Err(error) => {
+                let failed = Failed::Call(error);
+                permit.finish(failed.outcome());
+                return Err(failed);
+            }
+        };
+        if facts.takes_ids {
+            match self.by_ids(job, &facts, &base, &server, permit, attempt).await {
+                // The permit was returned, so the other dialect needs another one.
+                Err(Failed::Call(CallError::Missing { .. })) => {
+                    self.takes_no_ids(&base);
+                    return Err(Failed::OtherDialect);
+                }
+                made => return made,
+            }
+        }
+        self.by_text(job, &facts, &base, &server, permit, attempt).await
+    }
+
+    /// Draws a turn from the forest's own ids.
+    async fn by_ids(
+        &self,
+        job: Job<'_>,
+        facts: &Facts,
+        base: &str,
+        server: &str,
+        permit: Permit,
+        attempt: u32,
+    ) -> Result<Made, Failed> {
+        let request = for_engine(job, facts);
+        let drawing = async {
+            let rendered = self.timed("render", self.calls.render(base, job.asked.form, &request)).await?;
+            let Rendered { token_ids, sampling_params, reasoning_ended, reasoning_parser_kwargs, .. } =
+                rendered;
+            let planned = job.one.live.lock().forest.plan(job.request, &*self.config.template)?;
+            let prompt = match planned {
+                Plan::Ready(prompt) => prompt,
+                Plan::Whole(whole) => whole.with_ids(token_ids),
+            };
+            let tokens = limit(job, facts, prompt.ids().len())?;
+            let mut draw = Draw {
+                job,
+                attempt,
+                base,
+                model: &facts.model.name,
+                prompt_ids: prompt.ids(),
+                sampling: enforce(sampling_params, job),
+                reasoning_ended,
+                reasoning_parser_kwargs,
+                tokens,
+            };
+            let drawn = self.timed("generate", draw.all(&self.calls)).await;
+            drawn.map(|drawn| (prompt, drawn))
+        };
+        let drawn = tokio::select! {
+            biased;
+            drawn = drawing => drawn,
+            () = permit.revoked() => Err(Failed::Revoked),
+        };
+        let (prompt, drawn) = match drawn {
+            Ok(drawn) => drawn,
+            Err(failed) => {
+                permit.finish(failed.outcome());
+                return Err(failed);
+            }
+        };
+        permit.finish(Outcome::Success { tokens: drawn.tokens.ids.len() as u64 });
+        let derender = Derender {
+            form: job.asked.form,
+            request_id: &drawn.request_id,
+            model: &facts.model.name,
+            request: &request,
+            prompt_ids: prompt.ids(),
+            drawn: &drawn.tokens,
+            with_logprobs: job.asked.logprobs.is_some(),
+        };
+        let choice = self.timed("derender", self.calls.derender(base, &derender)).await?;
+        let answer = answer_of(job, &choice, &drawn.tokens, prompt.ids().len(), &self.config)?;
+        let sampled = Sampled::try_from(drawn.sample)?;
+        Ok(Made { prompt, sampled, answer, server: server.to_owned(), is_fallback: false })
+    }
+
+    /// Makes a turn on a server that encodes and parses by itself.
+    async fn by_text(
+        &self,
+        job: Job<'_>,
+        facts: &Facts,
+        base: &str,
+        server: &str,
+        permit: Permit,
+        attempt: u32,
+    ) -> Result<Made, Failed> {
+        let request = fallback_request(job, facts, turn_seed(job, attempt, 0));
+        let calling = self.timed("converse", self.calls.converse(base, job.asked.form, &request));
+        let conversed = tokio::select! {
+            biased;
+            conversed = calling => conversed.map_err(Failed::from),
+            () = permit.revoked() => Err(Failed::Revoked),
+        };
+        let Conversed { prompt_ids, drawn, choice } = match conversed {
+            Ok(conversed) if conversed.drawn.finish == Finish::Abort => {
+                permit.finish(Outcome::Cancelled);
+                return Err(Failed::Aborted);
+            }
+            Ok(conversed) => conversed,
+            Err(failed) => {
+                permit.finish(failed.outcome());
+                return Err(failed);
+            }
+        };
+        permit.finish(Outcome::Success { tokens: drawn.ids.len() as u64 });
+        let planned = job.one.live.lock().forest.plan(job.request, &*self.config.template)?;
+        let answer = answer_of(job, &choice, &drawn, prompt_ids.len(), &self.config)?;
+        let prompt = match planned {
+            Plan::Ready(prompt) => prompt.with_ids(prompt_ids),
+            Plan::Whole(whole) => whole.with_ids(prompt_ids),
+        };
+        let mut sample = CarriedSample::new(0, attempt);
+        add(&mut sample, &drawn)?;
+        let sampled = Sampled::try_from(sample)?;
+        Ok(Made { prompt, sampled, answer, server: server.to_owned(), is_fallback: true })
+    }
+
+    async fn timed<T>(&self, call: &'static str, calling: impl Future<Output = T>) -> T {
+        let began = Instant::now();
+        let result = calling.await;
+        metrics::histogram!("rolldock_gateway_call_seconds", "call" => call)
+            .record(began.elapsed().as_secs_f64());
+        result
+    }
+}
+
+/// The request as the engine gets it: under the engine's own name of the model, and with only those members
+/// of messages that a chat has.
+fn for_engine(job: Job<'_>, facts: &Facts) -> Value {
+    let mut request: Map<String, Value> = job.asked.request.clone();
+    request.insert("model".to_owned(), json!(facts.model.name));
+    if let Some(Value::Array(messages)) = request.get_mut("messages") {
+        for message in messages {
+            if let Value::Object(message) = message {
+                // Ids by which agents name turns.
+                message.shift_remove("id");
+                message.shift_remove("signature");
+            }
+        }
+    }
+    // A request without a limit would get the room that the rendered prompt leaves.
+    request.insert(
+        "max_tokens".to_owned(),
+        json!(job.admitted.tokens.min(job.asked.max_tokens.unwrap_or(u32::MAX))),
+    );
+    Value::Object(request)
+}

@@ -1,0 +1,127 @@
+//! Draws the tokens of a turn. A request that the engine ends early (a weight update may do so) is continued
+//! from its tokens, so a turn can have several versions.
+
+use rolldock_dispatch::{CarriedSample, FinishReason, PartialOutput, Stamp};
+use serde_json::{Map, Value, json};
+
+use super::params::{salt, turn_seed};
+use super::{Failed, Job};
+use crate::calls::{Drawn, EngineCalls, Finish, Generate};
+
+/// Maximum number of requests for the tokens of one turn.
+const SEGMENTS_MAX: u32 = 16;
+
+/// A standalone gateway knows no policy versions, so tokens have those that the engine reports.
+const STAMP: Stamp = Stamp { sent: 0, now: 0 };
+
+/// The drawing of one turn on one server.
+pub(super) struct Draw<'a> {
+    pub(super) job: Job<'a>,
+    pub(super) attempt: u32,
+    pub(super) base: &'a str,
+    pub(super) model: &'a str,
+    pub(super) prompt_ids: &'a [u32],
+    pub(super) sampling: Map<String, Value>,
+    pub(super) reasoning_ended: Value,
+    pub(super) reasoning_parser_kwargs: Value,
+    /// Maximum tokens of the turn.
+    pub(super) tokens: u32,
+}
+
+/// All tokens of a turn.
+pub(super) struct Whole {
+    /// The engine's id of the last request.
+    pub(super) request_id: String,
+    pub(super) sample: CarriedSample,
+    /// The same tokens, for reading them.
+    pub(super) tokens: Drawn,
+}
+
+impl Draw<'_> {
+    /// Draws all tokens. Cancel-safe.
+    pub(super) async fn all(&mut self, calls: &EngineCalls) -> Result<Whole, Failed> {
+        let mut sample = CarriedSample::new(0, self.attempt);
+        for segment in 0..SEGMENTS_MAX {
+            let request_id = self.request_id(segment);
+            let mut ids = self.prompt_ids.to_vec();
+            ids.extend_from_slice(&sample.response_ids);
+            let left = self.tokens.saturating_sub(sample.tokens());
+            self.sampling.insert("max_tokens".to_owned(), json!(left));
+            self.sampling.insert("seed".to_owned(), json!(turn_seed(self.job, self.attempt, segment)));
+            let request = Generate {
+                request_id: &request_id,
+                model: self.model,
+                token_ids: &ids,
+                sampling_params: &self.sampling,
+                reasoning_ended: &self.reasoning_ended,
+                reasoning_parser_kwargs: &self.reasoning_parser_kwargs,
+                cache_salt: salt(&self.job),
+            };
+            let drawn = calls.generate(self.base, &request).await?;
+            if !drawn.ids.is_empty() {
+                metrics::counter!("rolldock_gateway_sampled_tokens_total").increment(drawn.ids.len() as u64);
+                add(&mut sample, &drawn)?;
+            }
+            if drawn.finish != Finish::Abort {
+                if sample.tokens() == 0 {
+                    // The engine's parsers refuse an answer without tokens, and there is nothing to train.
+                    return Err(Failed::Aborted);
+                }
+                return Ok(self.whole(sample, drawn, request_id));
+            }
+            metrics::counter!("rolldock_gateway_aborted_total").increment(1);
+            if self.tokens <= sample.tokens() {
+                return Err(Failed::Aborted);
+            }
+            if self.has_grammar() {
+                // A grammar begins anew with each request, so the tokens so far cannot be continued.
+                sample = CarriedSample::new(0, self.attempt);
+            }
+        }
+        Err(Failed::Aborted)
+    }
+
+    fn whole(&self, sample: CarriedSample, last: Drawn, request_id: String) -> Whole {
+        let tokens = Drawn {
+            ids: sample.response_ids.clone(),
+            logprobs: sample.logprobs.clone(),
+            finish: last.finish,
+            spans: Vec::new(),
+            // The texts of the log-probabilities cover only the last request.
+            content: last.content.filter(|_| sample.segments == 1),
+        };
+        Whole { request_id, sample, tokens }
+    }
+
+    fn has_grammar(&self) -> bool {
+        self.sampling.get("structured_outputs").is_some_and(|grammar| !grammar.is_null())
+    }
+
+    /// Unique over trajectories, calls, attempts and requests. The capability is not part of it, because
+    /// engines log their requests.
+    fn request_id(&self, segment: u32) -> String {
+        let (uid, call, attempt) = (&self.job.one.spec.uid, self.job.admitted.call, self.attempt);
+        format!("{uid}-{:x}-{call}-{attempt}-{segment}", self.job.one.life)
+    }
+}
+
+/// Adds drawn tokens to a turn.
+pub(super) fn add(sample: &mut CarriedSample, drawn: &Drawn) -> Result<(), Failed> {
+    let part = PartialOutput {
+        response_ids: drawn.ids.clone(),
+        logprobs: drawn.logprobs.clone(),
+        version_spans: drawn.spans.clone(),
+        finish_reason: drawn.finish.reason(),
+    };
+    if sample.extend(part, STAMP) { Ok(()) } else { Err(Failed::Aborted) }
+}
+
+impl Finish {
+    fn reason(&self) -> Option<FinishReason> {
+        match self {
+            Self::Stop(_) => Some(FinishReason::Stop),
+            Self::Length => Some(FinishReason::Length),
+            Self::Abort => None,
+        }
+    }
+}
