@@ -1,6 +1,7 @@
 //! Advantages relative to the group: how much better a sample is than the other samples of its group.
 //!
-//! Every estimator here is outcome-level: each token of a sample has the advantage of the sample.
+//! An [`Advantage`] is outcome-level: each token of a sample has the advantage of the sample. A
+//! [`TurnEstimator`] gives each turn of a trajectory an advantage.
 //! [`Advantage::of_group`] rounds to 32 bits where trainers do; if a reference implementation is known, the
 //! results are bit-identical. [`Advantage::of_group_f64`] is the plain formula, for analysis.
 //!
@@ -12,10 +13,12 @@
 //! loss, which the trainer computes: see [`Advantage::DR_GRPO`].
 
 mod estimator;
+mod turns;
 
 use serde::{Deserialize, Serialize};
 
 pub use estimator::{Estimator, expand};
+pub use turns::{TurnEstimator, TurnRewards};
 
 /// How rewards become advantages.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

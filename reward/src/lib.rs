@@ -47,7 +47,7 @@ pub mod shaping;
 mod error;
 mod tasks;
 
-pub use advantage::{Advantage, Estimator};
+pub use advantage::{Advantage, Estimator, TurnEstimator, TurnRewards};
 pub use error::{ErrorClass, RewardError};
 pub use external::{ExternalConfig, OnFailure, RewardHealth, RewardJob, RewardRunner, RewardState};
 pub use filter::{FilterMetric, GroupFilter};

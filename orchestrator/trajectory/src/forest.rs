@@ -8,7 +8,7 @@ use crate::canonical::canonical;
 use crate::message::{Assistant, Message};
 use crate::prompt::Prompt;
 use crate::record::{Change, Record};
-use crate::turn::{Delivery, Emitted, Origin, Sampled, Turn};
+use crate::turn::{Delivery, Emitted, Origin, Sampled, Turn, check_spans};
 use crate::{TrajectoryError, TurnId};
 
 /// The largest number of turns that may be reserved and absent before an applied one: it bounds the table of
@@ -328,11 +328,14 @@ impl Trajectory {
         if !allowed.contains(&turn.start) {
             return misplaced(format!("it shares {} ids, expected {allowed:?}", turn.start));
         }
-        let sampled = turn.ids.len().checked_sub(turn.input_tokens as usize);
-        let covered = turn.version_spans.last().map_or(0, |span| span.end) as usize;
-        if sampled != Some(covered) || !(turn.logprobs.is_empty() || turn.logprobs.len() == covered) {
-            return misplaced("its ids, log-probabilities and version spans do not fit together".to_owned());
+        let sampled = turn.ids.len().saturating_sub(turn.input_tokens as usize);
+        if sampled == 0 || !(turn.logprobs.is_empty() || turn.logprobs.len() == sampled) {
+            return misplaced(format!(
+                "found {} log-probabilities for {sampled} tokens",
+                turn.logprobs.len()
+            ));
         }
+        check_spans(&turn.version_spans, sampled).or_else(misplaced)?;
         if Assistant::emitted(&turn.emitted).is_none() {
             return misplaced("expected an emitted message of an assistant".to_owned());
         }

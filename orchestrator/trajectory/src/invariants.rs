@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::TurnId;
 use crate::forest::Trajectory;
+use crate::prompt::Prompt;
 use crate::row::Row;
+use crate::turn::Origin;
 
 /// A broken invariant, as a message that names the numbers.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -92,6 +94,20 @@ pub fn sent_as_stored(
     let differs = path.iter().zip(sent()).position(|(stored, sent)| stored != sent);
     let at = differs.unwrap_or(path.len().min(prompt.len() + sampled.len()));
     Err(Violation(format!("turn={turn}: the path differs from what was sent and sampled at position={at}")))
+}
+
+/// Checks that a prompt that was spliced begins with the ids of the path that it continues. A prompt whose
+/// sampled part was decoded and encoded again does not.
+///
+/// # Errors
+/// A [`Violation`] that names the turn that is continued.
+pub fn spliced(trajectory: &Trajectory, prompt: &Prompt) -> Result<(), Violation> {
+    let Some(parent) = prompt.parent().filter(|_| prompt.origin() == Origin::Spliced) else { return Ok(()) };
+    let path = trajectory.path_ids(parent).map_err(|error| Violation(error.to_string()))?;
+    if prompt.ids().starts_with(&path) {
+        return Ok(());
+    }
+    Err(Violation(format!("the prompt does not begin with the ids of turn={parent}, which it continues")))
 }
 
 fn ones(mask: &[u8]) -> usize {

@@ -127,6 +127,9 @@ mod rows;
 mod template;
 mod turn;
 
+#[cfg(test)]
+mod tests;
+
 pub use error::{ErrorClass, TemplateError, TrajectoryError};
 pub use find::Found;
 pub use forest::{HistoryPolicy, Trajectory};

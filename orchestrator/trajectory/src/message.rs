@@ -163,5 +163,27 @@ pub(crate) fn for_template(message: &Value) -> Value {
     Value::Object(prepared)
 }
 
+/// A tool list as servers give it to a chat template: the members that a server knows come first, in its
+/// order, whatever order the agent wrote them in.
+pub(crate) fn tools_for_template(tools: &Value) -> Value {
+    let in_order = |members: &Map<String, Value>, first: &[&str]| {
+        let known = first.iter().filter_map(|name| members.get_key_value(*name));
+        let others = members.iter().filter(|(name, _)| !first.contains(&name.as_str()));
+        known.chain(others).map(|(name, member)| (name.clone(), member.clone())).collect::<Map<_, _>>()
+    };
+    let of_tool = |tool: &Value| {
+        let Value::Object(members) = tool else { return tool.clone() };
+        let mut ordered = in_order(members, &["type", "function"]);
+        if let Some(Value::Object(function)) = ordered.get_mut("function") {
+            *function = in_order(function, &["name", "description", "parameters"]);
+        }
+        Value::Object(ordered)
+    };
+    match tools {
+        Value::Array(list) => list.iter().map(of_tool).collect(),
+        other => other.clone(),
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use crate::find::{Found, new_part};
 use crate::forest::{HistoryPolicy, Trajectory};
-use crate::message::for_template;
+use crate::message::{for_template, tools_for_template};
 use crate::prompt::{About, Plan, Prompt, Whole};
 use crate::request::{Request, RequestPrompt};
 use crate::template::{Chat, Template};
@@ -54,7 +54,9 @@ impl Trajectory {
                 None => Ok(Plan::Whole(Whole { about: about(Origin::SentinelLost) })),
             },
             HistoryPolicy::Template => {
-                let (ids, is_kept) = self.as_template_shows(request, &found, turn, template)?;
+                let Some((ids, is_kept)) = self.as_template_shows(request, &found, turn, template)? else {
+                    return Ok(Plan::Whole(Whole { about: about(Origin::SentinelLost) }));
+                };
                 let origin = if is_kept { origin } else { Origin::Dropped };
                 Ok(Plan::Ready(Prompt { ids, about: about(origin) }))
             }
@@ -117,19 +119,20 @@ impl Trajectory {
     }
 
     /// The ids of the conversation as the template shows it, and whether all of the path was kept. The stored
-    /// ids are kept as long as their text is what the template renders, run by run.
+    /// ids are kept as long as their text is what the template renders, run by run. `None` if the template
+    /// refuses the sampled texts as messages.
     fn as_template_shows(
         &self,
         request: &Request,
         found: &Found,
         turn: &Turn,
         template: &dyn Template,
-    ) -> Result<(Vec<u32>, bool), TrajectoryError> {
+    ) -> Result<Option<(Vec<u32>, bool)>, TrajectoryError> {
         let mut messages: Vec<Value> = request.messages().iter().map(for_template).collect();
         for (index, own) in &found.own {
             messages[*index] = said(&template.decode(without_end(self.known(*own)?, template)));
         }
-        let rendered = render(request, &messages, true, template)?;
+        let Ok(rendered) = render(request, &messages, true, template) else { return Ok(None) };
         let mut pieces: Vec<_> = self.pieces(turn).collect();
         pieces.reverse();
         let mut rest = rendered.as_str();
@@ -141,14 +144,14 @@ impl Trajectory {
             for run in [input, sampled, end] {
                 let Some(behind) = rest.strip_prefix(template.decode(run).as_str()) else {
                     ids.extend(template.encode(rest)?);
-                    return Ok((ids, false));
+                    return Ok(Some((ids, false)));
                 };
                 ids.extend_from_slice(run);
                 rest = behind;
             }
         }
         ids.extend(template.encode(rest)?);
-        Ok((ids, true))
+        Ok(Some((ids, true)))
     }
 }
 
@@ -190,8 +193,9 @@ fn render(
     add_generation_prompt: bool,
     template: &dyn Template,
 ) -> Result<String, TemplateError> {
-    let (tools, arguments) = (request.tools.as_ref(), request.arguments.as_ref());
-    template.render(&Chat { messages, tools, arguments, add_generation_prompt })
+    let tools = request.tools.as_ref().map(tools_for_template);
+    let arguments = request.arguments.as_ref();
+    template.render(&Chat { messages, tools: tools.as_ref(), arguments, add_generation_prompt })
 }
 
 /// An assistant's message of this text.

@@ -99,18 +99,26 @@ impl Sampled {
         if !self.logprobs.is_empty() && self.logprobs.len() != tokens {
             return unsound(format!("found {} log-probabilities for {tokens} tokens", self.logprobs.len()));
         }
-        let mut covered = 0;
-        for span in &self.version_spans {
-            if span.start != covered || span.end <= span.start {
-                return unsound(format!("a version span begins at {}, expected {covered}", span.start));
-            }
-            covered = span.end;
-        }
-        if covered as usize != tokens {
-            return unsound(format!("the version spans cover {covered} of {tokens} tokens"));
-        }
-        Ok(())
+        check_spans(&self.version_spans, tokens).or_else(unsound)
     }
+}
+
+/// Checks that spans cover `tokens` tokens, one after the other.
+pub(crate) fn check_spans(spans: &[VersionSpan], tokens: usize) -> Result<(), String> {
+    let mut covered = 0;
+    for span in spans {
+        if span.start != covered || span.end <= span.start {
+            return Err(format!(
+                "a version span is {}..{}, expected one from {covered}",
+                span.start, span.end
+            ));
+        }
+        covered = span.end;
+    }
+    if covered as usize == tokens {
+        return Ok(());
+    }
+    Err(format!("the version spans cover {covered} of {tokens} tokens"))
 }
 
 impl TryFrom<CarriedSample> for Sampled {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use tokenizers::{DecoderWrapper, Tokenizer};
 
+mod chat;
 mod files;
 mod template;
 

@@ -3,14 +3,19 @@
 //!
 //! This module adds features of the Python version: methods of Python's strings and dictionaries, `tojson`
 //! without HTML escapes, `raise_exception`, `strftime_now`, and `{% generation %}` blocks, which only mark
-//! tokens. Deliberately absent: tools and documents, which no data set here has.
+//! tokens. The keys of objects (tools, arguments of calls) keep the order in which they were written.
+//!
+//! Deliberately absent: documents, which neither data sets nor agents have.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use chrono::DateTime;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Value};
+use minijinja::value::{Enumerator, Kwargs, Object, ObjectExt, Value};
 use minijinja::{Environment, Error, ErrorKind, context};
+use rolldock_trajectory::Chat;
+use serde_json::Value as Json;
 
 use crate::{DataError, Message};
 
@@ -51,15 +56,31 @@ impl ChatTemplate {
             .iter()
             .map(|message| context! { role => message.role.as_str(), content => message.content.as_str() })
             .collect();
+        self.render_with(context! { messages => turns, add_generation_prompt => true, tools => () })
+    }
+
+    /// The text of a conversation with tools and further variables.
+    pub(super) fn render_chat(&self, chat: &Chat<'_>) -> Result<String, DataError> {
+        let arguments = chat.arguments.map_or_else(|| context! {}, to_value);
+        let own = context! {
+            messages => chat.messages.iter().map(to_value).collect::<Value>(),
+            add_generation_prompt => chat.add_generation_prompt,
+            tools => chat.tools.map_or(Value::from(()), to_value),
+        };
+        self.render_with(context! { ..own, ..arguments })
+    }
+
+    /// Renders with `variables` and the tokenizer's special tokens.
+    fn render_with(&self, variables: Value) -> Result<String, DataError> {
         let variables = context! {
-            messages => turns,
-            add_generation_prompt => true,
-            tools => (),
-            documents => (),
-            bos_token => self.tokens.bos.as_str(),
-            eos_token => self.tokens.eos.as_str(),
-            pad_token => self.tokens.pad.as_str(),
-            unk_token => self.tokens.unk.as_str(),
+            ..variables,
+            ..context! {
+                documents => (),
+                bos_token => self.tokens.bos.as_str(),
+                eos_token => self.tokens.eos.as_str(),
+                pad_token => self.tokens.pad.as_str(),
+                unk_token => self.tokens.unk.as_str(),
+            }
         };
         let rendered = self.environment.get_template(NAME).and_then(|template| template.render(variables));
         rendered.map_err(|error| complaint(&self.origin, &error))
@@ -77,6 +98,43 @@ fn build(source: &str, unix_seconds: Option<i64>) -> Result<Environment<'static>
     environment.add_function("strftime_now", move |format: String| format_time(unix_seconds, &format));
     environment.add_template_owned(NAME, without_generation_tags(source))?;
     Ok(environment)
+}
+
+/// JSON as a value of the template. Members keep their order.
+fn to_value(json: &Json) -> Value {
+    match json {
+        Json::Null => Value::from(()),
+        Json::Bool(truth) => Value::from(*truth),
+        Json::String(text) => Value::from(text),
+        Json::Array(items) => items.iter().map(to_value).collect(),
+        Json::Object(members) => {
+            let members = members.iter().map(|(name, member)| (Value::from(name), to_value(member)));
+            Value::from_object(Members(members.collect()))
+        }
+        Json::Number(number) => match (number.as_i64(), number.as_u64()) {
+            (Some(integer), _) => Value::from(integer),
+            (None, Some(integer)) => Value::from(integer),
+            (None, None) => Value::from(number.as_f64().unwrap_or(f64::NAN)),
+        },
+    }
+}
+
+/// The members of a JSON object, in their order. The maps of the library would sort them.
+#[derive(Debug)]
+struct Members(Vec<(Value, Value)>);
+
+impl Object for Members {
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        self.0.iter().find(|(name, _)| name == key).map(|(_, member)| member.clone())
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        self.mapped_key_value_enumerator(|members| Box::new(members.0.iter().cloned()))
+    }
+
+    fn enumerator_len(self: &Arc<Self>) -> Option<usize> {
+        Some(self.0.len())
+    }
 }
 
 fn complaint(origin: &str, error: &Error) -> DataError {

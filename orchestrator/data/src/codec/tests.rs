@@ -14,7 +14,7 @@ fn builtin() -> &'static TextCodec {
 }
 
 /// Qwen3's tokenizer and captures of a server that runs Qwen3. `None` if the folder `shared` is absent.
-fn qwen3() -> Option<(&'static TextCodec, PathBuf)> {
+pub(super) fn qwen3() -> Option<(&'static TextCodec, PathBuf)> {
     static CODEC: OnceLock<TextCodec> = OnceLock::new();
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/vllm");
     let folder = shared.join("tokenizer");

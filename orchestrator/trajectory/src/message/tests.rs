@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{Assistant, Message, for_template};
+use super::{Assistant, Message, for_template, tools_for_template};
 
 fn assistant(value: Value) -> Assistant {
     Message::read(&value).unwrap().assistant.unwrap()
@@ -76,4 +76,15 @@ fn templates_get_texts_and_objects() {
     assert_eq!(prepared["tool_calls"][0]["function"]["arguments"], json!({ "a": 1 }));
     assert!(prepared.get("refusal").is_none());
     assert_eq!(for_template(&json!({ "role": "assistant" }))["content"], "");
+}
+
+#[test]
+fn templates_get_tools_in_the_order_of_servers() {
+    let tools: Value = serde_json::from_str(
+        r#"[{"function": {"strict": true, "parameters": {"b": 1, "a": 2}, "name": "f"}, "x": 1, "type": "function"}]"#,
+    )
+    .unwrap();
+    let expected =
+        r#"[{"type":"function","function":{"name":"f","parameters":{"b":1,"a":2},"strict":true},"x":1}]"#;
+    assert_eq!(tools_for_template(&tools).to_string(), expected);
 }

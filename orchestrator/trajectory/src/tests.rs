@@ -1,0 +1,4 @@
+//! A template of few letters, and tests over all modules.
+
+pub(crate) mod letters;
+mod properties;
