@@ -108,6 +108,12 @@ pub(super) struct Choice {
 }
 
 impl Choice {
+    /// Begins a column of log-probabilities, which is as long as the column of token ids, if that came first.
+    pub(super) fn begin_logprobs(&mut self) {
+        self.logprobs.clear();
+        self.logprobs.reserve(self.token_ids.as_ref().map_or(0, Vec::len));
+    }
+
     /// Why the sample ended; `None` if the engine aborted it.
     fn finish_reason(&mut self, index: u32) -> Result<Option<FinishReason>, AnswerError> {
         match self.ending.take() {

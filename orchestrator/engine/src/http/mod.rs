@@ -2,7 +2,8 @@
 //!
 //! - [`probe`](HttpEngine::add) finds out the dialect and the model of a server, once;
 //! - `request` writes the bodies of requests;
-//! - `scan`, `number` and `answer` read the bodies of answers in one pass into flat columns;
+//! - `scan` and `answer` read the bodies of answers in one pass into flat columns; `number`, `skip`, `content`
+//!   and `lanes` do this for the long arrays of engines with few instructions;
 //! - `events` and `stream` read streamed answers, and report their tokens as they arrive;
 //! - `transport` owns the connections and classifies failures;
 //! - `abort` ends requests by id over separate connections, for cases in which closing a request's connection
@@ -38,13 +39,16 @@ mod answer;
 mod choice;
 mod columns;
 mod connection;
+mod content;
 mod events;
 mod facts;
+mod lanes;
 mod number;
 mod probe;
 mod request;
 mod scan;
 mod server;
+mod skip;
 mod stream;
 mod transport;
 

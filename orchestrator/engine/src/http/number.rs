@@ -2,15 +2,34 @@
 //!
 //! Most bytes of an answer are log-probabilities, and engines print each with all the digits of a double.
 //! [`parse_f32`] returns exactly the result of `str::parse::<f32>`, several times as fast for the numbers
-//! that engines print. It reads the digits as one integer and scales the integer by an exact power of ten.
-//! This rounds twice. If the result is so near to the middle between two `f32` that two roundings could
-//! matter, the standard library parses the number.
+//! that engines print. It reads the digits as one integer and scales the integer by a power of ten. This
+//! rounds up to three times. If the result is so near to the middle between two `f32` that this could matter,
+//! the standard library parses the number.
+//!
+//! [`leading_f32`] and [`leading_u32`] parse a number of unknown length, eight digits at a time. They refuse
+//! the rare forms, and numbers near the end of a chunk.
 
-/// The powers of ten that are exact as doubles.
-const POWERS_OF_TEN: [f64; 23] = [
+use super::lanes::{LANES, leading_digits, load, value_of_digits};
+
+/// Powers of ten. Up to 10^22 they are exact as doubles, and the others are the nearest doubles.
+const POWERS_OF_TEN: [f64; 51] = [
     1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18,
-    1e19, 1e20, 1e21, 1e22,
+    1e19, 1e20, 1e21, 1e22, 1e23, 1e24, 1e25, 1e26, 1e27, 1e28, 1e29, 1e30, 1e31, 1e32, 1e33, 1e34, 1e35,
+    1e36, 1e37, 1e38, 1e39, 1e40, 1e41, 1e42, 1e43, 1e44, 1e45, 1e46, 1e47, 1e48, 1e49, 1e50,
 ];
+
+/// For each number of further digits from 0 to 8: the factor that moves the digits before them, and the
+/// largest value for which these digits fit a `u64`.
+const SHIFTS: [(u64, u64); LANES + 1] = {
+    let mut shifts = [(1, u64::MAX); LANES + 1];
+    let mut digits = 1;
+    while digits <= LANES {
+        let factor = shifts[digits - 1].0 * 10;
+        shifts[digits] = (factor, u64::MAX / factor - 1);
+        digits += 1;
+    }
+    shifts
+};
 
 /// Maximum number of decimal digits that always fit a `u64`.
 const DIGITS_MAX: usize = 19;
@@ -22,9 +41,9 @@ const DROPPED_BITS: u32 = 29;
 const MIDDLE: u64 = 1 << (DROPPED_BITS - 1);
 
 /// The smallest distance of a result from the middle, in units of the double's last place. The conversion of
-/// the digits and the division each have an error of at most half a unit of the relative precision, together
-/// at most two units.
-const MARGIN: u64 = 4;
+/// the digits, the power of ten and the division each have a relative error of at most half a unit, which is
+/// at most one unit of the last place of the result.
+const MARGIN: u64 = 8;
 
 /// A token id or position: a JSON integer without sign, fraction or exponent.
 pub(super) fn parse_u32(text: &[u8]) -> Option<u32> {
@@ -107,17 +126,100 @@ impl Shape {
         if self.has_exponent || self.digits > DIGITS_MAX {
             return None;
         }
-        let scale = POWERS_OF_TEN.get(self.digits_of_fraction)?;
-        let magnitude = self.mantissa as f64 / scale;
-        // Below the smallest normal number, an `f32` drops more bits than this function considers.
-        let normal = magnitude >= f64::from(f32::MIN_POSITIVE) && magnitude <= f64::from(f32::MAX);
-        let dropped = magnitude.to_bits() & ((1 << DROPPED_BITS) - 1);
-        let clear_of_middle = dropped.abs_diff(MIDDLE) > MARGIN;
-        if self.mantissa != 0 && !(normal && clear_of_middle) {
+        scaled(self.negative, self.mantissa, self.digits_of_fraction)
+    }
+}
+
+/// The `f32` that is nearest to the mantissa divided by 10 to the power of `places`; `None` if rounding
+/// several times may give another value than rounding once.
+#[inline]
+fn scaled(negative: bool, mantissa: u64, places: usize) -> Option<f32> {
+    let magnitude = mantissa as f64 / POWERS_OF_TEN.get(places)?;
+    // Below the smallest normal number, an `f32` drops more bits than this function considers.
+    let normal = magnitude >= f64::from(f32::MIN_POSITIVE) && magnitude <= f64::from(f32::MAX);
+    let dropped = magnitude.to_bits() & ((1 << DROPPED_BITS) - 1);
+    let clear_of_middle = dropped.abs_diff(MIDDLE) > MARGIN;
+    if mantissa != 0 && !(normal && clear_of_middle) {
+        return None;
+    }
+    let rounded = magnitude as f32;
+    Some(if negative { -rounded } else { rounded })
+}
+
+/// The integer that begins at `at`, and its end, which the caller has to check; `None` if [`parse_u32`] has to
+/// parse it. Only integers of one to seven digits are parsed, since token ids have no more.
+#[inline]
+pub(super) fn leading_u32(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
+    let lanes = load(bytes, at)?;
+    let digits = leading_digits(lanes);
+    let leading_zero = digits > 1 && bytes.get(at) == Some(&b'0');
+    if digits == 0 || digits == LANES || leading_zero {
+        return None;
+    }
+    Some((value_of_digits(lanes, digits) as u32, at + digits))
+}
+
+/// The number that begins at `at`, and its end, which the caller has to check; `None` if [`parse_f32`] has to
+/// parse it.
+#[inline]
+pub(super) fn leading_f32(bytes: &[u8], at: usize) -> Option<(f32, usize)> {
+    let (negative, whole, mut at) = leading_whole(bytes, at)?;
+    let mut mantissa = u64::from(whole);
+    let mut places = 0;
+    if bytes.get(at) == Some(&b'.') {
+        let fraction_start = at + 1;
+        (mantissa, at) = fraction(bytes, fraction_start, mantissa)?;
+        places = at - fraction_start;
+    }
+    // Python writes small numbers like this. A number with another exponent is left to the caller's check.
+    if bytes.get(at) == Some(&b'e') && bytes.get(at + 1) == Some(&b'-') {
+        let lanes = load(bytes, at + 2)?;
+        let digits = leading_digits(lanes);
+        if digits == 0 || digits == LANES {
             return None;
         }
-        let rounded = magnitude as f32;
-        Some(if self.negative { -rounded } else { rounded })
+        places += value_of_digits(lanes, digits) as usize;
+        at += 2 + digits;
+    }
+    Some((scaled(negative, mantissa, places)?, at))
+}
+
+/// Whether there is a minus sign, the digits before the point, and their end. Most log-probabilities have a
+/// minus sign and one digit. The end is then a constant away, so the processor reads on before it has looked
+/// at the digits.
+#[inline]
+fn leading_whole(bytes: &[u8], at: usize) -> Option<(bool, u32, usize)> {
+    if let Some([b'-', digit @ b'0'..=b'9', b'.', ..]) = bytes.get(at..) {
+        return Some((true, u32::from(digit - b'0'), at + 2));
+    }
+    let negative = bytes.get(at) == Some(&b'-');
+    let (whole, end) = leading_u32(bytes, at + usize::from(negative))?;
+    Some((negative, whole, end))
+}
+
+/// Appends the digits from `start` on, of which there has to be at least one, to the mantissa. Returns the
+/// mantissa and the end of the digits; `None` if the mantissa does not fit.
+#[inline]
+fn fraction(bytes: &[u8], start: usize, mantissa: u64) -> Option<(u64, usize)> {
+    let (mut value, mut at) = (mantissa, start);
+    loop {
+        let lanes = load(bytes, at)?;
+        let digits = leading_digits(lanes);
+        let (shift, largest) = SHIFTS[digits];
+        if value > largest {
+            return None;
+        }
+        // The constants let the processor read on, as above.
+        if digits == LANES {
+            value = value * SHIFTS[LANES].0 + value_of_digits(lanes, LANES);
+            at += LANES;
+            continue;
+        }
+        if digits > 0 {
+            value = value * shift + value_of_digits(lanes, digits);
+            at += digits;
+        }
+        return (at > start).then_some((value, at));
     }
 }
 

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::VersionSpan;
 
+mod runs;
+
 /// Recorded traffic of a real server, which is not part of the project.
 fn capture(name: &str) -> Option<Value> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/vllm/captures").join(name);

@@ -143,6 +143,18 @@ fn depth_is_bounded_and_the_error_says_where() {
 }
 
 #[test]
+fn depth_is_bounded_inside_skipped_arrays_too() {
+    let depth = DEPTH_MAX as usize - 1;
+    let document =
+        |element: &str| format!("{{\"skip\":{}{element}{}}}", "[".repeat(depth), "]".repeat(depth));
+    assert!(scan([document("1,2,\"abcdefgh\",3").as_bytes()]).is_ok());
+    let deeper = document(r#"1,{"a":"abcdefgh"},{"a":"abcdefgh"}"#);
+    let found = scan([deeper.as_bytes()]);
+    assert!(matches!(found, Err(ScanError::Deep { .. })), "{found:?}");
+    assert_eq!(scan(deeper.as_bytes().chunks(1)), found);
+}
+
+#[test]
 fn unescape_is_what_json_means() {
     assert_eq!(unescape(br"a\u00e9\n\ud83d\ude2e").as_deref(), Some("aé\n😮"));
     assert_eq!(unescape("déjà".as_bytes()).as_deref(), Some("déjà"));

@@ -1,0 +1,63 @@
+//! A token of the generate endpoint's `logprobs.content`, in the form in which vLLM writes it.
+//!
+//! A token takes 140 bytes, and a log-probability of 20 bytes is all that is kept of them. [`token`] compares
+//! the names with those of vLLM in their order. The first alternative repeats the sampled token byte by byte
+//! if no alternatives were asked for, so one comparison of memory skips it. The scanner reads tokens of any
+//! other form.
+//!
+//! # Invariants
+//! - The scanner gets the same value out of every token that [`token`] reads, and is in the same state after
+//!   it.
+
+use super::lanes::{LANES, leading_digits, load};
+use super::number::leading_f32;
+use super::skip::flat_object;
+
+const TOKEN_ID: &[u8; 12] = b"{\"token_id\":";
+const LOGPROB: &[u8; 11] = b",\"logprob\":";
+const RANK: &[u8; 8] = b",\"rank\":";
+const ALTERNATIVES: &[u8; 17] = b",\"top_logprobs\":[";
+const END: &[u8; 3] = b"]},";
+
+/// The log-probability of the token that begins at `start`, and the end of the comma that follows the token;
+/// `None` if the token has another form or is not complete.
+#[inline]
+pub(super) fn token(bytes: &[u8], start: usize) -> Option<(f32, usize)> {
+    let at = integer(bytes, after(bytes, start, TOKEN_ID)?)?;
+    let (logprob, at) = leading_f32(bytes, after(bytes, at, LOGPROB)?)?;
+    let members_end = integer(bytes, after(bytes, at, RANK)?)?;
+    let mut at = after(bytes, members_end, ALTERNATIVES)?;
+    if bytes.get(at) == Some(&b'{') {
+        // The repetition begins after the brace, and is followed by a brace.
+        let members = bytes.get(start + 1..members_end)?;
+        let repetition = at + 1..at + 1 + members.len();
+        at = if bytes.get(repetition.clone()) == Some(members) && bytes.get(repetition.end) == Some(&b'}') {
+            repetition.end + 1
+        } else {
+            flat_object(bytes, at)?
+        };
+        while bytes.get(at) == Some(&b',') {
+            if bytes.get(at + 1) != Some(&b'{') {
+                return None;
+            }
+            at = flat_object(bytes, at + 1)?;
+        }
+    }
+    Some((logprob, after(bytes, at, END)?))
+}
+
+/// The end of `expected`, which has to begin at `at`.
+#[inline]
+fn after<const N: usize>(bytes: &[u8], at: usize, expected: &[u8; N]) -> Option<usize> {
+    (bytes.get(at..)?.first_chunk::<N>()? == expected).then_some(at + N)
+}
+
+/// The end of the integer of one to seven digits that begins at `at`.
+#[inline]
+fn integer(bytes: &[u8], at: usize) -> Option<usize> {
+    let digits = leading_digits(load(bytes, at)?);
+    (digits > 0 && digits < LANES).then_some(at + digits)
+}
+
+#[cfg(test)]
+mod tests;
