@@ -3,20 +3,18 @@
 //! `Columns` is the [`Sink`] of the answer's scanner. It accepts the shapes of both dialects, and follows the
 //! scanner through them with a stack of [`AnswerNode`]s. It puts each value into the columns of its choice.
 //! The values of unknown names are skipped. If a name occurs twice, its last value counts.
-//!
-//! The four long arrays of an answer are read in runs ([`Sink::run`]): the ids of the prompt and of the
-//! response, and the log-probabilities in the forms of both dialects. A run ends before the first value that
-//! fails a check, so the errors come from the calls of the scanner alone.
 
 use std::sync::Arc;
 
 use super::choice::{AnswerError, Choice, Content, Ending, Expected};
-use super::content;
-use super::number::{leading_f32, leading_u32, parse_f32, parse_u32};
-use super::scan::{Container, Interest, Sink, Word, unescape};
+use super::number::{parse_f32, parse_u32};
+use super::scan::{Container, Interest, Sink, Word};
+use super::text::unescape;
 use super::transport::REASON_CHARS_MAX;
 use crate::soundness::is_poisoned;
 use crate::{FinishReason, VersionSpan};
+
+mod runs;
 
 /// The container of the answer that the scanner is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,47 +197,6 @@ impl Columns {
         Ok(())
     }
 
-    /// Compares ids of the echoed prompt up to the first that differs. Returns their length in `rest`.
-    fn run_of_prompt(&mut self, rest: &[u8]) -> usize {
-        let mut taken = 0;
-        while let Some((token, end)) = element(rest, taken, leading_u32)
-            && self.expected.prompt_ids.get(self.prompt_agreed) == Some(&token)
-        {
-            self.prompt_agreed += 1;
-            taken = end;
-        }
-        taken
-    }
-
-    /// Appends token ids, as many as are asked for. Returns their length in `rest`.
-    fn run_of_tokens(&mut self, rest: &[u8]) -> usize {
-        let Some(choice) = self.choices.last_mut() else { return 0 };
-        let Some(token_ids) = &mut choice.token_ids else { return 0 };
-        let mut taken = 0;
-        while token_ids.len() < self.expected.max_tokens as usize
-            && let Some((token, end)) = element(rest, taken, leading_u32)
-        {
-            token_ids.push(token);
-            taken = end;
-        }
-        taken
-    }
-
-    /// Appends log-probabilities up to the first that is poisoned, and as many as are asked for. `read` reads
-    /// an element with the comma that follows it. Returns their length in `rest`.
-    fn run_of_logprobs(&mut self, rest: &[u8], read: impl Fn(&[u8], usize) -> Option<(f32, usize)>) -> usize {
-        let Some(choice) = self.choices.last_mut() else { return 0 };
-        let mut taken = 0;
-        while choice.logprobs.len() < self.expected.max_tokens as usize
-            && let Some((logprob, end)) = read(rest, taken)
-            && !is_poisoned(logprob)
-        {
-            choice.logprobs.push(logprob);
-            taken = end;
-        }
-        taken
-    }
-
     fn end_span(&mut self) -> Result<(), AnswerError> {
         let PartialSpan { version: Some(version), start: Some(start), end: Some(end) } =
             std::mem::take(&mut self.span)
@@ -256,30 +213,11 @@ impl Columns {
     }
 }
 
-/// Reads the element of an array that begins at `at`. Returns its value, and the end of the comma after it.
-#[inline]
-fn element<T>(
-    bytes: &[u8],
-    at: usize,
-    read: impl Fn(&[u8], usize) -> Option<(T, usize)>,
-) -> Option<(T, usize)> {
-    let (value, end) = read(bytes, at)?;
-    (bytes.get(end) == Some(&b',')).then_some((value, end + 1))
-}
-
 impl Sink for Columns {
     type Error = AnswerError;
 
     fn run(&mut self, rest: &[u8]) -> usize {
-        match self.place() {
-            Some(AnswerNode::PromptIds) => self.run_of_prompt(rest),
-            Some(AnswerNode::TokenIds) => self.run_of_tokens(rest),
-            Some(AnswerNode::TokenLogprobs) => {
-                self.run_of_logprobs(rest, |bytes, at| element(bytes, at, leading_f32))
-            }
-            Some(AnswerNode::Content) => self.run_of_logprobs(rest, content::token),
-            _ => 0,
-        }
+        self.run_in(self.place(), rest)
     }
 
     fn name(&mut self, raw: &[u8]) -> Result<Interest, AnswerError> {

@@ -2,8 +2,8 @@
 //!
 //! - [`probe`](HttpEngine::add) finds out the dialect and the model of a server, once;
 //! - `request` writes the bodies of requests;
-//! - `scan` and `answer` read the bodies of answers in one pass into flat columns; `number`, `skip`, `content`
-//!   and `lanes` do this for the long arrays of engines with few instructions;
+//! - `scan` and `answer` read the bodies of answers in one pass into flat columns; `number`, `text`, `skip`,
+//!   `content` and `lanes` do this for the long arrays of engines with few instructions;
 //! - `events` and `stream` read streamed answers, and report their tokens as they arrive;
 //! - `transport` owns the connections and classifies failures;
 //! - `abort` ends requests by id over separate connections, for cases in which closing a request's connection
@@ -50,6 +50,7 @@ mod scan;
 mod server;
 mod skip;
 mod stream;
+mod text;
 mod transport;
 
 use abort::Aborter;

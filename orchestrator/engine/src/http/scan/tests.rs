@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
+use crate::http::text::unescape;
 
 /// Records its calls. Skips names that begin with `skip`.
 #[derive(Debug, Default, PartialEq)]
