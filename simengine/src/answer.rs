@@ -9,7 +9,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 const HASH_TOKENS: usize = 64;
 
 /// The hash of the token ids of a prompt, which identifies the prompt. It is equal on every machine.
-pub(crate) fn prompt_hash(prompt_ids: &[u32]) -> u64 {
+pub fn prompt_hash(prompt_ids: &[u32]) -> u64 {
     let mut bytes = [0_u8; HASH_TOKENS * 4];
     let mut hash = prompt_ids.len() as u64;
     for chunk in prompt_ids.chunks(HASH_TOKENS) {
@@ -48,6 +48,12 @@ pub trait AnswerKey: Send + Sync + 'static {
     /// The whole response of the sample `seed` to a prompt, without the end-of-sequence token. `None`, the
     /// default, leaves the response to the workload.
     fn scripted(&self, _prompt_ids: &[u32], _seed: u64) -> Option<Arc<[u32]>> {
+        None
+    }
+
+    /// The length in tokens and the correctness of a sample that was recorded, for the prompt's hash and the
+    /// sample's seed. They replace the draw. `None` for all other samples.
+    fn recorded(&self, _prompt_hash: u64, _seed: u64) -> Option<(u32, bool)> {
         None
     }
 }

@@ -224,7 +224,7 @@ pub(crate) fn load() -> Response<Body> {
 
 /// `/metrics`.
 pub(crate) fn metrics(face: &Face) -> Response<Body> {
-    let text = super::exposition::render(&face.server.config().model, &face.server.stats());
+    let text = super::exposition::render(face.server.config(), &face.server.stats());
     bytes_response(StatusCode::OK, "text/plain; version=1.0.0; charset=utf-8", text.into_bytes())
 }
 

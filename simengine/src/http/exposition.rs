@@ -2,13 +2,15 @@
 
 use std::fmt::Write;
 
+use crate::ServerConfig;
 use crate::stats::{Histogram, LATENCY_BOUNDS_S, SimStats};
 
 /// Renders one reading of the statistics. The text lacks those metrics of vLLM that the simulation does not
 /// have.
-pub(crate) fn render(model: &str, stats: &SimStats) -> String {
-    let mut page = Page { text: String::with_capacity(8 * 1024), model: escape(model) };
+pub(crate) fn render(config: &ServerConfig, stats: &SimStats) -> String {
+    let mut page = Page { text: String::with_capacity(8 * 1024), model: escape(&config.model) };
     page.gauges(stats);
+    page.cache(config);
     page.counters(stats);
     page.histogram("request_queue_time_seconds", "Time spent waiting.", &stats.queue_time);
     page.histogram("time_to_first_token_seconds", "Time to the first token.", &stats.time_to_first_token);
@@ -38,6 +40,20 @@ impl Page {
         }
         self.head("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", "gauge");
         self.line("kv_cache_usage_perc", "", stats.kv_cache_usage);
+    }
+
+    /// The size of the KV cache, in labels.
+    fn cache(&mut self, config: &ServerConfig) {
+        let ServerConfig { block_tokens, kv_blocks, prefix_caching, .. } = config;
+        let tokens = u64::from(*block_tokens) * u64::from(*kv_blocks);
+        let caching = if *prefix_caching { "True" } else { "False" };
+        self.head("cache_config_info", "Information of the LLMEngine CacheConfig", "gauge");
+        // As in vLLM, this metric has the label of the engine, and not of the model.
+        let _ = writeln!(
+            self.text,
+            "vllm:cache_config_info{{block_size=\"{block_tokens}\",enable_prefix_caching=\"{caching}\",engine=\"0\",\
+             kv_cache_size_tokens=\"{tokens}\",num_gpu_blocks=\"{kv_blocks}\"}} 1.0"
+        );
     }
 
     fn counters(&mut self, stats: &SimStats) {

@@ -32,7 +32,7 @@ pub(super) fn plans(
     let limits = limits_of(request, said, max_tokens);
     let plans = (0..u64::from(request.n)).map(|index| {
         let sample_seed = seed.wrapping_add(index);
-        let mut draw = workload.draw_hashed(hash, sample_seed, answer.as_ref());
+        let mut draw = workload.draw_known(hash, sample_seed, answer.as_ref(), key);
         let script = key.scripted(prompt_ids, sample_seed).map(|ids| {
             // The sample is the script and the end-of-sequence token, with no filler before them.
             draw.length = u32::try_from(ids.len() + 1).unwrap_or(u32::MAX);

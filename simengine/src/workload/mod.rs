@@ -133,10 +133,25 @@ impl Workload {
     /// `min(length, max_tokens)` tokens, and its answer is cut off if `length > max_tokens`.
     pub fn draw(&self, prompt_ids: &[u32], seed: u64, key: &dyn AnswerKey) -> Draw {
         let hash = prompt_hash(prompt_ids);
-        self.draw_hashed(hash, seed, key.answer(hash).as_ref())
+        self.draw_known(hash, seed, key.answer(hash).as_ref(), key)
     }
 
     /// Like [`Workload::draw`], for a caller that already has the prompt's hash and answer.
+    pub(crate) fn draw_known(
+        &self,
+        prompt_hash: u64,
+        seed: u64,
+        answer: Option<&Answer>,
+        key: &dyn AnswerKey,
+    ) -> Draw {
+        let drawn = self.draw_hashed(prompt_hash, seed, answer);
+        let Some((length, correct)) = key.recorded(prompt_hash, seed) else { return drawn };
+        let tail = answer.map_or(0, |known| known.ending(correct).len());
+        let shortest = u32::try_from(tail + 1).unwrap_or(u32::MAX);
+        Draw { length: length.max(shortest), correct, ..drawn }
+    }
+
+    /// Like [`Workload::draw`] without recorded samples, for a caller that has the prompt's hash and answer.
     pub fn draw_hashed(&self, prompt_hash: u64, seed: u64, answer: Option<&Answer>) -> Draw {
         let identity = mix(mix(self.config.seed ^ mix(prompt_hash)) ^ seed);
         self.draw_identified(identity, prompt_hash, answer)
