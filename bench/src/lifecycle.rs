@@ -23,13 +23,13 @@ use rolldock::scope::Scope;
 use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, ServerSpec};
 use rolldock_queue::{Partition, PartitionSpec, Put, QueueConfig, Take, TransferQueue};
 use rolldock_simengine::PauseMode;
+use rolldock_simulate::bounds::{Lengths, Reference};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::figures::{Bar, Figure};
 use crate::rollout::{
-    FleetShape, Lengths, Mode, PERMITS, PROMPT_TOKENS, Reference, SEED, TARGET, config, start_servers,
-    workload,
+    FleetShape, Mode, PERMITS, PROMPT_TOKENS, SEED, TARGET, config, reference, start_servers, workload,
 };
 use crate::workload::{LastToken, Numbered};
 
@@ -119,7 +119,7 @@ struct World {
 }
 
 pub(crate) fn measure(_quick: bool) -> anyhow::Result<Vec<Figure>> {
-    let reference = Reference::new(&workload(), &FLEET.speeds(), STEPS as usize);
+    let reference = reference(&workload(), &FLEET.speeds(), STEPS as usize);
     let saturation_s = in_virtual_time(saturated(&reference))?;
     let alone = in_virtual_time(run(SYNC, Duration::ZERO, &reference))?;
     let rollout_s = alone.rollout_s.unwrap_or(alone.step_s);
@@ -262,7 +262,7 @@ async fn run(plan: Plan, training: Duration, reference: &Reference) -> anyhow::R
         step_s: (*last - first).as_secs_f64() / (STEPS - 1 - WARM_UP) as f64,
         rollout_s: counted.map(|times| times.iter().sum::<Duration>().as_secs_f64() / times.len() as f64),
         ages: claims.ages,
-        bias: accepted.mean_length() / reference.valid.mean_length(),
+        bias: accepted.mean_length() / reference.all_valid().mean_length(),
         stale,
     })
 }

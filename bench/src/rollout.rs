@@ -20,6 +20,7 @@ use rolldock::scope::Scope;
 use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, Priority, ServerSpec};
 use rolldock_reward::{Advantage, Estimator, Gates, GroupFilter, Shaping};
 use rolldock_simengine::{LengthConfig, ServerConfig, SimServer, Workload, WorkloadConfig};
+use rolldock_simulate::bounds::{DrawnGroup, FleetModel, Lengths, Reference};
 use tokio::time::Instant;
 
 use crate::cpu;
@@ -247,103 +248,36 @@ async fn collect(shape: FleetShape, mode: Mode, steps: usize) -> anyhow::Result<
     }
     let generated: u64 = engine.servers().map(|server| server.stats().generation_tokens_total).sum();
     scope.close(Duration::from_secs(1)).await;
-    let reference = Reference::new(&workload, &shape.speeds(), steps);
-    let seconds = elapsed.as_secs_f64();
+    let reference = reference(&workload, &shape.speeds(), steps);
+    let (seconds, valid) = (elapsed.as_secs_f64(), reference.all_valid());
     Ok(Outcome {
-        over_fifo_bound: seconds / reference.fifo_bounds,
-        over_saturation_bound: seconds / reference.saturation_bound,
-        length_bias: accepted.mean_length() / reference.valid.mean_length(),
-        acc_bias: accepted.mean_acc() / reference.valid.mean_acc(),
+        over_fifo_bound: seconds / reference.fifo_s,
+        over_saturation_bound: seconds / reference.saturation_s,
+        length_bias: accepted.mean_length() / valid.mean_length(),
+        acc_bias: accepted.mean_acc() / valid.mean_acc(),
         wasted: generated.saturating_sub(finished_tokens) as f64 / generated as f64,
     })
 }
 
-/// The numbers of samples, tokens and right answers, for the mean length and accuracy.
-#[derive(Debug, Default)]
-pub(crate) struct Lengths {
-    samples: f64,
-    tokens: f64,
-    right: f64,
-}
-
-impl Lengths {
-    pub(crate) fn add(&mut self, tokens: u32, right: bool) {
-        self.samples += 1.0;
-        self.tokens += f64::from(tokens);
-        self.right += f64::from(u8::from(right));
-    }
-
-    pub(crate) fn mean_length(&self) -> f64 {
-        self.tokens / self.samples
-    }
-
-    fn mean_acc(&self) -> f64 {
-        self.right / self.samples
-    }
-}
-
-/// The results of the draws alone: the valid groups in data order at their first attempt, and the least time
-/// in which the fleet could finish them.
-pub(crate) struct Reference {
-    pub(crate) valid: Lengths,
-    /// Response tokens of all groups up to the last valid group, including filtered groups.
-    pub(crate) tokens: u64,
-    /// The sum of the steps' bounds, in seconds.
-    fifo_bounds: f64,
-    /// The bound of all steps together, in seconds.
-    saturation_bound: f64,
-}
-
-impl Reference {
-    pub(crate) fn new(workload: &Workload, speeds: &[f64], steps: usize) -> Self {
-        let fleet_speed: f64 = speeds.iter().sum();
-        let best_speed = speeds.iter().copied().fold(0.0, f64::max);
-        let server = ServerConfig::default();
-        let prompts = Numbered::new(PROMPT_TOKENS);
-        let mut reference =
-            Self { valid: Lengths::default(), tokens: 0, fifo_bounds: 0.0, saturation_bound: 0.0 };
-        let mut row = 0;
-        for _ in 0..steps {
-            let (mut valid_groups, mut work, mut longest) = (0, 0.0, 0.0_f64);
-            while valid_groups < TARGET {
-                let draws = draw_group(workload, &prompts.prompt(row));
-                row += 1;
-                for (tokens, _) in &draws {
-                    reference.tokens += u64::from(*tokens);
-                    work += seconds_of(&server, *tokens, f64::from(PERMITS));
-                    longest = longest.max(seconds_of(&server, *tokens, 1.0));
-                }
-                let right = draws.iter().filter(|(_, right)| *right).count();
-                if right > 0 && right < draws.len() {
-                    valid_groups += 1;
-                    draws.iter().for_each(|(tokens, right)| reference.valid.add(*tokens, *right));
-                }
-            }
-            reference.fifo_bounds += (work / fleet_speed).max(longest / best_speed);
-            reference.saturation_bound += work / fleet_speed;
-        }
-        reference
-    }
+/// The bounds and the unbiased reference of `steps` steps: the results of the draws alone.
+pub(crate) fn reference(workload: &Workload, speeds: &[f64], steps: usize) -> Reference {
+    let fleet = FleetModel { server: ServerConfig::default(), speeds: speeds.to_vec(), permits: PERMITS };
+    let prompts = Numbered::new(PROMPT_TOKENS);
+    let draws = (0..).map(|row| draw_group(workload, &prompts.prompt(row)));
+    Reference::new(&fleet, draws, TARGET, steps)
 }
 
 /// The length and the correctness of each of a prompt's samples at the first attempt.
-fn draw_group(workload: &Workload, prompt: &Prompt) -> Vec<(u32, bool)> {
+fn draw_group(workload: &Workload, prompt: &Prompt) -> DrawnGroup {
     let first_seed = sample_seed(SEED, prompt.uid.0, prompt.visit, 0);
     let draw = |index: u32| {
         let draw = workload.draw(&prompt.ids, first_seed + u64::from(index), &EveryPrompt);
         (draw.length.min(MAX_RESPONSE), draw.correct && draw.length <= MAX_RESPONSE)
     };
-    (0..SAMPLES).map(draw).collect()
-}
-
-/// The seconds that a sample needs on a server of speed 1 in a batch of `batch` samples: its share of the
-/// fixed cost of each decoding step, plus its own cost. The result is a lower bound, because prefill is not
-/// counted.
-fn seconds_of(server: &ServerConfig, tokens: u32, batch: f64) -> f64 {
-    let tokens = f64::from(tokens);
-    let per_token = server.decode_base_ns as f64 / batch + server.decode_ns_per_seq as f64;
-    let cache_tokens = tokens * (PROMPT_TOKENS as f64 + tokens / 2.0);
-    (tokens * per_token + cache_tokens * server.decode_ns_per_kv_token as f64) * 1e-9
+    let samples: Vec<(u32, bool)> = (0..SAMPLES).map(draw).collect();
+    let right = samples.iter().filter(|(_, right)| *right).count();
+    let is_valid = right > 0 && right < samples.len();
+    DrawnGroup { prompt_tokens: prompt.ids.len() as u32, samples, is_valid }
 }
 
 /// The share of a CPU core that 16 simulated servers use in real time while 4,000 requests run on them.

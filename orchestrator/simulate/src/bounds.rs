@@ -1,0 +1,167 @@
+//! The least time in which a fleet can collect the groups of a step, for the work as it was drawn.
+//!
+//! A simulated sample is a pure function of its identity, so the lengths and the correctness of all samples
+//! are known without a rollout. The **FIFO bound** of a step is the least time in which the fleet could
+//! finish the first so many valid groups in data order: the larger of the total work over the capacity and
+//! the longest sample on the fastest server. The **saturation bound** is the total work over the capacity,
+//! for steps that overlap. Both count the groups that the filter throws away before the last valid group.
+//!
+//! # Invariants
+//! A bound is never above the time of a schedule: prefill, waiting and the ends of batches are not counted.
+
+use rolldock_simengine::ServerConfig;
+
+/// The numbers of samples, tokens and right answers, for the mean length and accuracy.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Lengths {
+    samples: f64,
+    tokens: f64,
+    right: f64,
+}
+
+impl Lengths {
+    /// Adds a sample of `tokens` response tokens.
+    pub fn add(&mut self, tokens: u32, right: bool) {
+        self.samples += 1.0;
+        self.tokens += f64::from(tokens);
+        self.right += f64::from(u8::from(right));
+    }
+
+    /// Adds the samples of `other`.
+    pub fn join(&mut self, other: &Self) {
+        self.samples += other.samples;
+        self.tokens += other.tokens;
+        self.right += other.right;
+    }
+
+    /// Number of samples.
+    pub fn samples(&self) -> f64 {
+        self.samples
+    }
+
+    /// The mean length in tokens; not a number without samples.
+    pub fn mean_length(&self) -> f64 {
+        self.tokens / self.samples
+    }
+
+    /// The share of right answers; not a number without samples.
+    pub fn mean_acc(&self) -> f64 {
+        self.right / self.samples
+    }
+}
+
+/// The samples of a prompt at the first attempt, as they were drawn.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DrawnGroup {
+    /// Length of the prompt in tokens.
+    pub prompt_tokens: u32,
+    /// The length in tokens and the correctness of each sample, cut at the token limit.
+    pub samples: Vec<(u32, bool)>,
+    /// Whether the filter accepts the group.
+    pub is_valid: bool,
+}
+
+/// The fleet for which a bound holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FleetModel {
+    /// A server of speed 1.
+    pub server: ServerConfig,
+    /// The relative speed of each server.
+    pub speeds: Vec<f64>,
+    /// Maximum number of samples that run on a server at a time.
+    pub permits: u32,
+}
+
+impl FleetModel {
+    /// The seconds that a sample needs on a server of speed 1 in a batch of `batch` samples: its share of the
+    /// fixed cost of each decoding step, plus its own cost. The result is a lower bound, because prefill is
+    /// not counted.
+    fn seconds_of(&self, prompt_tokens: u32, tokens: u32, batch: f64) -> f64 {
+        let server = &self.server;
+        let tokens = f64::from(tokens);
+        let per_token = server.decode_base_ns as f64 / batch + server.decode_ns_per_seq as f64;
+        let cache_tokens = tokens * (f64::from(prompt_tokens) + tokens / 2.0);
+        (tokens * per_token + cache_tokens * server.decode_ns_per_kv_token as f64) * 1e-9
+    }
+
+    /// The bounds of a step that needs all of these groups.
+    pub fn bounds(&self, groups: &[DrawnGroup]) -> StepBounds {
+        let fleet_speed: f64 = self.speeds.iter().sum();
+        let best_speed = self.speeds.iter().copied().fold(0.0, f64::max);
+        let (mut work, mut longest) = (0.0, 0.0_f64);
+        for group in groups {
+            for (tokens, _) in &group.samples {
+                work += self.seconds_of(group.prompt_tokens, *tokens, f64::from(self.permits));
+                longest = longest.max(self.seconds_of(group.prompt_tokens, *tokens, 1.0));
+            }
+        }
+        let saturation_s = work / fleet_speed;
+        StepBounds { fifo_s: saturation_s.max(longest / best_speed), saturation_s }
+    }
+}
+
+/// The bounds of a step, in seconds; see the [module](self).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepBounds {
+    /// The FIFO bound.
+    pub fifo_s: f64,
+    /// The saturation bound.
+    pub saturation_s: f64,
+}
+
+/// The results of the draws alone: the valid groups in data order at their first attempt, and the least time
+/// in which the fleet could finish them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Reference {
+    /// The samples of each step's valid groups.
+    pub valid: Vec<Lengths>,
+    /// Response tokens of all groups up to the last valid group, including filtered groups.
+    pub tokens: u64,
+    /// The sum of the steps' FIFO bounds, in seconds.
+    pub fifo_s: f64,
+    /// The bound of all steps together, in seconds.
+    pub saturation_s: f64,
+}
+
+impl Reference {
+    /// The reference of `steps` steps of `target` valid groups each. It has fewer steps if `draws` ends.
+    pub fn new(
+        fleet: &FleetModel,
+        draws: impl IntoIterator<Item = DrawnGroup>,
+        target: usize,
+        steps: usize,
+    ) -> Self {
+        let mut draws = draws.into_iter();
+        let mut reference = Self::default();
+        while reference.valid.len() < steps {
+            let (mut groups, mut valid_groups) = (Vec::new(), 0);
+            let mut valid = Lengths::default();
+            while valid_groups < target {
+                let Some(group) = draws.next() else { return reference };
+                if group.is_valid {
+                    valid_groups += 1;
+                    group.samples.iter().for_each(|(tokens, right)| valid.add(*tokens, *right));
+                }
+                groups.push(group);
+            }
+            let lengths =
+                groups.iter().flat_map(|group| &group.samples).map(|(tokens, _)| u64::from(*tokens));
+            reference.tokens += lengths.sum::<u64>();
+            let bounds = fleet.bounds(&groups);
+            reference.fifo_s += bounds.fifo_s;
+            reference.saturation_s += bounds.saturation_s;
+            reference.valid.push(valid);
+        }
+        reference
+    }
+
+    /// The samples of the valid groups of all steps.
+    pub fn all_valid(&self) -> Lengths {
+        let mut all = Lengths::default();
+        self.valid.iter().for_each(|step| all.join(step));
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests;
