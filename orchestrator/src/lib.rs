@@ -31,6 +31,7 @@ pub mod report;
 pub mod rollout;
 pub mod rows;
 pub mod run;
+pub mod simulate;
 
 pub use rolldock_data as data;
 pub use rolldock_dispatch as dispatch;

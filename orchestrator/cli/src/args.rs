@@ -1,5 +1,6 @@
 //! Commands and options.
 
+mod calibrate;
 mod connections;
 mod copies;
 mod data;
@@ -8,6 +9,7 @@ mod fleet;
 mod history;
 mod report;
 mod reward;
+mod simulate;
 mod why;
 mod words;
 
@@ -18,6 +20,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use rolldock_queue::Durability;
 
+pub use calibrate::CalibrateArgs;
 pub use connections::ServiceConnectionArgs;
 pub use copies::{ExportArgs, ExportFormat, RestoreArgs, SalvageArgs, SnapshotArgs};
 pub use data::{DataArgs, DataCommand, PrepareArgs};
@@ -25,6 +28,7 @@ pub use fleet::{EngineDialect, FleetArgs, FleetCommand, ProxyArgs};
 pub use history::LedgerArgs;
 pub use report::ReportArgs;
 pub use reward::{AdvantageArgs, RewardArgs, RewardCommand, ScoreArgs};
+pub use simulate::SimulateArgs;
 pub use why::WhyArgs;
 use words::{DURABILITIES, one_of};
 
@@ -59,6 +63,12 @@ pub enum Command {
     /// Collect rollouts as a recipe says
     #[command(after_help = examples::RUN)]
     Run(RunArgs),
+    /// Simulate a recipe on simulated servers in virtual time, and compare settings: hours take seconds
+    #[command(after_help = examples::SIMULATE)]
+    Simulate(SimulateArgs),
+    /// Measure the speed and the KV cache of a server, for simulations
+    #[command(after_help = examples::CALIBRATE)]
+    Calibrate(CalibrateArgs),
     /// Serve simulated vLLM servers on loopback ports
     #[command(after_help = examples::SIMENGINE)]
     Simengine(SimengineArgs),

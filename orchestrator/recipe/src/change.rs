@@ -167,6 +167,7 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
             "fleet.simulated.max_num_seqs",
             "fleet.simulated.speeds",
             "fleet.simulated.transport",
+            "fleet.simulated.engine.*",
         ],
         Verdict::Allowed,
     ),

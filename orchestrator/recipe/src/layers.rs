@@ -4,6 +4,8 @@
 //! read by serde. A mistake in a key is shown in the strongest layer that sets the key. serde stops at the
 //! first mistake. So the wrong value is left out and the rest is read again, until all mistakes are known.
 
+mod servers;
+
 use std::io::Read;
 use std::path::{Path, PathBuf};
 

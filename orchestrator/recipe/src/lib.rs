@@ -55,6 +55,8 @@ enum Origin {
     Written,
     /// A run's directory. The run began with the recipe, perhaps under an older version.
     Kept,
+    /// A user's file, for a simulation. Its servers are simulated, and its trainer too.
+    Simulated,
 }
 
 /// A key whose value is a secret, which the resolved recipe does not contain.
@@ -84,8 +86,21 @@ impl Recipe {
         Self::load_as(Origin::Kept, path, options)
     }
 
+    /// Reads a recipe for a simulation, like [`Recipe::load`]. A simulated fleet of as many servers replaces
+    /// the recipe's servers, unless the recipe has a simulated fleet. The recipe need not say how a trainer
+    /// announces versions, or who frees the rows of its queue.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Recipe::load`].
+    pub fn load_simulated(path: &Path, options: &LoadOptions) -> Result<Self, RecipeError> {
+        Self::load_as(Origin::Simulated, path, options)
+    }
+
     fn load_as(origin: Origin, path: &Path, options: &LoadOptions) -> Result<Self, RecipeError> {
-        let layers = Layers::read(path, options)?;
+        let mut layers = Layers::read(path, options)?;
+        if origin == Origin::Simulated {
+            layers.simulate_servers()?;
+        }
         let mut resolved = layers.resolve::<Self>()?;
         if let Some(recipe) = &mut resolved.value {
             if origin == Origin::Kept && recipe.policy.mode == PolicyMode::Sync && !recipe.names_announcer() {

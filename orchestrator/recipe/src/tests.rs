@@ -1,6 +1,7 @@
 mod any_text;
 mod mistakes;
 mod refused;
+mod simulated;
 
 use std::fs;
 use std::path::PathBuf;

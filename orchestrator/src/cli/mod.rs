@@ -9,6 +9,7 @@ mod report;
 mod run;
 mod shipped;
 mod simengine;
+mod simulate;
 mod why;
 
 use std::process::ExitCode;
@@ -16,7 +17,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use rolldock_cli::{
-    Cli, Command, LogFormat, UsageError, consume, data, fleet, generate, history, proxy, queue, reward,
+    Cli, Command, LogFormat, UsageError, calibrate, consume, data, fleet, generate, history, proxy, queue,
+    reward,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Builder;
@@ -60,6 +62,8 @@ async fn run_command(cli: Cli) -> ExitCode {
     let done = |()| ExitCode::SUCCESS;
     let outcome = match cli.command {
         Command::Run(args) => run::run(args, &progress).await,
+        Command::Simulate(args) => simulate::run(args).await.map(done),
+        Command::Calibrate(args) => calibrate::run(args).await.map(done),
         Command::Simengine(args) => simengine::serve(args).await.map(done),
         Command::Proxy(args) => proxy::run(args).await.map(done),
         Command::Fleet(args) => fleet::run(args).await.map(done),

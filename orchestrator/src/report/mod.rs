@@ -12,7 +12,7 @@ mod table;
 mod tensorboard;
 mod why;
 
-pub use page::{PageError, report_page};
+pub use page::{PageError, Point, Scatter, report_page, timeline_svg};
 pub use progress::{LogWriter, Progress};
 pub use run_log::{RUN_LOG_ONLY, RunLog};
 pub use status::{QueueStatus, ServerStatus, Stage, Status, WaitLimits};

@@ -67,6 +67,6 @@ pub use rolldock_dispatch::modes::{
 pub use sample::sample_seed;
 pub use staleness::Staleness;
 pub use step_ends::{Handed, StepMetrics};
-pub use timeline::{HeldTimes, RequestEnd, RequestTimes, StepTimeline};
+pub use timeline::{GroupRecord, HeldTimes, RequestEnd, RequestTimes, StepTimeline};
 pub use waits::{InGroup, InWait, Phase, Subject, Waiting, Waits};
 pub use watchdog::{Silence, Watchdog};

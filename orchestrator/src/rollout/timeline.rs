@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rolldock_dispatch::DispatchId;
+use rolldock_dispatch::{DispatchId, PromptUid};
 use tokio::time::Instant;
 
-use crate::rollout::Hold;
+use crate::rollout::{Group, Hold};
 
 /// Maximum number of requests of a step whose times are kept. Further requests are only counted.
 const REQUESTS_MAX: usize = 16_384;
+
+/// Maximum number of complete groups of a step whose lengths are kept.
+const GROUPS_MAX: usize = 16_384;
 
 /// How a request to a server ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +44,21 @@ pub struct RequestTimes {
     pub end: RequestEnd,
 }
 
+/// The lengths and the results of a complete group's samples, for a replay.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupRecord {
+    /// Its number in dispatch order.
+    pub number: u64,
+    /// The prompt.
+    pub prompt_uid: PromptUid,
+    /// Length of the prompt in tokens.
+    pub prompt_tokens: u32,
+    /// The response tokens of each sample.
+    pub tokens: Vec<u32>,
+    /// Whether each sample is right.
+    pub right: Vec<bool>,
+}
+
 /// The time for which no group ran because new groups were held back, by the reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HeldTimes {
@@ -65,6 +83,8 @@ pub struct StepTimeline {
     pub requests: Vec<RequestTimes>,
     /// Requests that ended in the step and are not in `requests`, because there were too many.
     pub left_out: u64,
+    /// The groups that were complete in the step, valid or not, in the order of their ends.
+    pub groups: Vec<GroupRecord>,
 }
 
 #[derive(Debug)]
@@ -139,6 +159,21 @@ impl Timeline {
             return;
         }
         step.requests.push(RequestTimes { server: Arc::clone(server), dispatch, samples, began, ended, end });
+    }
+
+    /// Notes that all samples of a group have ended.
+    pub(crate) fn completed(&self, group: &Group) {
+        let record = GroupRecord {
+            number: group.number,
+            prompt_uid: group.prompt.uid,
+            prompt_tokens: group.prompt.ids.len() as u32,
+            tokens: group.samples.iter().map(|sample| sample.response_ids.len() as u32).collect(),
+            right: group.samples.iter().map(|sample| sample.acc == 1.0).collect(),
+        };
+        let groups = &mut self.inner.lock().step.groups;
+        if groups.len() < GROUPS_MAX {
+            groups.push(record);
+        }
     }
 
     /// Ends the step and returns its times. The next step begins.

@@ -321,6 +321,7 @@ async fn collect(context: &StepContext, dispatch: &Dispatch, graded: &Mutex<Vec<
         returns: dispatch.returns,
     };
     context.tokens.complete(dispatch.id, group.tokens());
+    context.timeline.completed(&group);
     judge(context, dispatch, group).await
 }
 

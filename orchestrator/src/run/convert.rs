@@ -23,7 +23,7 @@ use crate::rollout::{
 
 /// The configuration of the tokenizer and the chat template. A template may write the date of `unix_seconds`
 /// into its prompts, as the servers' templates write the date.
-pub(super) fn codec_config(model: &recipe::Model, unix_seconds: u64) -> CodecConfig {
+pub(crate) fn codec_config(model: &recipe::Model, unix_seconds: u64) -> CodecConfig {
     CodecConfig {
         tokenizer: model.tokenizer.clone(),
         chat_template: TemplateChoice::from(model.chat_template.as_str()),
@@ -32,7 +32,7 @@ pub(super) fn codec_config(model: &recipe::Model, unix_seconds: u64) -> CodecCon
 }
 
 /// The configuration of the training data.
-pub(super) fn train_data(data: &recipe::Data) -> DatasetConfig {
+pub(crate) fn train_data(data: &recipe::Data) -> DatasetConfig {
     DatasetConfig { shuffle: data.shuffle, epochs: data.epochs, ..in_file_order(data, data.train.paths()) }
 }
 
@@ -60,7 +60,7 @@ pub(super) fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-pub(super) fn rollout_config(recipe: &Recipe, run_id: &str, gates: Arc<Gates>) -> RolloutConfig {
+pub(crate) fn rollout_config(recipe: &Recipe, run_id: &str, gates: Arc<Gates>) -> RolloutConfig {
     let rollout = &recipe.rollout;
     let timeouts = &recipe.timeouts;
     RolloutConfig {
@@ -200,7 +200,7 @@ pub(super) fn validation_rollout_config(
     }
 }
 
-pub(super) fn balancer_config(recipe: &Recipe) -> BalancerConfig {
+pub(crate) fn balancer_config(recipe: &Recipe) -> BalancerConfig {
     BalancerConfig {
         policy: recipe.fleet.policy,
         seed: recipe.run.seed,
@@ -211,14 +211,14 @@ pub(super) fn balancer_config(recipe: &Recipe) -> BalancerConfig {
 }
 
 /// The number of permits of a server. If the number is adapted during the run, this is its first value.
-pub(super) fn permits_per_server(recipe: &Recipe) -> u32 {
+pub(crate) fn permits_per_server(recipe: &Recipe) -> u32 {
     match recipe.fleet.max_loads_per_server {
         MaxLoads::Fixed(loads) => loads,
         MaxLoads::Named(_) => recipe.fleet.adaptive.unwrap_or_default().start,
     }
 }
 
-pub(super) fn monitor_config(recipe: &Recipe) -> MonitorConfig {
+pub(crate) fn monitor_config(recipe: &Recipe) -> MonitorConfig {
     MonitorConfig {
         probe_interval: seconds(recipe.fleet.probe_interval),
         stall: seconds(recipe.timeouts.stall),

@@ -58,6 +58,11 @@ pub use secrets::missing_secrets;
 pub use simulated::{GrowingKey, open_sim_codec, simulated_workload};
 pub use summary::Summary;
 
+pub(crate) use convert::{
+    balancer_config, codec_config, monitor_config, permits_per_server, rollout_config, train_data,
+};
+pub(crate) use simulated::{length_config, server_config};
+
 use fleet::Fleet;
 use reward::Reward;
 

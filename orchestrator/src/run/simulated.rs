@@ -43,16 +43,7 @@ pub fn simulated_workload(
     seed: u64,
     mean_response_length: f64,
 ) -> Workload {
-    // Lengths are log-normal, so their mean is above their median. The median for the hardest prompts is four
-    // times that for the easiest.
-    let sigma = LengthConfig::default().sigma;
-    let median = mean_response_length / (sigma * sigma / 2.0).exp() / WRONG_ANSWERS_ARE_LONGER;
-    let length = LengthConfig {
-        median_easy: median * 0.4,
-        median_hard: median * 1.6,
-        max: (mean_response_length * LENGTH_SPREAD) as u32,
-        ..LengthConfig::default()
-    };
+    let length = length_config(mean_response_length);
     Workload::new(WorkloadConfig {
         seed,
         eos_id,
@@ -61,6 +52,33 @@ pub fn simulated_workload(
         length,
         ..WorkloadConfig::default()
     })
+}
+
+/// The lengths of the simulated model's responses, for their mean in tokens.
+pub(crate) fn length_config(mean_response_length: f64) -> LengthConfig {
+    // Lengths are log-normal, so their mean is above their median. The median for the hardest prompts is four
+    // times that for the easiest.
+    let sigma = LengthConfig::default().sigma;
+    let median = mean_response_length / (sigma * sigma / 2.0).exp() / WRONG_ANSWERS_ARE_LONGER;
+    LengthConfig {
+        median_easy: median * 0.4,
+        median_hard: median * 1.6,
+        max: (mean_response_length * LENGTH_SPREAD) as u32,
+        ..LengthConfig::default()
+    }
+}
+
+/// The configuration of a server of a `[fleet.simulated]` table.
+pub(crate) fn server_config(recipe: &Recipe, simulated: &Simulated, number: usize) -> ServerConfig {
+    let config = ServerConfig {
+        name: format!("sim-{number}"),
+        model: recipe.model.name.clone(),
+        max_num_seqs: simulated.max_num_seqs,
+        speed: simulated.speeds.get(number).copied().unwrap_or(1.0),
+        time_scale: simulated.time_scale,
+        ..ServerConfig::default()
+    };
+    simulated.engine.unwrap_or_default().configure(config)
 }
 
 /// Starts the servers of a `[fleet.simulated]` table.
@@ -74,14 +92,7 @@ pub(super) fn start_servers(
     let workload = Arc::new(workload);
     let mut servers = Vec::new();
     for number in 0..simulated.servers {
-        let config = ServerConfig {
-            name: format!("sim-{number}"),
-            model: recipe.model.name.clone(),
-            max_num_seqs: simulated.max_num_seqs,
-            speed: simulated.speeds.get(number).copied().unwrap_or(1.0),
-            time_scale: simulated.time_scale,
-            ..ServerConfig::default()
-        };
+        let config = server_config(recipe, simulated, number);
         let answers: Arc<dyn AnswerKey> = Arc::new(key.clone());
         let server =
             SimServer::start(config, Arc::clone(&workload), answers, scope.tracker(), scope.token().clone())?;

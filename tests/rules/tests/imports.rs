@@ -7,7 +7,7 @@
 //! The Python wheel is a separate workspace with the versions of this one. It imports the queue, and may
 //! import the orchestrator.
 //!
-//! Two more rules are about modules. Only commands and runs import recipes. In `rolldock-queue` the core does
+//! Two more rules are about modules. Only commands, runs and simulations import recipes. In `rolldock-queue` the core does
 //! not import the edges, which are the ways in which rows and calls leave the process.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -86,8 +86,8 @@ fn crates_import_only_what_the_architecture_allows() {
 
 /// The crate of recipes.
 const RECIPES: &str = "rolldock-recipe";
-/// The files of `rolldock` that may import recipes: its root, which re-exports them, and two modules.
-const ABOVE_RECIPES: [&str; 3] = ["cli", "lib.rs", "run"];
+/// The files of `rolldock` that may import recipes: its root, which re-exports them, and three modules.
+const ABOVE_RECIPES: [&str; 4] = ["cli", "lib.rs", "run", "simulate"];
 
 /// The folder of the Python wheel, which is a workspace of its own, and the folders whose crates it may
 /// import.

@@ -18,6 +18,19 @@ pub(super) const RUN: &str = examples!(
     "rolldock run --resume runs/quickstart            go on after an interruption",
 );
 
+pub(super) const SIMULATE: &str = examples!(
+    "rolldock simulate recipes/quickstart.toml --sweep rollout.max_concurrent_prompts=4,8,16",
+    "rolldock simulate recipes/dapo_qwen3_8b.toml --prompt-tokens 128 --servers 8 --sweep rollout.early_stop=first,fifo",
+    "rolldock simulate RECIPE --sweep policy.mode=sync,fully_async --training-seconds 60 --svg pictures",
+    "rolldock simulate RECIPE --engine engine.toml    servers as rolldock calibrate has measured one",
+    "rolldock simulate --replay runs/quickstart --sweep fleet.servers=4,20   what if there were 16 more servers",
+);
+
+pub(super) const CALIBRATE: &str = examples!(
+    "rolldock calibrate http://10.0.0.1:8000",
+    "rolldock calibrate http://10.0.0.1:8000 --seconds 120 --max-batch 256 --output h100.toml",
+);
+
 pub(super) const SIMENGINE: &str = examples!(
     "rolldock simengine --ports 8000,8001             two servers, filler answers",
     "rolldock simengine --data data/arithmetic/train.jsonl --mean-response-length 200 --time-scale 0.1",

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use rolldock_data::{Columns, Duplicates, OverlongPrompts};
 use rolldock_loadbalancer::{AdaptiveConfig, Policy, Probe};
+use rolldock_simengine::EngineModel;
 use serde::{Deserialize, Serialize};
 
 use crate::Transport;
@@ -166,6 +167,9 @@ pub struct Simulated {
     pub mean_response_length: f64,
     /// `in_process`, or `http` over loopback sockets.
     pub transport: Transport,
+    /// The constants of the servers' engine, as `rolldock calibrate` measures them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<EngineModel>,
 }
 
 impl Default for Simulated {
@@ -178,6 +182,7 @@ impl Default for Simulated {
             speeds: Vec::new(),
             mean_response_length: 400.0,
             transport: Transport::InProcess,
+            engine: None,
         }
     }
 }

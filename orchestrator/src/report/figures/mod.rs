@@ -13,7 +13,7 @@ mod validation;
 pub use accepted::AcceptedGroups;
 pub use lines::FigureFile;
 pub use step::{StepFigures, Written, recovered_step, step_figures};
-pub use timeline::{KeptTimeline, RequestRow, kept_timelines};
+pub use timeline::{GroupRow, KeptTimeline, RequestRow, kept_timelines};
 pub use validation::{ValidationFigures, validation_figures};
 
 /// The file of a run's steps, in its directory.

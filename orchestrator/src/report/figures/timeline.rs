@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::{FORMAT, rounded};
-use crate::rollout::{RequestEnd, RequestTimes, StepTimeline};
+use crate::rollout::{GroupRecord, RequestEnd, RequestTimes, StepTimeline};
 
 /// The folder of these files, in the run's directory.
 const FOLDER: &str = "timeline";
@@ -29,6 +29,37 @@ pub struct KeptTimeline {
     pub servers: Vec<String>,
     /// The requests that ended in the step.
     pub requests: Vec<RequestRow>,
+    /// The groups whose samples all ended in the step, for a replay. Files of older versions have none.
+    #[serde(default)]
+    pub groups: Vec<GroupRow>,
+}
+
+/// The samples of a complete group.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, Serialize)]
+pub struct GroupRow {
+    /// The group's number in dispatch order.
+    pub number: u64,
+    /// The prompt, as 16 hexadecimal digits.
+    pub prompt_uid: String,
+    /// Length of the prompt in tokens.
+    pub prompt_tokens: u32,
+    /// The response tokens of each sample.
+    pub tokens: Vec<u32>,
+    /// Whether each sample is right.
+    pub right: Vec<bool>,
+}
+
+impl From<&GroupRecord> for GroupRow {
+    fn from(group: &GroupRecord) -> Self {
+        let GroupRecord { number, prompt_uid, prompt_tokens, tokens, right } = group;
+        Self {
+            number: *number,
+            prompt_uid: prompt_uid.to_string(),
+            prompt_tokens: *prompt_tokens,
+            tokens: tokens.clone(),
+            right: right.clone(),
+        }
+    }
 }
 
 /// A request. The fields are the server's index, the dispatch, the number of samples, the times of its start
@@ -60,6 +91,7 @@ impl KeptTimeline {
             left_out: timeline.left_out,
             servers: indexes.keys().map(|name| (*name).to_owned()).collect(),
             requests: timeline.requests.iter().map(row).collect(),
+            groups: timeline.groups.iter().map(GroupRow::from).collect(),
         }
     }
 

@@ -11,7 +11,7 @@ const DRAWN_MAX: usize = 4000;
 /// drawn.
 const SERVERS_MAX: usize = 32;
 /// Size of the picture, in units of its view box.
-const WIDTH: f64 = 1140.0;
+pub(super) const WIDTH: f64 = 1140.0;
 const LEFT: f64 = 150.0;
 const RIGHT: f64 = 14.0;
 /// The height for all requests together, and the limits of the height of one request.
@@ -36,9 +36,7 @@ struct Server<'a> {
 
 /// The picture as a `figure` of HTML.
 pub(super) fn html(timeline: &KeptTimeline) -> String {
-    let mut requests: Vec<&RequestRow> = timeline.requests.iter().collect();
-    requests.sort_by(|one, other| length(other).total_cmp(&length(one)));
-    requests.truncate(DRAWN_MAX);
+    let requests = longest(timeline);
     let servers = servers(timeline, &requests);
     let drawn: usize = servers.iter().map(|server| server.requests.len()).sum();
     let all = timeline.requests.len() as u64 + timeline.left_out;
@@ -58,23 +56,41 @@ pub(super) fn html(timeline: &KeptTimeline) -> String {
         .enumerate()
         .map(|(colour, (_, words))| format!("<li><i class=\"e{colour}\"></i>{words}</li>"));
     let _ = write!(html, "<ul class=\"legend\">{}</ul>", names.collect::<String>());
+    let (height, inner) = picture_of(timeline, &servers);
+    let _ = write!(
+        html,
+        "<svg viewBox=\"0 0 {WIDTH} {height:.1}\" role=\"img\" aria-label=\"requests of a step by server\">{inner}"
+    );
+    html.push_str("</svg></figure>\n");
+    html
+}
+
+/// The height of the picture and its elements, without the `svg` around them.
+pub(super) fn picture(timeline: &KeptTimeline) -> (f64, String) {
+    let requests = longest(timeline);
+    picture_of(timeline, &servers(timeline, &requests))
+}
+
+/// The longest requests.
+fn longest(timeline: &KeptTimeline) -> Vec<&RequestRow> {
+    let mut requests: Vec<&RequestRow> = timeline.requests.iter().collect();
+    requests.sort_by(|one, other| length(other).total_cmp(&length(one)));
+    requests.truncate(DRAWN_MAX);
+    requests
+}
+
+fn picture_of(timeline: &KeptTimeline, servers: &[Server<'_>]) -> (f64, String) {
     let lanes: usize = servers.iter().map(|server| server.lanes).sum();
     let lane = (HEIGHT / lanes.max(1) as f64).clamp(LANE_MIN, LANE_MAX);
     let height: f64 = servers.iter().map(|server| band(server, lane) + GAP).sum();
     let times = Times { from: timeline.began_s, until: timeline.ended_s.max(timeline.began_s + 1e-3) };
-    let _ = write!(
-        html,
-        "<svg viewBox=\"0 0 {WIDTH} {:.1}\" role=\"img\" aria-label=\"requests of a step by server\">",
-        height + 26.0
-    );
-    html.push_str(&times.html(height));
+    let mut html = times.html(height);
     let mut top = 0.0;
-    for server in &servers {
+    for server in servers {
         html.push_str(&band_html(server, top, lane, &times));
         top += band(server, lane) + GAP;
     }
-    html.push_str("</svg></figure>\n");
-    html
+    (height + 26.0, html)
 }
 
 fn length(request: &RequestRow) -> f64 {

@@ -6,6 +6,7 @@ mod charts;
 mod gantt;
 mod plot;
 mod read;
+mod scatter;
 mod tables;
 
 use std::fs;
@@ -14,6 +15,8 @@ use std::path::{Path, PathBuf};
 
 use super::figures::{KeptTimeline, STEPS_FILE, VALIDATIONS_FILE, kept_timelines};
 use read::RunFigures;
+
+pub use scatter::{Point, Scatter};
 
 const STYLE: &str = include_str!("page.css");
 
@@ -82,6 +85,33 @@ pub fn report_page(run: &Path, step: Option<u64>) -> Result<String, PageError> {
     html.push_str(&tables::newest(&figures));
     html.push_str("</main></body></html>\n");
     Ok(html)
+}
+
+/// The requests of a step by server, as an SVG file.
+pub fn timeline_svg(timeline: &KeptTimeline, title: &str) -> String {
+    let (height, inner) = gantt::picture(timeline);
+    let heading = format!(
+        "<text x=\"4\" y=\"14\">{} step {}: requests by server, seconds since the step began</text>",
+        plot::escaped(title),
+        timeline.step
+    );
+    standalone(
+        gantt::WIDTH,
+        height + HEADING,
+        &format!("{heading}<g transform=\"translate(0 {HEADING})\">{inner}</g>"),
+    )
+}
+
+/// The height of a heading, in units of the view box.
+const HEADING: f64 = 24.0;
+
+/// An SVG file with the colours of the page.
+fn standalone(width: f64, height: f64, inner: &str) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.1} {height:.1}\" width=\"{width:.0}\" \
+         height=\"{height:.0}\" font-family=\"system-ui, sans-serif\">\n<style>\n{STYLE}</style>\n\
+         <rect width=\"100%\" height=\"100%\" style=\"fill: var(--surface)\"/>\n{inner}\n</svg>\n"
+    )
 }
 
 fn timeline(run: &Path, step: Option<u64>) -> Result<Option<KeptTimeline>, PageError> {

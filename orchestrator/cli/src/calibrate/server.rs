@@ -1,0 +1,171 @@
+//! The server that is calibrated.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use futures::future::try_join_all;
+use reqwest::{Client, RequestBuilder, Response};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::Batch;
+
+/// The longest wait for a connection.
+const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// The token ids of prompts. All vocabularies have them, and none of them ends a prompt.
+const IDS_FROM: u32 = 32;
+const IDS: u32 = 200;
+/// The line of the metrics page with the size of the KV cache.
+const CACHE_LINE: &str = "vllm:cache_config_info{";
+
+/// What the server reports of itself.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Facts {
+    /// The model's name.
+    pub(super) model: String,
+    /// Maximum number of tokens of prompt and response together.
+    pub(super) max_model_len: Option<u32>,
+    /// The size of the KV cache in blocks.
+    pub(super) kv_blocks: Option<u32>,
+    /// Number of tokens of a block.
+    pub(super) block_tokens: Option<u32>,
+}
+
+/// A server, with what it reports of itself.
+pub(super) struct Server {
+    client: Client,
+    url: String,
+    api_key: Option<String>,
+    pub(super) facts: Facts,
+    /// Number of prompts that were sent.
+    prompts: AtomicU32,
+}
+
+#[derive(Deserialize)]
+struct Models {
+    data: Vec<Model>,
+}
+
+#[derive(Deserialize)]
+struct Model {
+    id: String,
+    max_model_len: Option<u32>,
+}
+
+#[derive(Deserialize)]
+struct Completion {
+    usage: Usage,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    completion_tokens: u32,
+}
+
+impl Server {
+    /// Asks the server for its model and the size of its cache.
+    pub(super) async fn open(url: &str, api_key: Option<&str>) -> anyhow::Result<Self> {
+        let client = Client::builder().connect_timeout(CONNECT_LIMIT).build()?;
+        let url = url.trim_end_matches('/').to_owned();
+        let mut server = Self {
+            client,
+            url,
+            api_key: api_key.map(str::to_owned),
+            facts: Facts::default(),
+            prompts: 0.into(),
+        };
+        let models: Models = server.answer(server.client.get(server.at("/v1/models"))).await?.json().await?;
+        let model = models.data.into_iter().next().context("the server has no model")?;
+        let metrics = server.answer(server.client.get(server.at("/metrics"))).await?.text().await?;
+        let (kv_blocks, block_tokens) = cache(&metrics).unzip();
+        server.facts = Facts { model: model.id, max_model_len: model.max_model_len, kv_blocks, block_tokens };
+        Ok(server)
+    }
+
+    fn at(&self, path: &str) -> String {
+        format!("{}{path}", self.url)
+    }
+
+    async fn answer(&self, request: RequestBuilder) -> anyhow::Result<Response> {
+        let request = match &self.api_key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        };
+        let answer = request.send().await.with_context(|| format!("cannot reach {}", self.url))?;
+        let status = answer.status();
+        if !status.is_success() {
+            let text = answer.text().await.unwrap_or_default();
+            anyhow::bail!("{} answered {status}: {text}", self.url);
+        }
+        Ok(answer)
+    }
+
+    /// Sends a batch of requests together, and returns the time until the last one has ended.
+    pub(super) async fn batch(&self, batch: Batch) -> anyhow::Result<Duration> {
+        let began = Instant::now();
+        try_join_all((0..batch.seqs).map(|_| self.request(batch))).await?;
+        Ok(began.elapsed())
+    }
+
+    async fn request(&self, batch: Batch) -> anyhow::Result<()> {
+        let number = self.prompts.fetch_add(1, Ordering::Relaxed);
+        // The first tokens spell the number, so that no two prompts share a beginning.
+        let digit =
+            |place: u32| if place < 4 { number / IDS.pow(place) % IDS } else { (number + place) % IDS };
+        let prompt: Vec<u32> = (0..batch.prompt_tokens).map(|place| IDS_FROM + digit(place)).collect();
+        let body = json!({
+            "model": self.facts.model,
+            "prompt": prompt,
+            "max_tokens": batch.tokens,
+            "min_tokens": batch.tokens,
+            "ignore_eos": true,
+            "temperature": 1.0,
+            "seed": number,
+        });
+        let request = self.client.post(self.at("/v1/completions")).json(&body);
+        let completion: Completion = self.answer(request).await?.json().await?;
+        let found = completion.usage.completion_tokens;
+        anyhow::ensure!(
+            found == batch.tokens,
+            "{} generated {found} tokens; expected {}, because the request sets min_tokens and ignore_eos",
+            self.url,
+            batch.tokens
+        );
+        Ok(())
+    }
+}
+
+/// The size of the KV cache in blocks, and the number of tokens of a block, in a page of metrics.
+fn cache(metrics: &str) -> Option<(u32, u32)> {
+    let line = metrics.lines().find(|line| line.starts_with(CACHE_LINE))?;
+    let label = |name: &str| -> Option<u64> {
+        // A label begins after the brace or after a comma.
+        let value = [format!("{{{name}=\""), format!(",{name}=\"")]
+            .iter()
+            .find_map(|opening| Some(line.split_once(opening.as_str())?.1))?;
+        value.split('"').next()?.parse().ok()
+    };
+    let block_tokens = label("block_size").filter(|tokens| *tokens > 0)?;
+    let blocks = match label("kv_cache_size_tokens") {
+        Some(tokens) => tokens / block_tokens,
+        None => label("num_gpu_blocks")?,
+    };
+    Some((u32::try_from(blocks).ok()?, u32::try_from(block_tokens).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cache;
+
+    #[test]
+    fn the_size_of_the_cache_is_in_the_labels_of_a_metric() {
+        let line = |labels: &str| format!("# HELP vllm:x y\nvllm:cache_config_info{{{labels}}} 1.0\n");
+        let labels = "block_size=\"128\",hash_block_size=\"None\",kv_cache_size_tokens=\"2097152\",num_gpu_blocks=\"9\"";
+        assert_eq!(cache(&line(labels)), Some((16_384, 128)));
+        assert_eq!(cache(&line("num_gpu_blocks=\"9\",block_size=\"16\"")), Some((9, 16)));
+        assert_eq!(cache(&line("hash_block_size=\"16\",num_gpu_blocks=\"None\"")), None);
+        assert_eq!(cache("vllm:kv_cache_usage_perc 0.5\n"), None);
+    }
+}

@@ -1,0 +1,73 @@
+use std::sync::Arc;
+
+use rolldock_simengine::{
+    Codec, NoAnswers, ServerConfig, SimServer, TextCodec, Workload, WorkloadConfig, http,
+};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::*;
+
+#[test]
+fn batches_differ_in_size_and_fit_into_the_time() {
+    let batches = batches(64, 0.02, 60.0, Some(4096));
+    assert_eq!(batches.len(), 12);
+    assert!(batches.iter().all(|batch| batch.seqs * batch.prompt_tokens <= PROMPT_TOKENS_MAX));
+    let alone: f64 = batches.iter().map(|batch| f64::from(batch.tokens) * 0.02).sum();
+    assert!(alone * 2.0 < 60.0 && alone * 12.0 > 60.0, "{alone}");
+    // A model with a short context gets short prompts and responses.
+    let short = super::batches(4, 0.02, 60.0, Some(64));
+    assert!(short.iter().all(|batch| batch.prompt_tokens + batch.tokens <= 64), "{short:?}");
+}
+
+#[test]
+fn the_middle_of_times() {
+    assert_eq!(median(&mut []), None);
+    assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
+    assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), Some(2.5));
+}
+
+/// A simulated server in real time whose constants are known. Its times are so long that the delays of a busy
+/// machine change the medians little.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_constants_of_a_simulated_server_are_found() {
+    let truth = ServerConfig {
+        prefill_ns_per_token: 1_000_000,
+        decode_base_ns: 20_000_000,
+        decode_ns_per_seq: 1_000_000,
+        decode_ns_per_kv_token: 10_000,
+        kv_blocks: 3_000,
+        max_model_len: 4_000,
+        ..ServerConfig::default()
+    };
+    let (tracker, end) = (TaskTracker::new(), CancellationToken::new());
+    let workload = Arc::new(Workload::new(WorkloadConfig::default()));
+    let server =
+        SimServer::start(truth.clone(), workload, Arc::new(NoAnswers), &tracker, end.clone()).unwrap();
+    let codec: Arc<dyn Codec> = Arc::new(TextCodec::builtin().unwrap());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = http::serve(server, codec, listener, 0, &tracker, end.clone()).unwrap();
+    let server = Server::open(&format!("http://{address}/"), None).await.unwrap();
+    assert_eq!(server.facts.kv_blocks.zip(server.facts.block_tokens), Some((3_000, 16)));
+    let calibration = calibrate(&server, Duration::from_secs(20), 16).await.unwrap();
+    end.cancel();
+
+    let model = calibration.model();
+    let share = |found: Option<u64>, truth: u64| found.unwrap() as f64 / truth as f64;
+    let table = calibration.table();
+    for (found, truth, tolerance) in [
+        (model.decode_base_ns, truth.decode_base_ns, 0.15),
+        (model.prefill_ns_per_token, truth.prefill_ns_per_token, 0.15),
+        (model.decode_ns_per_seq, truth.decode_ns_per_seq, 0.3),
+    ] {
+        assert!((share(found, truth) - 1.0).abs() < tolerance, "{model:?}\n{table}");
+    }
+    let text = calibration.to_toml();
+    assert!(text.contains("kv_blocks = 3000") && text.contains("max_model_len = 4000"), "{text}");
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_is_named() {
+    let error = Server::open("http://127.0.0.1:1", None).await.err().unwrap();
+    assert!(format!("{error:#}").contains("cannot reach http://127.0.0.1:1"), "{error:#}");
+}

@@ -1,0 +1,140 @@
+//! The simulated model and its grader.
+//!
+//! The simulated model draws whether a sample is right, and ends the sample with a token that says so. The
+//! grader reads that token, so no text is made.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use rolldock_reward::Overlong;
+use rolldock_simengine::{Answer, AnswerKey, AnswerTable, Workload, WorkloadConfig, prompt_hash};
+
+use crate::data::{DataError, Position, Prompt, PromptSource};
+use crate::engine::{FinishReason, SampleOutput};
+use crate::recipe::Simulated;
+use crate::report::figures::GroupRow;
+use crate::rollout::{Grade, Grader, sample_seed};
+use crate::run::length_config;
+
+/// The last token of every response.
+const EOS: u32 = 0;
+/// More samples than a group of a recipe can have. The seeds of a prompt's samples follow each other.
+const SAMPLES_MAX: u64 = 1 << 13;
+/// The token before the last, of right and of wrong responses.
+const RIGHT: u32 = 7;
+const WRONG: u32 = 8;
+
+/// The simulated model of a fleet.
+pub(super) fn workload(simulated: &Simulated) -> Workload {
+    Workload::new(WorkloadConfig {
+        seed: simulated.seed,
+        eos_id: EOS,
+        // Prompts keep the ids of the recipe's tokenizer, and no tokenizer has more.
+        vocab_size: u32::MAX,
+        length: length_config(simulated.mean_response_length),
+        ..WorkloadConfig::default()
+    })
+}
+
+/// Finds the recorded group of a prompt.
+pub(super) type FindRecord = dyn Fn(&Prompt) -> Arc<GroupRow> + Send + Sync;
+
+/// The recorded groups of prompts by the hash of the prompt, with the seed of the first sample.
+type Records = HashMap<u64, (u64, Arc<GroupRow>)>;
+
+/// The answers to the prompts that were drawn so far, and their recorded samples.
+#[derive(Clone, Default)]
+pub(super) struct Key {
+    table: Arc<RwLock<AnswerTable>>,
+    /// The recorded samples of each prompt by its hash, with the seed of the first sample.
+    records: Arc<RwLock<Records>>,
+    /// Finds the record of a prompt; `None` without a recorded run.
+    record_of: Option<Arc<FindRecord>>,
+    /// The seed of the run.
+    seed: u64,
+}
+
+impl Key {
+    /// A key for a run with this seed, whose samples are recorded if `record_of` is given.
+    pub(super) fn new(seed: u64, record_of: Option<Arc<FindRecord>>) -> Self {
+        Self { seed, record_of, ..Self::default() }
+    }
+
+    /// Adds the answer to a prompt.
+    pub(super) fn learn(&self, prompt: &Prompt) {
+        if let Some(record_of) = &self.record_of {
+            let first_seed = sample_seed(self.seed, prompt.uid.0, prompt.visit, 0);
+            self.records.write().insert(prompt_hash(&prompt.ids), (first_seed, record_of(prompt)));
+        }
+        let answer =
+            Answer { right_ids: [RIGHT].into(), wrong_ids: [WRONG].into(), difficulty: prompt.difficulty };
+        self.table.write().insert(&prompt.ids, answer);
+    }
+
+    /// Wraps a source, so that the model learns the answers to the prompts that are drawn.
+    pub(super) fn watch(&self, source: Box<dyn PromptSource>) -> Box<dyn PromptSource> {
+        Box::new(Watched { source, key: self.clone() })
+    }
+}
+
+impl AnswerKey for Key {
+    fn answer(&self, prompt_hash: u64) -> Option<Answer> {
+        self.table.read().answer(prompt_hash)
+    }
+
+    /// The samples of a record are repeated if a group has more samples. A later attempt of a sample is drawn.
+    fn recorded(&self, prompt_hash: u64, seed: u64) -> Option<(u32, bool)> {
+        let records = self.records.read();
+        let (first_seed, group) = records.get(&prompt_hash)?;
+        let index = seed.checked_sub(*first_seed).filter(|index| *index < SAMPLES_MAX)?;
+        let place = index as usize % group.tokens.len().max(1);
+        Some((*group.tokens.get(place)?, *group.right.get(place)?))
+    }
+}
+
+/// A source of prompts whose answers the simulated model learns.
+struct Watched {
+    source: Box<dyn PromptSource>,
+    key: Key,
+}
+
+impl PromptSource for Watched {
+    fn next(&mut self) -> Result<Option<Prompt>, DataError> {
+        let prompt = self.source.next()?;
+        prompt.iter().for_each(|prompt| self.key.learn(prompt));
+        Ok(prompt)
+    }
+
+    fn fetch(&mut self, row: u64, visit: u32) -> Result<Option<Prompt>, DataError> {
+        let prompt = self.source.fetch(row, visit)?;
+        prompt.iter().for_each(|prompt| self.key.learn(prompt));
+        Ok(prompt)
+    }
+
+    fn position(&self) -> Option<Position> {
+        self.source.position()
+    }
+}
+
+/// Grades a response by its token before the last. A response that was cut off at the token limit is wrong.
+pub(super) struct TokenGrader {
+    pub(super) overlong: Option<Overlong>,
+}
+
+impl Grader for TokenGrader {
+    fn grade(&self, _prompt: &Prompt, output: &SampleOutput) -> Result<Grade, String> {
+        let is_right = output.finish_reason == FinishReason::Stop
+            && output.response_ids.iter().rev().nth(1) == Some(&RIGHT);
+        Ok(self.of(output.response_ids.len() as u32, is_right))
+    }
+}
+
+impl TokenGrader {
+    /// The grade of a response of `tokens` tokens.
+    pub(super) fn of(&self, tokens: u32, is_right: bool) -> Grade {
+        let acc = f32::from(u8::from(is_right));
+        let overlong_penalty = self.overlong.map_or(0.0, |overlong| overlong.penalty(tokens) as f32);
+        Grade { score: acc, acc, overlong_penalty, prediction: None, parts: Default::default() }
+    }
+}

@@ -1,0 +1,152 @@
+//! The results of a simulation, beside the bounds.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rolldock_dispatch::TokenTotals;
+use rolldock_simulate::bounds::{Lengths, Reference};
+use rolldock_simulate::ratio::Ratio;
+use serde::Serialize;
+
+use crate::report::figures::KeptTimeline;
+use crate::rollout::{Group, StepMetrics, StepTimeline};
+
+/// The times of a simulation.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Times {
+    /// The mean time of a step in seconds: from claim to claim if there is a trainer, and otherwise from the
+    /// start of the step to its end.
+    pub step_s: f64,
+    /// The mean time of a step's rollout in seconds; `None` if steps overlap.
+    pub rollout_s: Option<f64>,
+    /// The virtual time of the whole simulation, in seconds.
+    pub total_s: f64,
+}
+
+/// The results of a simulation.
+#[derive(Debug, Clone, Serialize)]
+pub struct Outcome {
+    /// Number of steps that were collected. It is smaller than asked for if the data ended.
+    pub steps: u64,
+    /// See [`Times`].
+    pub times: Times,
+    /// The mean FIFO bound of a step in seconds; `None` if the data ended within the first step.
+    pub fifo_bound_s: Option<f64>,
+    /// The mean saturation bound of a step in seconds.
+    pub saturation_bound_s: Option<f64>,
+    /// Response tokens that all servers generated, per second.
+    pub tokens_per_s: f64,
+    /// The share of generated tokens that were thrown away: cut off, too old, or of failed attempts.
+    pub waste: f64,
+    /// The share of generated tokens that belong to groups that the filter rejected.
+    pub filtered: f64,
+    /// The mean length of accepted samples, divided by that of the first so many valid groups of the data.
+    pub length_bias: Option<Ratio>,
+    /// The same for the share of right answers.
+    pub accept_rate_bias: Option<Ratio>,
+    /// Claimed groups by staleness. Without a trainer all groups have the staleness 0.
+    pub staleness: BTreeMap<u64, u64>,
+    /// Dispatches that were given up because they had become too old.
+    pub stale: u64,
+    /// Sequences that servers preempted because their KV cache was full.
+    pub preemptions: u64,
+    /// The requests of the last step.
+    #[serde(skip)]
+    pub requests: Option<KeptTimeline>,
+}
+
+impl Outcome {
+    /// The step time divided by the FIFO bound: of the rollout alone, if it is known.
+    pub fn over_fifo(&self) -> Option<f64> {
+        Some(self.times.rollout_s? / self.fifo_bound_s?)
+    }
+
+    /// The step time divided by the saturation bound.
+    pub fn over_saturation(&self) -> Option<f64> {
+        Some(self.times.step_s / self.saturation_bound_s?)
+    }
+
+    /// The mean staleness of claimed groups.
+    pub fn mean_staleness(&self) -> f64 {
+        let groups: u64 = self.staleness.values().sum();
+        let sum: u64 = self.staleness.iter().map(|(age, groups)| age * groups).sum();
+        sum as f64 / groups.max(1) as f64
+    }
+}
+
+/// The accepted groups of a simulation, step by step.
+#[derive(Debug)]
+pub(super) struct Accepted {
+    target: usize,
+    groups: usize,
+    steps: Vec<Lengths>,
+    /// The times of the requests of the last step that has ended.
+    last: Option<(u64, Arc<StepTimeline>)>,
+}
+
+impl Accepted {
+    pub(super) fn new(target: usize) -> Self {
+        Self { target, groups: 0, steps: Vec::new(), last: None }
+    }
+
+    /// Adds a group. Each `target` groups are a step.
+    pub(super) fn add(&mut self, group: &Group) {
+        if self.groups.is_multiple_of(self.target) {
+            self.steps.push(Lengths::default());
+        }
+        self.groups += 1;
+        let Some(step) = self.steps.last_mut() else { return };
+        for sample in &group.samples {
+            step.add(sample.response_ids.len() as u32, sample.acc == 1.0);
+        }
+    }
+
+    pub(super) fn step_ended(&mut self, metrics: &StepMetrics) {
+        self.last = Some((metrics.step, Arc::clone(&metrics.timeline)));
+    }
+
+    /// Number of whole steps.
+    pub(super) fn steps(&self) -> u64 {
+        (self.groups / self.target) as u64
+    }
+
+    fn bias(&self, reference: &Reference, mean: impl Fn(&Lengths) -> f64) -> Option<Ratio> {
+        let pairs: Vec<(Lengths, Lengths)> =
+            self.steps.iter().copied().zip(reference.valid.iter().copied()).collect();
+        Ratio::new(&pairs, mean)
+    }
+}
+
+/// The counts of a simulation at its end.
+pub(super) struct Counted {
+    pub(super) accepted: Accepted,
+    pub(super) times: Times,
+    pub(super) staleness: BTreeMap<u64, u64>,
+    pub(super) stale: u64,
+    pub(super) tokens: TokenTotals,
+    pub(super) preemptions: u64,
+}
+
+impl Counted {
+    pub(super) fn outcome(self, reference: &Reference) -> Outcome {
+        let Self { accepted, times, staleness, stale, tokens, preemptions } = self;
+        let known = reference.valid.len() as f64;
+        let mean = |sum: f64| (known > 0.0).then(|| sum / known);
+        let generated = tokens.generated.max(1) as f64;
+        Outcome {
+            steps: accepted.steps(),
+            times,
+            fifo_bound_s: mean(reference.fifo_s),
+            saturation_bound_s: mean(reference.saturation_s),
+            tokens_per_s: tokens.generated as f64 / times.total_s.max(1e-9),
+            waste: (tokens.wasted.total() + tokens.stale) as f64 / generated,
+            filtered: tokens.filtered as f64 / generated,
+            length_bias: accepted.bias(reference, Lengths::mean_length),
+            accept_rate_bias: accepted.bias(reference, Lengths::mean_acc),
+            staleness,
+            stale,
+            preemptions,
+            requests: accepted.last.map(|(step, timeline)| KeptTimeline::new(step, &timeline)),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Simulations of small recipes, compared with what is known of them without a rollout.
+
+use std::path::PathBuf;
+
+use super::*;
+use crate::recipe::LoadOptions;
+
+/// A step of 8 groups of 4 samples, on two servers that hold all of them.
+const RECIPE: &str = r#"
+[model]
+name = "m"
+tokenizer = "builtin"
+[data]
+train = "absent.jsonl"
+[fleet]
+endpoints = ["http://a:1", "http://b:1"]
+[rollout]
+workers = 2
+max_concurrent_prompts = 4
+samples_per_prompt = 4
+train_batch_size = 8
+gen_batch_size = 16
+max_gen_batches = 20
+max_response_length = 500
+[policy]
+mode = "off"
+"#;
+
+fn setting(set: &[&str]) -> Setting {
+    let folder = tempfile::tempdir().unwrap();
+    let path: PathBuf = folder.path().join("recipe.toml");
+    std::fs::write(&path, RECIPE).unwrap();
+    let set = set.iter().map(|change| (*change).to_owned()).collect();
+    let recipe = Recipe::load_simulated(&path, &LoadOptions { set, endpoints: Vec::new() }).unwrap();
+    Setting { changes: Vec::new(), recipe }
+}
+
+const TERMS: Terms = Terms { steps: 4, training: Duration::ZERO, workload: Workload::Prompts(32) };
+
+fn run(set: &[&str], terms: &Terms) -> Outcome {
+    simulate(&setting(set), terms).unwrap()
+}
+
+#[test]
+fn a_simulated_fleet_replaces_the_servers_of_the_recipe() {
+    let simulated = setting(&[]).recipe.fleet.simulated.unwrap();
+    assert_eq!((simulated.servers, simulated.mean_response_length), (2, 100.0));
+    let simulated = setting(&["fleet.simulated.servers=5"]).recipe.fleet.simulated.unwrap();
+    assert_eq!((simulated.servers, simulated.mean_response_length), (5, 100.0));
+}
+
+#[test]
+fn dispatch_order_is_unbiased_and_no_step_beats_its_bound() {
+    let outcome = run(&["rollout.early_stop=fifo"], &TERMS);
+    assert_eq!(outcome.steps, 4);
+    let bias = outcome.length_bias.unwrap();
+    assert_eq!((bias.value, outcome.accept_rate_bias.unwrap().value), (1.0, 1.0), "{outcome:?}");
+    assert!(outcome.over_fifo().unwrap() > 1.0 && outcome.over_saturation().unwrap() > 1.0, "{outcome:?}");
+    // A simulated server of speed 1 needs at least 5.5 ms for a token, and no response has more than 500.
+    assert!(outcome.fifo_bound_s.unwrap() < 500.0 * 0.0058 + 1.0, "{outcome:?}");
+    assert!(outcome.requests.as_ref().is_some_and(|kept| kept.requests.len() >= 32), "{outcome:?}");
+}
+
+#[test]
+fn the_first_groups_to_end_are_short() {
+    let set = ["rollout.early_stop=first", "rollout.on_stop=discard", "rollout.max_concurrent_prompts=16"];
+    let terms = Terms { steps: 8, ..TERMS };
+    let first = run(&set, &terms);
+    assert!(first.length_bias.unwrap().value < 0.97, "{first:?}");
+    assert!(first.waste > 0.02, "{first:?}");
+    assert!(first.length_bias.unwrap().standard_error.unwrap() > 0.0);
+}
+
+#[test]
+fn equal_settings_give_equal_outcomes() {
+    for mode in ["off", "fully_async"] {
+        let set = [&*format!("policy.mode={mode}"), "fleet.simulated.speeds=[1.0, 0.5]"];
+        let [one, other] = [run(&set, &TERMS), run(&set, &TERMS)];
+        let text = |outcome: Outcome| json(&[(setting(&set), outcome)]).unwrap();
+        assert_eq!(text(one), text(other), "{mode}");
+    }
+}
+
+#[test]
+fn a_faster_fleet_is_faster_and_a_swept_key_is_the_key_of_the_recipe() {
+    let slow = run(&["fleet.simulated.speeds=[0.25, 0.25]"], &TERMS);
+    let fast = run(&[], &TERMS);
+    let ratio = slow.times.step_s / fast.times.step_s;
+    assert!((ratio - 4.0).abs() < 0.2, "{ratio}");
+}
+
+#[test]
+fn a_trainer_is_waited_for_in_sync_and_not_in_fully_async() {
+    let terms = Terms { steps: 6, training: Duration::from_secs(30), ..TERMS };
+    let alone = run(&["policy.mode=sync"], &TERMS);
+    let sync = run(&["policy.mode=sync"], &terms);
+    let waits = sync.times.step_s - sync.times.rollout_s.unwrap();
+    assert!((waits - 30.0).abs() < 0.5, "{sync:?}");
+    assert_eq!(sync.staleness.keys().copied().collect::<Vec<_>>(), [0], "{sync:?}");
+    // Rollouts take a second or two, so training hides them.
+    let flow = run(&["policy.mode=fully_async", "policy.max_staleness=2"], &terms);
+    assert!(flow.times.step_s < 30.5 && flow.times.step_s >= 29.9, "{flow:?}");
+    assert!(flow.staleness.keys().all(|age| *age <= 2) && flow.mean_staleness() > 0.5, "{flow:?}");
+    assert!(alone.times.step_s < 10.0, "{alone:?}");
+}
+
+#[test]
+fn data_that_is_absent_and_gates_outside_are_errors() {
+    let error = simulate(&setting(&[]), &Terms { workload: Workload::Data, ..TERMS }).unwrap_err();
+    assert!(format!("{error:#}").contains("--prompt-tokens"), "{error:#}");
+}
+
+#[test]
+fn a_table_and_a_picture_have_each_setting() {
+    let change = |value: &str| Change { key: "rollout.workers".to_owned(), value: value.to_owned() };
+    let terms = Terms { steps: 2, ..TERMS };
+    let results: Vec<(Setting, Outcome)> = ["1", "2"]
+        .map(|workers| {
+            let setting = setting(&[&format!("rollout.workers={workers}")]);
+            let outcome = simulate(&setting, &terms).unwrap();
+            (Setting { changes: vec![change(workers)], ..setting }, outcome)
+        })
+        .into();
+    let table = table(&results);
+    assert_eq!(table.lines().count(), 4, "{table}");
+    assert!(table.starts_with("| rollout.workers |"), "{table}");
+    let svg = pareto(&results);
+    assert!(svg.contains("rollout.workers=2") && svg.matches("<circle").count() == 6, "{svg}");
+    let (name, svg) = requests(1, &results[1].0, &results[1].1).unwrap();
+    assert_eq!(name, "requests-2.svg");
+    assert!(svg.contains("sim-0") && svg.contains("sim-1"), "{svg}");
+}
+
+/// A run on simulated servers in real time. The servers take twice as long as real servers would, so that the
+/// delays of a busy machine count less.
+async fn recorded(dir: &std::path::Path) -> anyhow::Result<()> {
+    let set = [
+        "data.train=../data/arithmetic/train.jsonl",
+        "fleet.simulated.servers=2",
+        "fleet.simulated.mean_response_length=100",
+        "fleet.simulated.time_scale=2.0",
+        "rollout.launch=on_demand",
+        "run.steps=3",
+    ];
+    let path = dir.join("recipe.toml");
+    std::fs::write(&path, RECIPE.replace("endpoints = [\"http://a:1\", \"http://b:1\"]", ""))?;
+    let set = set.iter().map(|change| (*change).to_owned()).collect();
+    let recipe = Recipe::load(&path, &LoadOptions { set, endpoints: Vec::new() })?;
+    let run = crate::run::Run::prepare(recipe, dir.join("run"), None, crate::scope::Scope::new()).await?;
+    run.execute(&crate::report::Progress::new(false)).await?;
+    Ok(())
+}
+
+#[test]
+fn the_replay_of_a_run_has_its_step_times() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(recorded(folder.path())).unwrap();
+    let replay = Replay::read(&folder.path().join("run")).unwrap();
+    assert_eq!(replay.steps.len(), 3);
+    assert!(replay.groups() >= 3 * 8, "{}", replay.groups());
+    let recorded_s = replay.step_s().unwrap();
+
+    let terms = Terms { steps: 3, workload: Workload::Recorded(Arc::new(replay)), ..TERMS };
+    let set = ["rollout.launch=on_demand"];
+    let again = run(&set, &terms);
+    let ratio = again.times.step_s / recorded_s;
+    assert!((0.85..1.1).contains(&ratio), "{ratio}: {again:?}, recorded {recorded_s} s");
+    // More servers are not slower, and the work is the same.
+    let more = run(&["rollout.launch=on_demand", "fleet.simulated.servers=8"], &terms);
+    assert!(more.times.step_s < again.times.step_s * 1.01, "{more:?}");
+    assert_eq!(more.steps, 3);
+}
+
+#[test]
+fn a_directory_without_records_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = Replay::read(folder.path()).unwrap_err();
+    assert!(format!("{error:#}").contains("report.timelines"), "{error:#}");
+}
