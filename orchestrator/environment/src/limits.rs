@@ -1,0 +1,69 @@
+//! The limits of a trajectory, and how it ended.
+
+use std::time::Duration;
+
+/// The limits of one trajectory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Maximum number of turns.
+    pub turns_max: u32,
+    /// Maximum number of tokens that one turn samples.
+    pub turn_tokens_max: u32,
+    /// Maximum number of tokens that all turns sample together.
+    pub sampled_tokens_max: u32,
+    /// Maximum number of tokens of a prompt and its response.
+    pub context_tokens_max: u32,
+    /// Maximum number of attempts of a turn. Faults of a server use one each.
+    pub attempts_max: u32,
+    /// Maximum time for a permit, an answer of a server, and a step of the environment together, for each
+    /// turn.
+    pub turn_time_max: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            turns_max: 8,
+            turn_tokens_max: 1_024,
+            sampled_tokens_max: 8_192,
+            context_tokens_max: 32_768,
+            attempts_max: 3,
+            turn_time_max: Duration::from_secs(600),
+        }
+    }
+}
+
+impl Limits {
+    /// The tokens that a turn may sample behind a prompt; `None` if there is no room for one.
+    pub(crate) fn room(&self, prompt_tokens: usize, sampled_tokens: u32) -> Option<u32> {
+        let prompt_tokens = u32::try_from(prompt_tokens).unwrap_or(u32::MAX);
+        let context = self.context_tokens_max.saturating_sub(prompt_tokens);
+        let sampled = self.sampled_tokens_max.saturating_sub(sampled_tokens);
+        Some(self.turn_tokens_max.min(context).min(sampled)).filter(|room| *room > 0)
+    }
+}
+
+/// Why a trajectory ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum End {
+    /// The environment ended it.
+    Done,
+    /// It had [`Limits::turns_max`] turns.
+    Turns,
+    /// It had no room for another token.
+    Tokens,
+    /// A turn took longer than [`Limits::turn_time_max`].
+    Time,
+}
+
+impl End {
+    /// The name for metrics and reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Done => "done",
+            Self::Turns => "turns",
+            Self::Tokens => "tokens",
+            Self::Time => "time",
+        }
+    }
+}
