@@ -14,8 +14,9 @@ fn prompt(codec: &TextCodec, turns: usize) -> Vec<u32> {
 #[test]
 fn the_turn_is_the_number_of_turns_in_the_prompt() {
     let codec = TextCodec::builtin().unwrap();
-    let made =
-        script(&json!({ "turns": [{ "ids": [5] }, { "pieces": ["<t", "ool_ca", "ll>"] }, { "ids": [7, 8] }] }));
+    let made = script(
+        &json!({ "turns": [{ "ids": [5] }, { "pieces": ["<t", "ool_ca", "ll>"] }, { "ids": [7, 8] }] }),
+    );
     let made = made.unwrap();
     assert_eq!(made.scripted(&prompt(&codec, 0), 1).unwrap()[..], [5]);
     assert_eq!(made.scripted(&prompt(&codec, 2), 1).unwrap()[..], [7, 8]);
@@ -33,7 +34,8 @@ fn the_turn_is_the_number_of_turns_in_the_prompt() {
 #[test]
 fn a_response_that_was_cut_off_is_continued() {
     let codec = TextCodec::builtin().unwrap();
-    let made = script(&json!({ "turns": [{ "variants": [{ "ids": [5, 6, 7] }, { "ids": [5, 8] }] }] })).unwrap();
+    let made =
+        script(&json!({ "turns": [{ "variants": [{ "ids": [5, 6, 7] }, { "ids": [5, 8] }] }] })).unwrap();
     let mut begun = prompt(&codec, 0);
     begun.extend([5, 6]);
     for seed in 0..8 {
