@@ -18,6 +18,8 @@ pub(crate) struct Derender<'a> {
     pub(crate) request: &'a Value,
     pub(crate) prompt_ids: &'a [u32],
     pub(crate) drawn: &'a Drawn,
+    /// The drawn ids that are text: without the end of the turn, which the parsers of chats would show.
+    pub(crate) ids: &'a [u32],
     /// Whether the answer shall have log-probabilities.
     pub(crate) with_logprobs: bool,
 }
@@ -46,7 +48,7 @@ impl Derender<'_> {
             Some(content) if self.with_logprobs => Some(read(base, RawValue::get(content).as_bytes())?),
             _ => None,
         };
-        let (prompt, tokens) = (self.prompt_ids.len(), drawn.ids.len());
+        let (prompt, tokens) = (self.prompt_ids.len(), self.ids.len());
         let generated = json!({
             "request_id": self.request_id,
             "model": self.model,
@@ -56,7 +58,7 @@ impl Derender<'_> {
             },
             "choices": [{
                 "index": 0,
-                "token_ids": drawn.ids,
+                "token_ids": self.ids,
                 "finish_reason": finish,
                 "stop_reason": stop,
                 "logprobs": logprobs,

@@ -246,8 +246,11 @@ async fn generate(State(engine): State<Engine>, Json(request): Json<Value>) -> R
 }
 
 /// Reads `<think>..</think>`, and calls in the form `CALL name {..};`.
+/// Keeps the end of the turn if it is a token of its own, as the real server does.
 fn message(ids: &[u32]) -> Value {
-    let text = decode(ids).trim_end_matches(END).to_owned();
+    let all = decode(ids);
+    let is_apart = ids.last() == Some(&u32::from(END));
+    let text = if is_apart { all } else { all.trim_end_matches(END).to_owned() };
     let (reasoning, text) = match text.split_once("</think>") {
         Some((before, after)) => (json!(before.trim_start_matches("<think>")), after.to_owned()),
         None => (Value::Null, text),
@@ -294,7 +297,9 @@ async fn converse(State(engine): State<Engine>, Json(request): Json<Value>) -> J
     let prompt = Letters.encode(&as_text(&request)).unwrap();
     let (reply, ids) = engine.draw(json!({ "token_ids": prompt, "sampling_params": request })).await;
     let mut choice = choice(&reply, &ids);
-    choice["message"] = message(&ids);
+    // The engine itself does not show the end of a turn.
+    let shown = ids.strip_suffix(&[u32::from(END)]).unwrap_or(&ids);
+    choice["message"] = message(shown);
     choice["weight_versions"] = Value::Null;
     Json(json!({ "prompt_token_ids": prompt, "choices": [choice] }))
 }

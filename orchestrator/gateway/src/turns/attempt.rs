@@ -2,7 +2,7 @@
 
 use rolldock_dispatch::CarriedSample;
 use rolldock_loadbalancer::{Outcome, Permit};
-use rolldock_trajectory::{Plan, Sampled};
+use rolldock_trajectory::{Plan, Sampled, Template};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
@@ -10,7 +10,7 @@ use super::draw::{Draw, add};
 use super::params::{enforce, fallback_request, limit, turn_seed};
 use super::reading::answer_of;
 use super::{Facts, Failed, Job, Made, Maker};
-use crate::calls::{CallError, Conversed, Derender, Finish, Rendered};
+use crate::calls::{CallError, Conversed, Derender, Drawn, Finish, Rendered};
 
 impl Maker {
     /// Makes a turn on the server of a permit. The permit is returned as soon as the tokens are drawn.
@@ -93,9 +93,15 @@ impl Maker {
             request: &request,
             prompt_ids: prompt.ids(),
             drawn: &drawn.tokens,
+            ids: shown(&drawn.tokens, &*self.config.template),
             with_logprobs: job.asked.logprobs.is_some(),
         };
-        let choice = self.timed("derender", self.calls.derender(base, &derender)).await?;
+        let choice = if derender.ids.is_empty() {
+            // The endpoint refuses an answer without tokens.
+            json!({ "message": { "role": "assistant", "content": "" }, "text": "" })
+        } else {
+            self.timed("derender", self.calls.derender(base, &derender)).await?
+        };
         let answer = answer_of(job, &choice, &drawn.tokens, prompt.ids().len(), &self.config)?;
         let sampled = Sampled::try_from(drawn.sample)?;
         Ok(Made { prompt, sampled, answer, server: server.to_owned(), is_fallback: false })
@@ -171,4 +177,13 @@ fn for_engine(job: Job<'_>, facts: &Facts) -> Value {
         json!(job.admitted.tokens.min(job.asked.max_tokens.unwrap_or(u32::MAX))),
     );
     Value::Object(request)
+}
+
+/// The drawn ids without the end of the turn. Where a parser is configured, the engine's derender keeps special
+/// tokens in the text, also this one.
+fn shown<'a>(drawn: &'a Drawn, template: &dyn Template) -> &'a [u32] {
+    match (&drawn.finish, drawn.ids.split_last()) {
+        (Finish::Stop(None), Some((last, before))) if template.is_end(*last) => before,
+        _ => &drawn.ids,
+    }
 }
