@@ -13,9 +13,10 @@
 //!   the turn and the attempt.
 //!
 //! # Deliberately absent
-//! The driver computes no rewards beyond those of the environment, and no advantages. It runs one trajectory;
-//! groups, filters and steps belong to the rollout.
+//! The driver computes no rewards beyond those of the environment. It runs one trajectory; groups, filters and
+//! steps belong to the rollout. [`turn_advantages`] is for callers that have a group.
 
+mod advantages;
 mod calculator;
 mod driver;
 mod environment;
@@ -23,6 +24,7 @@ mod error;
 mod game;
 mod limits;
 
+pub use advantages::{TurnAdvantages, token_advantages, turn_advantages};
 pub use calculator::Calculator;
 pub use driver::{Driver, Finished, TrajectorySeed};
 pub use environment::{Action, Begun, Environment, Observation, Step, Task};
