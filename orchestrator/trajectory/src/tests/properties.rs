@@ -42,7 +42,7 @@ enum Event {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let letters = || "(\\([a-c]{1,2}\\))?[a-c]{1,4}";
+    let letters = || "(\\(a\\))?[ab]{1,2}";
     let words = || "[a-b]{1,2}";
     let who = || 0..8_usize;
     prop_oneof![
