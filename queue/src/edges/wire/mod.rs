@@ -69,6 +69,22 @@ pub(crate) struct PutQuery {
 }
 
 impl PutQuery {
+    /// The query of a put that does not wait, without the owner's record. A put without a token gets one,
+    /// which makes a repetition harmless.
+    pub(crate) fn new(put: &Put) -> Self {
+        Self {
+            group: put.group.clone(),
+            group_size: Some(put.group_size),
+            sample: put.sample.as_ref().map(|part| part.uid.clone()),
+            sample_is_last: put.sample.as_ref().is_some_and(|part| part.is_last),
+            policy_version: put.policy_version,
+            priority: put.priority,
+            token: Some(put.token.clone().unwrap_or_else(ipc::fresh_token)),
+            record: None,
+            wait_ms: 0,
+        }
+    }
+
     /// Returns the put of rows without keys or tags. `record` is the record that was sent with the rows.
     pub(crate) fn into_put(self, batches: Vec<RecordBatch>, record: Option<String>) -> Put {
         Put {
