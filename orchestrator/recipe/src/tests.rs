@@ -13,22 +13,8 @@ use rolldock_policy::{PolicyMode, UpdatePause};
 
 use super::*;
 
-const MINIMAL: &str = r#"run.steps = 1
-[policy]
-mode = "off"
-[model]
-name = "m"
-tokenizer = "builtin"
-[data]
-train = "t.jsonl"
-[fleet.simulated]
-servers = 2
-[rollout]
-samples_per_prompt = 4
-train_batch_size = 8
-gen_batch_size = 16
-max_response_length = 128
-"#;
+/// The smallest valid recipe.
+const MINIMAL: &str = include_str!("tests/minimal.toml");
 
 fn load_text(text: &str, options: &LoadOptions) -> Result<Recipe, String> {
     let folder = tempfile::tempdir().unwrap();

@@ -68,30 +68,15 @@ mod tests {
     use super::*;
     use crate::recipe::LoadOptions;
 
-    const MINIMAL: &str = r#"
-[policy]
-mode = "fully_async"
-[run]
-steps = 1
-[model]
-name = "m"
-tokenizer = "builtin"
-[data]
-train = "t.jsonl"
-[fleet.simulated]
-servers = 2
-[rollout]
-samples_per_prompt = 4
-train_batch_size = 8
-gen_batch_size = 16
-max_response_length = 128
-"#;
+    /// The minimal recipe of the tests of recipes.
+    const MINIMAL: &str = include_str!("../../recipe/src/tests/minimal.toml");
+    const ASYNC: &str = "policy.mode=fully_async";
     const LISTENS: &str = "queue.listen=127.0.0.1:0";
 
     fn recipe(dir: &TempDir, set: &[&str]) -> Recipe {
         let file = dir.path().join("given.toml");
         fs::write(&file, MINIMAL).unwrap();
-        let set = set.iter().map(|set| (*set).to_owned()).collect();
+        let set = [ASYNC].iter().chain(set).map(|set| (*set).to_owned()).collect();
         Recipe::load(&file, &LoadOptions { set, endpoints: Vec::new() }).unwrap()
     }
 
