@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_an_earlier_process_had_is_missed_if_it_is_needed() {
+    fn a_needed_secret_of_an_earlier_process_is_reported_as_missing() {
         let dir = TempDir::new().unwrap();
         let out = dir.path();
         let open = recipe(&dir, &[LISTENS]);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_record_is_not_taken_for_none() {
+    fn a_damaged_record_is_an_error() {
         let dir = TempDir::new().unwrap();
         for damaged in ["", "keys = [", "keys = 3\n"] {
             fs::write(dir.path().join(SECRETS_FILE), damaged).unwrap();

@@ -63,7 +63,7 @@ fn scores_equal_those_of_the_reference() {
 }
 
 #[test]
-fn a_second_scorer_says_where_it_differs() {
+fn a_comparison_prints_where_the_scorers_differ() {
     let dir = TempDir::new().unwrap();
     let rows = [
         json!({ "response": "Answer: 5", "ground_truth": 5 }),

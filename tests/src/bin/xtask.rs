@@ -28,7 +28,7 @@ const CHORES: [Chore; 1] = [Chore {
             // Most tests wait most of the time.
             "--test-threads=8",
             // These tests compute for more than four seconds each. `cargo test --workspace` runs them.
-            "--skip=a_sleeper_ends_at_its_deadline_with_all_that_it_has_started",
+            "--skip=a_sleeping_candidate_and_its_children_end_at_the_deadline",
             "--skip=adversarial_latex_takes_linear_time",
             "--skip=adversarial_text_takes_linear_time",
             "--skip=any_two_texts_get_one_verdict",

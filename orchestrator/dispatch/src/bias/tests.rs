@@ -67,7 +67,7 @@ fn a_cohort_counts_when_its_last_number_is_decided() {
 }
 
 #[test]
-fn what_is_passed_over_in_dispatch_order_is_no_evidence() {
+fn groups_that_were_skipped_in_dispatch_order_do_not_count() {
     let prefix = vec![Decision::Accepted(group(100, 1.0)), Decision::Filtered];
     let behind = [Decision::PassedOver, Decision::Filtered, Decision::Failed, Decision::PassedOver];
     let alone = after(false, std::slice::from_ref(&prefix));

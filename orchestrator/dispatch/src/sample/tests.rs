@@ -38,7 +38,7 @@ fn segments_line_up_with_their_versions() {
 }
 
 #[test]
-fn what_the_engine_does_not_report_is_stamped_by_the_client_and_marked() {
+fn versions_that_the_engine_does_not_report_are_stamped_by_the_client() {
     let mut sample = CarriedSample::new(0, 0);
     assert!(sample.extend(part(4, None), Stamp { sent: 6, now: 7 }));
     assert_eq!(sample.version_spans, [VersionSpan { version: "6".into(), start: 0, end: 4 }]);

@@ -79,13 +79,13 @@ fn every_key_of_a_recipe_has_a_verdict() {
 }
 
 #[test]
-fn the_same_recipe_has_no_changes() {
+fn equal_recipes_have_no_changes() {
     assert_eq!(changes(&recipe(&full()), &recipe(&full())).unwrap(), []);
     assert_eq!(changed("train = \"t.jsonl\"", "train = [\"t.jsonl\"]"), []);
 }
 
 #[test]
-fn verdicts_say_what_a_change_means() {
+fn each_change_has_its_verdict() {
     let of = |replace: &str, by: &str| {
         let changes = changed(replace, by);
         assert_eq!(changes.len(), 1, "{changes:?}");
@@ -99,7 +99,7 @@ fn verdicts_say_what_a_change_means() {
 }
 
 #[test]
-fn a_table_that_comes_or_goes_is_judged_leaf_by_leaf() {
+fn an_added_or_removed_table_is_judged_key_by_key() {
     let changes = changed("[fleet.simulated]\nservers = 2", "[fleet]\nendpoints = [\"http://a:1\"]");
     let of = |key: &str| changes.iter().find(|change| change.key == key).unwrap();
     assert_eq!(of("fleet.endpoints").old, None);

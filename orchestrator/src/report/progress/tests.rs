@@ -80,7 +80,7 @@ fn the_oldest_group_is_named_when_it_is_old() {
 }
 
 #[test]
-fn no_line_is_wider_than_its_room() {
+fn no_line_is_wider_than_the_given_width() {
     let many = Figures {
         step: 1_000_000,
         counts: Counts { target: 20_480, valid: 20_480, running: 4_096, ..figures().counts },

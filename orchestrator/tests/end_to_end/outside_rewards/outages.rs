@@ -133,7 +133,7 @@ fn an_outage_costs_no_group() {
 }
 
 #[test]
-fn a_reward_that_stays_down_ends_the_run_which_goes_on_later() {
+fn a_permanent_outage_ends_the_run_which_can_be_resumed() {
     for on_stop in ["requeue", "carry"] {
         let server = Server::start();
         let step = server.step(1.0).with("workers = 2", &format!("workers = 2\non_stop = \"{on_stop}\""));
@@ -147,7 +147,7 @@ fn a_reward_that_stays_down_ends_the_run_which_goes_on_later() {
 }
 
 #[test]
-fn a_run_is_interrupted_in_an_outage_and_goes_on_later() {
+fn a_run_that_is_interrupted_in_an_outage_can_be_resumed() {
     let server = Server::start();
     let step = server.step(600.0).with("workers = 2", "workers = 2\non_stop = \"carry\"");
     let run = step.command().start();
