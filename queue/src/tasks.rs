@@ -32,11 +32,11 @@ where
     tokio::task::spawn_blocking(move || named_blocking(name, work))
 }
 
-/// Runs `work` on a separate thread, within the runtime of the caller. Returns a receiver of the result, which
-/// is closed if the work panicked.
+/// Runs `work` on a separate thread, within the runtime of the caller. Returns a receiver of the result,
+/// which is closed if the work panicked.
 ///
-/// The thread ends with the work, so the allocator keeps no memory for it. A thread of the blocking pool would
-/// stay, and the allocator would keep memory of every size that any work on this thread has used.
+/// The thread ends with the work, so the allocator keeps no memory for it. A thread of the blocking pool
+/// would stay, and the allocator would keep memory of every size that any work on this thread has used.
 pub(crate) fn on_own_thread<T: Send + 'static>(
     name: &'static str,
     work: impl FnOnce() -> T + Send + 'static,

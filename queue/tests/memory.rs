@@ -237,8 +237,8 @@ async fn most_while(reading: impl Future<Output = ()>) -> usize {
     HELD_BYTES_MAX.load(Ordering::Relaxed) - before
 }
 
-/// A server is asked for snapshots and verified for hours, by several clients at once. What it remembers of rows
-/// that are gone must not be copied for each of these calls.
+/// A server is asked for snapshots and verified for hours, by several clients at once. What it remembers of
+/// rows that are gone must not be copied for each of these calls.
 async fn what_a_partition_remembers_is_small_and_is_shared_by_all_that_read_it() {
     const PUTS: usize = 20_000;
     const RECORD_BYTES: usize = 500;

@@ -1,8 +1,8 @@
 //! The rows of a data set on disk. In memory a row takes sixteen bytes: an offset and an identity.
 //!
-//! Rows are written to a temporary file without a name, which disappears with the process, even after a crash.
-//! The copy is deliberate: an edit of a data file during the run has no effect, and rows of both formats can
-//! be read in any order.
+//! Rows are written to a temporary file without a name, which disappears with the process, even after a
+//! crash. The copy is deliberate: an edit of a data file during the run has no effect, and rows of both
+//! formats can be read in any order.
 
 use std::env;
 use std::fs::File;

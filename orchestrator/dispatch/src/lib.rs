@@ -13,8 +13,8 @@
 //! simulation.
 //!
 //! # Deliberately absent
-//! This crate decides nothing: the rollout's board decides fates, by the rules of modes. It writes nothing: the
-//! ledger stores these types.
+//! This crate decides nothing: the rollout's board decides fates, by the rules of modes. It writes nothing:
+//! the ledger stores these types.
 
 pub mod bias;
 mod fate;

@@ -88,7 +88,8 @@ fn the_bias_of_every_life_is_that_of_the_run() {
     let mut records = vec![fixture::run(), fixture::life(1), fixture::step(1)];
     records.extend((0..4).map(|id| fixture::dispatch(id, id, 1)));
     records.extend([decided(0, group(100)), accepted(0), decided(1, group(300)), accepted(1), accepted(2)]);
-    // The rows of number 1 never reached the queue, the decision about number 2 is lost, number 3 is in flight.
+    // The rows of number 1 never reached the queue, the decision about number 2 is lost, number 3 is in
+    // flight.
     let queue = [in_queue(0, 0), in_queue(2, 2)];
     let mut first = fold(&records).unwrap();
     let resumed = first.reconcile(&queue).unwrap();

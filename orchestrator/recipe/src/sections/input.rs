@@ -114,8 +114,8 @@ pub struct Fleet {
     /// How the health of a server is probed.
     #[serde(default)]
     pub probe: Probe,
-    /// A file that lists the servers of the fleet. Its path is relative to the recipe. It is read again during
-    /// the run.
+    /// A file that lists the servers of the fleet. Its path is relative to the recipe. It is read again
+    /// during the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
     /// The address to listen on for `rolldock fleet`.

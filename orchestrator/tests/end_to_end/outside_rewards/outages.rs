@@ -115,8 +115,8 @@ fn an_outage_costs_no_group() {
         run.stderr_so_far().contains("the reward is still out")
     });
     assert_eq!(metric(&metrics, "rolldock_reward_up"), 0.0);
-    // An answer that was on its way when the server went down may be read late. It ends the outage, and the next
-    // failures begin another one.
+    // An answer that was on its way when the server went down may be read late. It ends the outage, and the
+    // next failures begin another one.
     let outages = metric(&metrics, "rolldock_reward_outages_total");
     assert!((1.0..=3.0).contains(&outages), "{outages} outages");
     scrapes.note(&scrape(&metrics, None).1);
