@@ -62,7 +62,7 @@ async fn a_watcher_learns_which_group_had_which_fate() {
     assert_eq!(all[0], group("dropped", Disposition::Dropped));
     assert_eq!(all[1..], later);
     let newest = partition.stats().revision;
-    assert!(fates(&partition, newest).await.is_empty(), "told once");
+    assert!(fates(&partition, newest).await.is_empty(), "each fate is reported once");
 }
 
 #[tokio::test(start_paused = true)]

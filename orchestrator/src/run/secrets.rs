@@ -87,7 +87,7 @@ mod tests {
         let open = recipe(&dir, &[LISTENS]);
         assert!(missing_secrets(out, &open).unwrap().is_empty(), "an older directory has no record");
         record_secrets(out, &open).unwrap();
-        assert!(!out.join(SECRETS_FILE).exists(), "there were none");
+        assert!(!out.join(SECRETS_FILE).exists(), "no secret was given");
 
         record_secrets(out, &recipe(&dir, &[LISTENS, "queue.token=hush"])).unwrap();
         record_secrets(out, &recipe(&dir, &["policy.token=hush"])).unwrap();
@@ -97,7 +97,10 @@ mod tests {
             "{text}"
         );
         assert_eq!(missing_secrets(out, &open).unwrap(), ["queue.token"]);
-        assert!(missing_secrets(out, &recipe(&dir, &[])).unwrap().is_empty(), "nothing listens");
+        assert!(
+            missing_secrets(out, &recipe(&dir, &[])).unwrap().is_empty(),
+            "the queue does not listen, so it needs no token"
+        );
         assert!(missing_secrets(out, &recipe(&dir, &[LISTENS, "queue.token=other"])).unwrap().is_empty());
     }
 

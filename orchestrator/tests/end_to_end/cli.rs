@@ -179,7 +179,7 @@ fn a_directory_with_a_run_continues_the_run() {
     let out = dir.path().join("run");
     small_run(&out, "1").succeeds();
     let ended = small_run(&out, "2").succeeds();
-    assert!(ended.stdout.contains("the run goes on: 4 groups accepted in 1 steps"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("the run continues: 4 groups accepted in 1 steps"), "{}", ended.stdout);
     assert!(ended.stdout.contains("done: 2 steps; 8 groups accepted"), "{}", ended.stdout);
     let again = Rolldock::new(&["run", "--resume"]).arg(&out).succeeds();
     assert!(again.stdout.contains("done: 2 steps; 8 groups accepted"), "{}", again.stdout);

@@ -265,7 +265,7 @@ async fn a_proxy_with_too_many_connections_holds_it_against_no_server() {
     let server = &fleet["servers"][0];
     assert_eq!((&server["outcomes"]["fault"], &server["epoch"]), (&0.into(), &0.into()), "{server}");
     let words = proxy.process.stderr_so_far().matches("cannot accept a connection").count();
-    assert!(words <= 2, "it is said {words} times in four seconds");
+    assert!(words <= 2, "the line was printed {words} times in four seconds");
 }
 
 #[test]

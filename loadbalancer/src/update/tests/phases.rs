@@ -43,7 +43,7 @@ async fn an_update_grants_no_permit_and_keeps_granted_ones() {
     assert_eq!(server.reason.as_deref(), Some("updated to weights version=7"));
     assert!(fixture.permit().is_none());
     assert_eq!(update.await.outcome, UpdateOutcome::Complete);
-    assert!(held.revoked().now_or_never().is_none(), "its request goes on with the new weights");
+    assert!(held.revoked().now_or_never().is_none(), "its request continues with the new weights");
     assert_eq!(held.epoch(), fixture.server("s0").epoch);
     held.finish(Outcome::Success { tokens: 1 });
     assert!(fixture.permit().is_some());

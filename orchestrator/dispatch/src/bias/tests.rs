@@ -189,7 +189,11 @@ fn a_number_that_is_never_decided_ends_the_figures_and_not_the_memory() {
             assert_eq!(meter.given_up, Some((5, 5)));
         }
     }
-    assert_eq!(meter.reading(false).steps, Some((all - WINDOW as u64 + 1, all)), "it goes on behind the gap");
+    assert_eq!(
+        meter.reading(false).steps,
+        Some((all - WINDOW as u64 + 1, all)),
+        "the figures continue after the gap"
+    );
     meter.decided(5, Decision::Accepted(group(1, 1.0)));
     meter.decided(10 * all, Decision::Filtered);
 }

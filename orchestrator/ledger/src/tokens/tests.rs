@@ -17,7 +17,7 @@ fn groups_come_back_as_they_were_written() {
     for (place, group) in places {
         assert_eq!(read_carried(dir.path(), place).unwrap(), group);
     }
-    assert!(!carried(0, 1).is_finished(3), "its first sample goes on");
+    assert!(!carried(0, 1).is_finished(3), "its first sample continues");
 }
 
 #[test]

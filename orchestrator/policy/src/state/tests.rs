@@ -82,7 +82,7 @@ async fn a_failure_is_reported_until_the_next_announcement() {
     state.fail_update(1, "no answer");
     assert_eq!(state.versions().failure.as_deref(), Some("no answer"));
     assert_eq!(state.announce(first), Ok(Announced::Again));
-    assert_eq!(state.versions().failure, None, "said again, it is to be tried again");
+    assert_eq!(state.versions().failure, None, "an update to a repeated announcement is tried again");
     state.begin_update(1);
     state.announce(Announcement::new(2)).unwrap();
     state.fail_update(1, "no answer");

@@ -74,7 +74,7 @@ impl Server {
 /// Continues the run of a step, and checks that it has lost no group.
 fn goes_on(step: &Step) {
     let ended = Rolldock::new(&["run", "--resume"]).arg(step.out()).succeeds();
-    assert!(ended.stdout.contains("the run goes on"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("the run continues"), "{}", ended.stdout);
     assert_eq!(fate(&ended, " failed"), 0, "{}", ended.stdout);
     assert_eq!(step.rows().len(), GROUPS * SAMPLES, "{}", ended.stdout);
     let ledger = Rolldock::new(&["ledger"]).arg(step.out()).succeeds();
