@@ -28,7 +28,8 @@ FIRST = {"base": ["build", "--release", "--locked"], "head": ["build", "--locked
 RATIOS_AT_MOST = {"first command": 0.35, "first command and tests": 0.5, "tests after touching board.rs": 0.6}
 SIZE_MB_AT_MOST = 40
 RATE_AT_LEAST = 0.7
-# The beginnings of the environment variables that choose compilers, flags, profiles, target folders and caches.
+# The beginnings of the environment variables that choose compilers, flags, profiles, target folders and
+# caches.
 SETTINGS = (
     "CARGO_BUILD_",
     "CARGO_ENCODED_RUSTFLAGS",

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Tests a served queue from Python: produces and consumes rows, and relays columns between roles. Installs pyarrow
-# into a separate folder.
+# Tests a served queue from Python: produces and consumes rows, and relays columns between roles. Installs
+# pyarrow into a separate folder.
 set -eu
 cd "$(dirname "$0")/.."
 python=${ROLLDOCK_PYTHON_ENV:-$HOME/.cache/rolldock-python}

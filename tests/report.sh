@@ -1,7 +1,8 @@
 #!/bin/sh
-# Tests the figures of a run with the tools that read them: TensorBoard and MLflow read the numbers back, and headless
-# Chromium opens the page of `rolldock report`. Installs the two packages into a separate folder. Without Chromium the
-# page is not opened. With ROLLDOCK_REPORT_PICTURE=FILE, a picture of the page is written.
+# Tests the figures of a run with the tools that read them: TensorBoard and MLflow read the numbers back, and
+# headless Chromium opens the page of `rolldock report`. Installs the two packages into a separate folder.
+# Without Chromium the page is not opened. With ROLLDOCK_REPORT_PICTURE=FILE, a picture of the page is
+# written.
 set -eu
 cd "$(dirname "$0")/.."
 python=${ROLLDOCK_REPORT_ENV:-$HOME/.cache/rolldock-report}

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Runs the tests and tutorials of the package transfer_queue over `rolldock.transfer_queue`, compares its
-# signatures with ours, and prints a table. Nothing of the package but its wheel is downloaded, and its code is
-# not imported.
+# signatures with ours, and prints a table. Nothing of the package but its wheel is downloaded, and its code
+# is not imported.
 #
 # A caller that has installed rolldock and the packages of transfer_queue/requirements.txt names their folder,
-# ROLLDOCK_SITE, which the Python of the vLLM servers uses with its own torch. Without ROLLDOCK_SITE the script
-# builds the wheel, and installs it with torch into a folder of its own.
+# ROLLDOCK_SITE, which the Python of the vLLM servers uses with its own torch. Without ROLLDOCK_SITE the
+# script builds the wheel, and installs it with torch into a folder of its own.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 home=${ROLLDOCK_PEER_ENV:-$HOME/.cache/rolldock-peer}

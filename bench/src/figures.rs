@@ -146,7 +146,7 @@ mod tests {
     use super::{Bar, Figure, Report};
 
     #[test]
-    fn a_bar_that_does_not_hold_fails_the_report() {
+    fn a_figure_outside_its_bar_fails_the_report() {
         let held = Figure::new("held", 1.0, "s").against(2.0).bar(Bar::RatioAtMost(0.5));
         let unmeasured = Figure::new("unmeasured", 1.0, "s").bar(Bar::RatioAtLeast(0.1));
         assert!(Report::new(vec![held.clone(), Figure::new("without", 9.0, "s")]).holds());

@@ -1,6 +1,6 @@
 """The task: sums of two numbers of two digits. `12+34=` is answered by `46` and the end token.
 
-A token is a character. There are 8,100 problems, of which 512 are held out: no training ever sees them.
+A token is a character. There are 8,100 problems. Training never uses 512 of them, the held-out ones.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def ids_of(text: str) -> list[int]:
 
 
 def text_of(ids: list[int]) -> str:
-    """Returns the text up to the end token. Tokens that are not characters stand as their names."""
+    """Returns the text up to the end token. A token that is not a character is written as its name."""
     ids = ids[: ids.index(END_ID)] if END_ID in ids else ids
     return "".join(TOKENS[number] if number < len(TOKENS) else UNKNOWN for number in ids)
 
 
 def problems() -> tuple[list[Problem], list[Problem]]:
-    """Returns the training problems and the held-out ones, in an order that is always the same."""
+    """Returns the training problems and the held-out problems, in a fixed order."""
     everything = [Problem(f"{a}+{b}=", str(a + b)) for a in range(10, 100) for b in range(10, 100)]
     random.Random(1).shuffle(everything)
     return everything[HELD_OUT:], everything[:HELD_OUT]

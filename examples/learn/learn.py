@@ -49,13 +49,13 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """The name of the run's folder."""
         kinds = [self.mode] + ["shuffled"] * self.shuffle_rewards + ["killed"] * self.kill
         return "-".join([*kinds, str(self.seed)])
 
 
 class Run:
-    """A run of Rolldock and its trainer, with a folder of their own."""
+    """A run of Rolldock and its trainer, in one folder."""
 
     def __init__(self, plan: Plan, out: Path, engine: Engine, warm: Path) -> None:
         self._plan, self._engine = plan, engine
@@ -88,12 +88,12 @@ class Run:
         )
 
     def trained(self) -> list[dict[str, Any]]:
-        """What the trainer has logged, one entry for each step."""
+        """The log of the trainer, with one entry for each step."""
         steps = {line["step"]: line for line in lines_of(self.folder / "trainer.jsonl")}
         return [steps[step] for step in sorted(steps)]
 
     def to_end(self) -> float:
-        """Runs until both processes have ended, and returns the seconds that it took."""
+        """Runs until both processes have ended, and returns the duration in seconds."""
         kills = dict(KILLS) if self._plan.kill else {}
         began = time.monotonic()
         self._run.start()
@@ -120,17 +120,17 @@ class Run:
 
 
 def lines_of(file: Path) -> list[Any]:
-    """Returns the complete lines of a file of JSON lines, none if it does not exist."""
+    """Returns the complete lines of a file of JSON lines. Returns none if the file does not exist."""
     if not file.exists():
         return []
     return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def result_of(plan: Plan, out: Path, engine: Engine, warm: Path) -> dict[str, Any]:
-    """Runs a plan, and returns its figures, which also stand in `result.json` of its folder.
+    """Runs a plan, and returns its figures, which it also writes to `result.json` in the plan's folder.
 
-    The curve is what the run has measured on the held-out problems with the server's weights. `final` is
-    measured by this process, with torch and the last checkpoint.
+    The curve has the run's measurements on the held-out problems, with the server's weights. This process
+    measures `final`, with torch and the last checkpoint.
     """
     engine.load(warm)
     run = Run(plan, out, engine, warm)

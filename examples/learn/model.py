@@ -42,7 +42,7 @@ def load(folder: Path) -> LlamaForCausalLM:
 
 
 def save(model: LlamaForCausalLM, folder: Path) -> None:
-    """Writes a model. The folder appears when it is complete, so a server never reads half of one."""
+    """Writes a model. The folder appears when it is complete, so a server never reads an incomplete model."""
     unfinished = folder.with_name(folder.name + ".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     model.save_pretrained(unfinished)
@@ -55,8 +55,8 @@ def logprobs_of(model: LlamaForCausalLM, tokens: torch.Tensor) -> tuple[torch.Te
 
     Args:
         model: the model.
-        tokens: ids, padded on the right; shape `(rows, length)`. Attention looks back only, so what stands
-            after a row's end does not change the row.
+        tokens: ids, padded on the right; shape `(rows, length)`. Attention is causal, so the padding after a
+            row's end does not change the row.
 
     Returns:
         Both in nats and of shape `(rows, length - 1)`. The entropy has no gradient.
@@ -72,8 +72,8 @@ def answers(model: LlamaForCausalLM, problems: list[Problem], *, temperature: fl
     Args:
         model: the model.
         problems: the problems.
-        temperature: of the sampling; 0 takes the most likely token.
-        seed: of the sampling.
+        temperature: the temperature of sampling; at 0 the most likely token is chosen.
+        seed: the seed of sampling.
     """
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.tensor([ids_of(problem.prompt) for problem in problems])
@@ -92,7 +92,7 @@ def answers(model: LlamaForCausalLM, problems: list[Problem], *, temperature: fl
 def accuracy(
     model: LlamaForCausalLM, problems: list[Problem], *, temperature: float = 1.0, seed: int = 1
 ) -> float:
-    """Returns the share of problems that the model answers right, one answer each."""
+    """Returns the share of problems that the model answers right, with one answer to each."""
     found = answers(model, problems, temperature=temperature, seed=seed)
     right = [text == problem.answer for text, problem in zip(found, problems, strict=True)]
     return sum(right) / len(right)

@@ -25,7 +25,7 @@ WAYS = ("-", "--", ":")
 
 
 def drawn(results: list[dict[str, Any]], file: Path) -> None:
-    """Draws accuracy, staleness and step time of each run over its steps."""
+    """Draws the accuracy, the staleness and the step time of each run over its steps."""
     plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "rolldock", "font.size": 10})
     figure, (accuracy, staleness, time) = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
     for result in results:
@@ -46,7 +46,7 @@ def drawn(results: list[dict[str, Any]], file: Path) -> None:
     time.set_ylim(bottom=0)
     for axes in (accuracy, staleness, time):
         axes.spines[["top", "right"]].set_visible(False)
-    # Without a date, an equal picture is an equal file.
+    # Without a date, equal pictures are equal files.
     figure.savefig(file, format="svg", metadata={"Date": None})
 
 

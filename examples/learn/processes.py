@@ -1,4 +1,4 @@
-"""The processes of a learning run: each has a log, and a group of its own that is killed with it."""
+"""The processes of a learning run. Each has a log and a process group, which is killed with it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def free_port() -> int:
 
 
 def rolldock_binary() -> str:
-    """Returns the `rolldock` command: `ROLLDOCK_BINARY`, that of this environment, or that of the path."""
+    """Returns the `rolldock` command: that of `ROLLDOCK_BINARY`, of this environment, or of `PATH`."""
     beside = Path(sys.executable).with_name("rolldock")
     found = os.environ.get("ROLLDOCK_BINARY") or (
         str(beside) if beside.exists() else shutil.which("rolldock")
@@ -51,7 +51,7 @@ class Process:
         self._running: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Starts the command. Its output is added to its log."""
+        """Starts the command. Its output is appended to its log."""
         with self.log.open("ab") as log:
             self._running = subprocess.Popen(
                 self._command,
@@ -63,17 +63,17 @@ class Process:
             )
 
     def kill(self) -> None:
-        """Kills the command with all that it has started, with SIGKILL. It may have ended before."""
+        """Sends SIGKILL to the command and its children. The command may have ended before."""
         if self._running is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._running.pid, signal.SIGKILL)
             self._running.wait()
 
     def has_ended(self) -> bool:
-        """Whether the command has ended well.
+        """Whether the command has ended with success.
 
         Raises:
-            SystemExit: it has failed. The end of its log is printed.
+            SystemExit: the command has failed. The end of its log is printed.
         """
         status = None if self._running is None else self._running.poll()
         if status:
@@ -87,7 +87,7 @@ class Process:
 
 
 class Engine:
-    """A vLLM server on the CPU, with a model of float32, so that its log-probabilities are those of torch."""
+    """A vLLM server on the CPU. Its model is in float32, so its log-probabilities equal those of torch."""
 
     def __init__(self, model: Path, folder: Path) -> None:
         port = free_port()
@@ -107,7 +107,7 @@ class Engine:
             ],
             folder,
             {
-                # The endpoints for weights, pausing and labels.
+                # This enables the endpoints for weights, pauses and labels.
                 "VLLM_SERVER_DEV_MODE": "1",
                 "VLLM_CPU_KVCACHE_SPACE": "1",
                 "VLLM_CPU_OMP_THREADS_BIND": "nobind",

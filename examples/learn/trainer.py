@@ -1,7 +1,7 @@
 """A DAPO trainer: takes each step from the queue of a run, trains on it, and announces the new weights.
 
-It may be killed at any moment and started again with the same arguments. It then goes on from its checkpoint,
-which has the model, the optimizer, and the rows that the model was trained on.
+The trainer may be killed at any moment and started again with the same arguments. It then continues from its
+checkpoint, which has the model, the optimizer, and the rows on which the model was trained.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Rows:
     Attributes:
         tokens: prompts and responses; shape `(rows, length)`, int64.
         mask: the tokens to learn from; shape `(rows, length - 1)`, bool, for the tokens after the first.
-        rollout_logprobs: what the engine reported, in nats; shape `(rows, length - 1)`.
+        rollout_logprobs: the log-probabilities of the engine, in nats; shape `(rows, length - 1)`.
         advantages: one for each row; shape `(rows,)`.
     """
 
@@ -73,7 +73,7 @@ class Rows:
 
 
 def padded(batch: MicroBatch) -> Rows:
-    """Returns the sequences of a flat batch, one below the other."""
+    """Returns the sequences of a flat batch as padded rows."""
     if batch.rollout_logprobs is None:
         raise ValueError("expected rollout_logprobs, found a loader without them")
     lengths = batch.cu_seqlens.diff().long()
@@ -102,10 +102,10 @@ def shuffled(advantages: torch.Tensor, groups: list[str], draw: torch.Generator)
 
 
 def loss_of(model: LlamaForCausalLM, rows: Rows, settings: Settings) -> tuple[torch.Tensor, dict[str, float]]:
-    """Returns DAPO's loss, the mean over the tokens of these rows, and figures of it.
+    """Returns DAPO's loss, which is the mean over the tokens of these rows, with its figures.
 
-    The ratio is taken to the log-probabilities of the engine. It may grow to `1 + clip_ratio_high`, which is
-    more than it may shrink.
+    The ratio compares with the log-probabilities of the engine. Its upper bound, `1 + clip_ratio_high`, is
+    farther from 1 than its lower bound.
     """
     logprobs, entropy = logprobs_of(model, rows.tokens)
     advantages = rows.advantages[:, None]
@@ -149,15 +149,15 @@ class Trainer:
 
     @property
     def weights(self) -> Path:
-        """Where servers find the weights of this version."""
+        """The folder with the weights of this version."""
         return self._folder / "weights" / f"step-{self.version}"
 
     def draw(self) -> torch.Generator:
-        """Returns the source of all random choices of the next step."""
+        """Returns the random generator of the next step."""
         return torch.Generator().manual_seed(self._seed * 1_000_000 + self.version)
 
     def train(self, rows: Rows, draw: torch.Generator) -> dict[str, float]:
-        """Trains on a step, and returns the figures of its first mini-batch, before any change."""
+        """Trains on a step, and returns the figures of its first mini-batch, before the first update."""
         first: dict[str, float] = {}
         for part in rows.parts(self._settings.mini_batch_rows, draw):
             loss, figures = loss_of(self.model, part, self._settings)
@@ -191,7 +191,7 @@ class Trainer:
 
 
 def patiently(call: Callable[[], T]) -> T:
-    """Repeats a call while the run does not answer, because it starts or was killed."""
+    """Repeats a call while the run does not answer because it starts or was killed."""
     end = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -248,7 +248,7 @@ def main() -> None:
             staleness = trainer.version - micro.policy_versions.astype("int64")
             figures = trainer.train(rows, draw)
             trainer.save(loader.state_dict())
-            # Before the ack, after which the run may end.
+            # The version is announced before the ack, because the run may end after the ack.
             announce()
             batch.ack()
             figures |= {

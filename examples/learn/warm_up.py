@@ -1,8 +1,8 @@
 """The model that reinforcement learning begins with: it knows the form of an answer, and is mostly wrong.
 
-First the model learns to add from right answers. Then it is taught wrong answers beside right ones, until it
-gives the right one about a quarter of the time. What it needs to improve by reward alone is then in it. A
-model whose first training was stopped early instead does not improve: its entropy collapses.
+First the model learns to add from right answers. Then it learns wrong answers beside right ones, until it
+gives the right one about a quarter of the time. Such a model can improve by reward alone. A model whose first
+training was stopped early does not improve, because its entropy collapses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ ERRORS = (-10, -2, -1, 1, 2, 10)
 
 
 def warm_model(folder: Path) -> Path:
-    """Returns the folder of the warm model. It is trained if it is not there, in about two minutes."""
+    """Returns the folder of the warm model. If the folder does not exist, the model is trained, which takes
+    about two minutes.
+    """
     if folder.exists():
         return folder
     train, held_out = problems()
@@ -62,7 +64,7 @@ def _with_errors(problem: Problem, draw: random.Random) -> Problem:
 
 
 def _step(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, batch: list[Problem]) -> float:
-    """Learns from the answers, and returns the mean probability that they had before."""
+    """Trains on the answers, and returns their mean probability before the update."""
     rows = [[*ids_of(problem.prompt), *ids_of(problem.answer), END_ID] for problem in batch]
     length = max(map(len, rows))
     tokens = torch.tensor([row + [PAD_ID] * (length - len(row)) for row in rows])

@@ -20,8 +20,8 @@
 //!   never closed for others. If no connection can be closed, the new one is closed.
 //! - A connection with bytes that the server has not read yet is not idle.
 //! - A request that has begun on an authenticated connection is never cut off by these limits.
-//! - Every state that waits for the client has a time-out: the head and the body of a request, the pause between
-//!   two requests, and the client's reading of an answer.
+//! - Every state that waits for the client has a time-out: the head and the body of a request, the pause
+//!   between two requests, and the client's reading of an answer.
 //!
 //! # Deliberately absent
 //! There are no limits for each client address, because all clients of a cluster may share the address of a

@@ -106,7 +106,7 @@ async fn an_authenticated_connection_goes_only_where_it_is_idle_and_has_no_lease
 }
 
 #[tokio::test]
-async fn an_answer_that_is_not_sent_keeps_its_connection() {
+async fn a_connection_with_an_unsent_answer_stays_open() {
     let joining = Joining::new(&limits(1, 1)).await;
     let (_near, ticket) = joining.join().await.unwrap();
     let client = ticket.client();
@@ -175,7 +175,7 @@ async fn head(stream: &mut TcpStream) -> String {
 }
 
 #[tokio::test]
-async fn heads_bodies_and_pauses_have_their_times() {
+async fn heads_bodies_and_pauses_have_time_limits() {
     let brief = ConnectionLimits { head_timeout: 0.1, body_timeout: 0.1, ..limits(10, 10) };
     let served = Served::new(&brief, HalfClosed::Dropped).await;
     for sent in ["", "GET /token HT"] {
@@ -218,7 +218,7 @@ async fn a_client_that_has_closed_its_side_is_answered_or_dropped() {
 }
 
 #[tokio::test]
-async fn the_end_closes_idle_connections_and_finishes_requests() {
+async fn shutdown_closes_idle_connections_and_finishes_requests() {
     let served = Served::new(&limits(10, 10), HalfClosed::Answered).await;
     let mut idle = served.connect("").await;
     let mut asking = served.connect("GET /late HTTP/1.1\r\nhost: x\r\n\r\n").await;

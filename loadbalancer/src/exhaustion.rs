@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exhaustion_of_this_machine_is_told_apart_from_errors_of_a_server() {
+    fn exhaustion_of_this_machine_is_distinguished_from_errors_of_a_server() {
         let of = |errno: Errno| io::Error::from_raw_os_error(errno.raw_os_error());
         assert!(is_exhaustion(&of(Errno::MFILE)));
         let deep = io::Error::other(io::Error::other(of(Errno::ADDRNOTAVAIL)));

@@ -77,7 +77,7 @@ mod tests {
 
     /// The answer arrives in time, but the task that passes it on is as late as the whole process.
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_is_read_late_is_no_missing_answer() {
+    async fn an_answer_that_is_read_late_counts_as_an_answer() {
         let (pass_on, answer) = oneshot::channel();
         let mut waiting = Box::pin(within(LIMIT, answer));
         assert!(waiting.as_mut().now_or_never().is_none());
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_process_that_is_always_late_still_ends_its_waits() {
+    async fn waits_end_also_in_a_process_that_is_always_late() {
         let mut waiting = Box::pin(within(LIMIT, std::future::pending::<()>()));
         let mut turns = 0;
         while waiting.as_mut().now_or_never().is_none() {

@@ -36,7 +36,7 @@ const NUMBERS: [(Number, DataType); 11] = [
     (number("f8", 8, 2), DataType::Float64),
 ];
 
-/// A boolean as NumPy has it: one byte. Arrow packs booleans into bits.
+/// A boolean of NumPy, which is one byte. Arrow packs booleans into bits.
 pub(crate) const BOOLEAN: Number = number("b1", 1, 6);
 
 const fn number(name: &'static str, bytes: usize, code: u8) -> Number {
@@ -44,12 +44,12 @@ const fn number(name: &'static str, bytes: usize, code: u8) -> Number {
 }
 
 impl Number {
-    /// The numbers of an Arrow type, if it has any.
+    /// The type of numbers that an Arrow type has. `None` if it has no numbers.
     pub(crate) fn of(dtype: &DataType) -> Option<Self> {
         NUMBERS.iter().find(|(_, arrow)| arrow == dtype).map(|(number, _)| *number)
     }
 
-    /// The numbers of a `typestr` of NumPy such as `<f4`, with their Arrow type.
+    /// The type of numbers that a `typestr` of NumPy names, such as `<f4`, with its Arrow type.
     pub(crate) fn named(typestr: &str) -> Option<(Self, DataType)> {
         let name = typestr.strip_prefix(NATIVE).or_else(|| typestr.strip_prefix('|'))?;
         if name == BOOLEAN.name {
@@ -66,7 +66,7 @@ impl Number {
 
 const NATIVE: char = if cfg!(target_endian = "little") { '<' } else { '>' };
 
-/// Read-only numbers in C order.
+/// Numbers in C order, which Python may only read.
 #[pyclass(frozen, module = "rolldock._rolldock")]
 pub(crate) struct Buffer {
     memory: arrow_buffer::Buffer,
@@ -86,7 +86,7 @@ impl Buffer {
         Ok(Self { memory, number, shape })
     }
 
-    /// Bits as one byte each.
+    /// Unpacks bits to one byte each.
     pub(crate) fn of_bits(bits: impl Iterator<Item = bool>) -> PyResult<Self> {
         let bytes: Vec<u8> = bits.map(u8::from).collect();
         let rows = bytes.len();
@@ -139,7 +139,7 @@ impl Buffer {
     }
 }
 
-/// DLPack's number of the CPU.
+/// The number by which DLPack names the CPU.
 const CPU: i32 = 1;
 const UNUSED: &CStr = c"dltensor";
 
@@ -176,10 +176,10 @@ struct Managed {
     deleter: Option<unsafe extern "C" fn(*mut Managed)>,
 }
 
-/// What a consumer of DLPack keeps alive.
+/// The memory that a consumer of DLPack keeps alive.
 #[repr(C)]
 struct Exported {
-    /// The first field: a pointer to it is a pointer to the whole.
+    /// This is the first field, so a pointer to it is a pointer to the whole struct.
     managed: Managed,
     shape: Vec<i64>,
     _memory: arrow_buffer::Buffer,

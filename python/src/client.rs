@@ -24,7 +24,7 @@ use crate::pending::Pending;
 use crate::rows::Rows;
 use crate::runtime::{self, Own};
 
-/// Where a server is, and how long one that is away is tried again.
+/// The address of a server, and the time for which calls are repeated while it does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Server {
     url: String,
@@ -46,15 +46,15 @@ impl Server {
     }
 }
 
-/// The connections to a server, as long as a client uses them.
+/// The connections to a server. They are open as long as a client uses them.
 struct Pool {
     server: Server,
     calls: Own<Weak<dyn Calls>>,
 }
 
-/// The connections of this process, one pool for each server. Locked only while the GIL is held, and no code
-/// of Python runs meanwhile: the lock and the GIL cannot wait for each other, and a forked child finds it
-/// unlocked.
+/// The connections of this process, one pool for each server. A thread locks the pools only while it holds
+/// the GIL, and runs no code of Python until it unlocks them. So the lock and the GIL cannot wait for each
+/// other, and a forked child finds the pools unlocked.
 static POOLS: Mutex<Vec<Pool>> = Mutex::new(Vec::new());
 
 /// Returns the process's client of a server.
@@ -74,10 +74,10 @@ fn connect(
     Ok(queue)
 }
 
-/// What a client uses in one process.
+/// The queue that a client uses in one process.
 struct Opened {
     calls: Arc<dyn Calls>,
-    /// The same queue, if it is in this process.
+    /// The queue as an embedded queue, if it is one.
     embedded: Option<TransferQueue>,
 }
 
@@ -97,7 +97,7 @@ impl Queue {
         Self { server, opened, pauses: Pauses::default() }
     }
 
-    /// The calls of this process. A forked child gets connections of its own.
+    /// The queue for calls in this process. A forked child gets new connections.
     fn calls(&self, py: Python<'_>) -> PyResult<Arc<dyn Calls>> {
         match self.opened.lock().as_ref().map(Own::get) {
             None => return Err(PyRuntimeError::new_err("the client is closed")),
@@ -128,8 +128,8 @@ impl Queue {
 
 #[pymethods]
 impl Queue {
-    /// A client of the server at `http://HOST:PORT`, or at `unix:PATH` through shared memory. Nothing is sent
-    /// yet. Without a word about shared memory, a client on the server's host uses it.
+    /// Makes a client of the server at `http://HOST:PORT`, or at `unix:PATH` through shared memory. Nothing
+    /// is sent yet. By default, a client on the server's host uses shared memory.
     #[staticmethod]
     fn connect(
         py: Python<'_>,
@@ -156,7 +156,7 @@ impl Queue {
         Ok(Self::new(Some(server), calls, None))
     }
 
-    /// A queue in this process: in memory, or in a directory, which is read now.
+    /// Opens a queue in this process: in memory, or in a directory, which the call reads.
     #[staticmethod]
     fn open(py: Python<'_>, dir: Option<PathBuf>, durability: &str) -> PyResult<Self> {
         let durability: Durability = options::read(&Value::from(durability).to_string())?;
@@ -198,7 +198,7 @@ impl Queue {
         });
     }
 
-    /// Declares a partition: its declaration as JSON without columns, and the columns.
+    /// Declares a partition. `columns` are the columns of the declaration, which is JSON without them.
     fn declare(
         &self,
         py: Python<'_>,

@@ -121,8 +121,8 @@ impl Column {
         Self::new(input::binaries(words))
     }
 
-    /// Imports an array or a stream of arrays through the Arrow PyCapsule interface; `None` if the object has
-    /// neither. The arrays of a stream are joined, which copies them if they are several.
+    /// Imports an array or a stream of arrays through the Arrow PyCapsule interface. `None` if the object
+    /// offers neither. The arrays of a stream are joined. If there are several, this copies them.
     #[staticmethod]
     fn from_arrow(object: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
         let Some(imported) = interchange::import(object)? else { return Ok(None) };
@@ -135,7 +135,7 @@ impl Column {
         Ok(Some(Self { field: imported.field, array }))
     }
 
-    /// The column with null where `nulls`, an array of booleans, is true.
+    /// Returns the column with nulls in the rows for which `nulls`, an array of booleans, is true.
     fn with_nulls(&self, nulls: &Bound<'_, PyAny>) -> PyResult<Self> {
         let nulls = input::numbers(nulls, true)?;
         let nulls = nulls.as_boolean_opt().ok_or_else(|| bad("expected an array of booleans"))?;
@@ -148,7 +148,7 @@ impl Column {
         Ok(Self { field: Arc::clone(&self.field), array: make_array(data) })
     }
 
-    /// The column with an Arrow extension type for its innermost values.
+    /// Returns the column with an Arrow extension type for its innermost values.
     fn with_extension(&self, name: &str) -> PyResult<Self> {
         let (field, data) = extended(&self.field, self.array.to_data(), name).map_err(of_arrow)?;
         Ok(Self { field: field.into(), array: make_array(data) })
@@ -161,7 +161,7 @@ impl Column {
     /// The Arrow type, as text.
     #[getter]
     fn dtype(&self) -> String {
-        dtype::words(&self.field)
+        dtype::name_of(&self.field)
     }
 
     /// The name of the Arrow extension type of the values, if there is one. The values of lists of fixed size
@@ -194,8 +194,8 @@ impl Column {
         }
     }
 
-    /// The numbers, or those of lists of fixed size, without a copy. Booleans are unpacked from bits to
-    /// bytes.
+    /// The numbers of the rows, or of their lists of fixed size, without a copy. Booleans are unpacked from
+    /// bits to bytes, which copies them.
     fn values(&self) -> PyResult<Buffer> {
         let mut shape = vec![self.array.len()];
         let mut array = &self.array;
@@ -214,13 +214,13 @@ impl Column {
         Buffer::new(memory.slice_with_length(from, length), number, shape)
     }
 
-    /// Which values are null, or `None` if none is.
+    /// An array that is true for each null. `None` if no value is null.
     fn nulls(&self) -> PyResult<Option<Buffer>> {
         let nulls = self.array.logical_nulls().filter(|nulls| nulls.null_count() > 0);
         nulls.map(|nulls| Buffer::of_bits(nulls.iter().map(|is_valid| !is_valid))).transpose()
     }
 
-    /// The offsets of lists, one more than rows, without a copy. The first need not be 0.
+    /// The offsets of the lists, without a copy. There is one offset more than rows. The first need not be 0.
     fn offsets(&self) -> PyResult<Buffer> {
         let (memory, bytes, _) = self.lists()?;
         let dtype = if bytes == 4 { DataType::Int32 } else { DataType::Int64 };
@@ -244,7 +244,7 @@ impl Column {
         Ok(pairs.map(column).collect())
     }
 
-    /// Strings or bytes as a list, with `None` for nulls.
+    /// The strings or bytes as a list, with `None` for nulls.
     fn words<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let words = if self.kind() == "string" { self.strings(py)? } else { self.binaries(py)? };
         PyList::new(py, words)

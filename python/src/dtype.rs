@@ -7,35 +7,20 @@ use arrow_schema::extension::{EXTENSION_TYPE_METADATA_KEY, EXTENSION_TYPE_NAME_K
 use arrow_schema::{DataType, Field, FieldRef};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
-use rolldock_queue::{ColumnSpec, ExtensionSpec};
+use rolldock_queue::{ColumnSpec, ExtensionSpec, SCALAR_TYPES};
 
 use crate::errors::bad;
 use crate::interchange;
 
-const NAMES: [(&str, DataType); 16] = [
-    ("bool", DataType::Boolean),
-    ("int8", DataType::Int8),
-    ("int16", DataType::Int16),
-    ("int32", DataType::Int32),
-    ("int64", DataType::Int64),
-    ("uint8", DataType::UInt8),
-    ("uint16", DataType::UInt16),
-    ("uint32", DataType::UInt32),
-    ("uint64", DataType::UInt64),
-    ("float16", DataType::Float16),
-    ("float32", DataType::Float32),
-    ("float64", DataType::Float64),
-    ("string", DataType::Utf8),
-    ("large_string", DataType::LargeUtf8),
-    ("binary", DataType::Binary),
-    ("large_binary", DataType::LargeBinary),
-];
+/// The types whose offsets have 64 bits, beside the types of [`SCALAR_TYPES`].
+static LARGE_TYPES: [(&str, DataType); 2] =
+    [("large_string", DataType::LargeUtf8), ("large_binary", DataType::LargeBinary)];
 
-/// The type that Arrow and NumPy lack: its bits, as `uint16`, under a name of an extension type.
+/// A type that Arrow and NumPy lack. A column of it has its bits as `uint16`, with an extension type.
 const BFLOAT16: &str = "bfloat16";
 const BFLOAT16_EXTENSION: &str = "rolldock.bfloat16";
 
-/// The deepest nesting of a name. The queue accepts at most this.
+/// The maximum nesting of a type, which is that of the queue.
 const DEPTH_MAX: usize = 32;
 
 /// The type of a column.
@@ -71,11 +56,11 @@ impl Dtype {
     }
 
     fn __repr__(&self) -> String {
-        format!("Dtype('{}')", words(&self.field))
+        format!("Dtype('{}')", name_of(&self.field))
     }
 
     fn __str__(&self) -> String {
-        words(&self.field)
+        name_of(&self.field)
     }
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
@@ -93,12 +78,17 @@ pub(crate) fn items(dtype: DataType) -> FieldRef {
     Arc::new(item(dtype))
 }
 
+/// The types that have a name of one word, with their names.
+fn named() -> impl Iterator<Item = &'static (&'static str, DataType)> {
+    SCALAR_TYPES.iter().chain(&LARGE_TYPES)
+}
+
 fn parse(name: &str, depth: usize) -> Option<Field> {
     let (name, depth) = (name.trim(), depth.checked_sub(1)?);
     if name == BFLOAT16 {
         return Some(extended(item(DataType::UInt16), BFLOAT16_EXTENSION));
     }
-    if let Some((_, dtype)) = NAMES.iter().find(|(known, _)| *known == name) {
+    if let Some((_, dtype)) = named().find(|(known, _)| *known == name) {
         return Some(item(dtype.clone()));
     }
     let inside = |prefix: &str| name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix('>'));
@@ -121,25 +111,25 @@ fn parse(name: &str, depth: usize) -> Option<Field> {
     Some(sizes.into_iter().rev().fold(inner, wrap))
 }
 
-/// The name of a type, as [`Dtype`] reads it where it has a name.
-pub(crate) fn words(field: &Field) -> String {
+/// The name of a type, from which [`Dtype`] makes this type again, or Arrow's text for a type without a name.
+pub(crate) fn name_of(field: &Field) -> String {
     let dtype = field.data_type();
     if extension(field) == Some(BFLOAT16_EXTENSION) {
         return BFLOAT16.to_owned();
     }
-    if let Some((name, _)) = NAMES.iter().find(|(_, known)| known == dtype) {
+    if let Some((name, _)) = named().find(|(_, known)| known == dtype) {
         return (*name).to_owned();
     }
     match dtype {
-        DataType::List(items) => format!("list<{}>", words(items)),
-        DataType::LargeList(items) => format!("large_list<{}>", words(items)),
+        DataType::List(items) => format!("list<{}>", name_of(items)),
+        DataType::LargeList(items) => format!("large_list<{}>", name_of(items)),
         DataType::FixedSizeList(..) => {
             let (mut inner, mut sizes) = (field, String::new());
             while let DataType::FixedSizeList(items, size) = inner.data_type() {
                 sizes.push_str(&format!("[{size}]"));
                 inner = items;
             }
-            format!("{}{sizes}", words(inner))
+            format!("{}{sizes}", name_of(inner))
         }
         other => other.to_string(),
     }
@@ -150,7 +140,7 @@ pub(crate) fn extension(field: &Field) -> Option<&str> {
     field.metadata().get(EXTENSION_TYPE_NAME_KEY).map(String::as_str)
 }
 
-/// The field with an extension type.
+/// Gives a field an extension type.
 pub(crate) fn extended(field: Field, name: &str) -> Field {
     let name = (EXTENSION_TYPE_NAME_KEY.to_owned(), name.to_owned());
     field.with_metadata(HashMap::from([name]))

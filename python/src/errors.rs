@@ -18,7 +18,7 @@ impl From<QueueError> for Failure {
     }
 }
 
-/// The exception for an error of the queue. `rolldock.errors` has one class for each code.
+/// Makes the exception for an error of the queue. `rolldock.errors` has one class for each code.
 pub(crate) fn of_queue(py: Python<'_>, error: &QueueError) -> PyErr {
     let details = serde_json::to_value(error).unwrap_or(Value::Null);
     let code = details.get("code").and_then(Value::as_str).unwrap_or("unknown").to_owned();
@@ -26,7 +26,7 @@ pub(crate) fn of_queue(py: Python<'_>, error: &QueueError) -> PyErr {
     exception(py, (&code, class.as_str().unwrap_or_default(), &error.to_string(), &details.to_string()))
 }
 
-/// The exception for a call in a process to which its client does not belong.
+/// Makes the exception for a call in a process to which the client does not belong.
 pub(crate) fn forked(py: Python<'_>, what: &str) -> PyErr {
     let message =
         format!("{what} belongs to the parent process; open a new client after a fork, or use spawn");
@@ -50,12 +50,12 @@ impl Failure {
     }
 }
 
-/// The exception for a wrong argument.
+/// Makes the exception for a wrong argument.
 pub(crate) fn bad(reason: impl Into<String>) -> PyErr {
     PyValueError::new_err(reason.into())
 }
 
-/// The exception for arrays that do not fit together.
+/// Makes the exception for arrays that do not fit together.
 pub(crate) fn of_arrow(error: arrow_schema::ArrowError) -> PyErr {
     bad(error.to_string())
 }

@@ -1,4 +1,4 @@
-//! Columns from Python's values.
+//! Makes columns from values of Python.
 
 use std::panic::RefUnwindSafe;
 use std::ptr::NonNull;
@@ -74,7 +74,7 @@ fn nested(values: ArrayRef, rows: usize, inner: &[usize]) -> PyResult<ArrayRef> 
     Ok(array)
 }
 
-/// The bytes of an array: those of the object itself, or a copy.
+/// The bytes of an array: the memory of the object itself, or a copy of it.
 #[expect(unsafe_code, reason = "NumPy gives the address of an array's memory")]
 fn memory(array: &Bound<'_, PyAny>, address: usize, bytes: usize, copy: bool) -> Buffer {
     let Some(pointer) = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(address)) else {
@@ -84,13 +84,13 @@ fn memory(array: &Bound<'_, PyAny>, address: usize, bytes: usize, copy: bool) ->
         return Buffer::from_vec(Vec::<u8>::new());
     }
     if copy {
-        // SAFETY: by the array interface, so many bytes are at this address while the object is alive, and
+        // SAFETY: the array interface promises `bytes` bytes at this address while the object is alive, and
         // the GIL is held.
         let slice = unsafe { std::slice::from_raw_parts(pointer.as_ptr(), bytes) };
         return Buffer::from_slice_ref(slice);
     }
     let owner = Arc::new(Owner(array.clone().unbind()));
-    // SAFETY: as above; the buffer keeps the object. A caller that may change the array meanwhile asks for a
+    // SAFETY: as above; the buffer keeps the object alive. A caller that may change the array asks for a
     // copy.
     unsafe { Buffer::from_custom_allocation(pointer, bytes, owner) }
 }

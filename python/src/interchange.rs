@@ -1,4 +1,4 @@
-//! The Arrow PyCapsule interface: rows and columns come and go without a copy.
+//! The Arrow PyCapsule interface, which imports and exports rows and columns without a copy.
 
 use std::ffi::{CStr, c_void};
 
@@ -22,7 +22,7 @@ pub(crate) struct Arrays {
     pub(crate) arrays: Vec<ArrayRef>,
 }
 
-/// Imports anything that has `__arrow_c_stream__` or `__arrow_c_array__`. `None` if it has neither.
+/// Imports an object that has `__arrow_c_stream__` or `__arrow_c_array__`. `None` if it has neither.
 pub(crate) fn import(object: &Bound<'_, PyAny>) -> PyResult<Option<Arrays>> {
     if object.hasattr("__arrow_c_stream__")? {
         return import_stream(&object.call_method0("__arrow_c_stream__")?).map(Some);
@@ -33,7 +33,7 @@ pub(crate) fn import(object: &Bound<'_, PyAny>) -> PyResult<Option<Arrays>> {
     Ok(None)
 }
 
-/// Imports the type of anything that has `__arrow_c_schema__`. `None` if it has not.
+/// Imports the type of an object that has `__arrow_c_schema__`. `None` if it has no such method.
 pub(crate) fn import_type(object: &Bound<'_, PyAny>) -> PyResult<Option<Field>> {
     if !object.hasattr("__arrow_c_schema__")? {
         return Ok(None);
@@ -45,7 +45,7 @@ pub(crate) fn import_type(object: &Bound<'_, PyAny>) -> PyResult<Option<Field>> 
 #[expect(unsafe_code, reason = "the C Data Interface")]
 fn field_in(capsule: &Bound<'_, PyAny>) -> PyResult<Field> {
     let schema = pointer(capsule, SCHEMA)?.cast::<FFI_ArrowSchema>();
-    // SAFETY: a capsule of this name has a valid schema, which stays the capsule's.
+    // SAFETY: a capsule of this name has a valid schema, and keeps it.
     Field::try_from(unsafe { &*schema }).map_err(of_arrow)
 }
 
@@ -56,7 +56,7 @@ fn import_array(capsules: &Bound<'_, PyAny>) -> PyResult<Arrays> {
     let field = field_in(&schema)?;
     let schema = pointer(&schema, SCHEMA)?.cast::<FFI_ArrowSchema>();
     let array = pointer(&array, ARRAY)?.cast::<FFI_ArrowArray>();
-    // SAFETY: capsules of these names have a valid schema and array of one another. `from_raw` takes the
+    // SAFETY: capsules of these names have a valid array and its schema. `from_raw` takes the
     // array and leaves a released one to the capsule.
     let data = unsafe { from_ffi(FFI_ArrowArray::from_raw(array), &*schema) }.map_err(of_arrow)?;
     Ok(Arrays { field: field.into(), arrays: vec![make_array(data)] })

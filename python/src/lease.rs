@@ -1,4 +1,4 @@
-//! Taken rows. While they are used, a task renews their lease.
+//! Rows under a lease. A task renews the lease while the rows are used.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use crate::rows::Rows;
 use crate::runtime::{self, Own};
 use crate::tasks::spawn_on;
 
-/// How long a lease is used before its first renewal. Most batches of a fast consumer end earlier.
+/// The time after which a lease is renewed first. A fast consumer uses most batches for a shorter time.
 const SOON: Duration = Duration::from_millis(50);
-/// The assumed rest of a lease of which the queue says nothing.
+/// The time that a renewed lease is assumed to have left, if the queue does not report it.
 const LEFT_UNKNOWN: Duration = Duration::from_secs(3);
-/// The pauses between two renewals, for any term.
+/// The limits of the pause between two renewals.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// The pauses between two renewals of leases of each partition, as far as they are known.
+/// The pause between two renewals of a lease, for each partition of which it is known.
 pub(crate) type Pauses = Arc<Mutex<HashMap<String, Duration>>>;
 
 struct Held {
@@ -43,7 +43,8 @@ struct Held {
 }
 
 impl Held {
-    /// Renews the lease until it ends: soon, because it may have been held for a while, and then regularly.
+    /// Renews the lease until it ends. The first renewal is early, because the lease may have been held for a
+    /// while before. The later ones are regular.
     async fn keep(&self) {
         let mut pause = SOON;
         loop {
@@ -59,8 +60,8 @@ impl Held {
         }
     }
 
-    /// Renews the lease once, and returns whether it goes on. A server that is away is tried again at the
-    /// next renewal.
+    /// Renews the lease once, and returns whether it is still held. If the server does not answer, the next
+    /// renewal tries again.
     async fn renew(&self) -> bool {
         let lease = self.lease.lock().await;
         let Some(lease) = lease.as_ref() else { return false };
@@ -68,7 +69,7 @@ impl Held {
             Ok(()) => true,
             Err(QueueError::LeaseGone { .. }) => {
                 *self.is_lost.lock() = true;
-                // The partition may have been declared anew, with a shorter term.
+                // The partition may have been declared again, with a shorter term.
                 self.pauses.lock().remove(&self.partition);
                 false
             }
@@ -76,7 +77,7 @@ impl Held {
         }
     }
 
-    /// The pause of the partition: a third of the time that is left of the lease after it was renewed.
+    /// The pause between renewals in the partition: a third of the time that a renewed lease has left.
     async fn learned_pause(&self) -> Duration {
         let Ok(inspection) = self.queue.inspect().await else { return LEFT_UNKNOWN / 3 };
         let partition = inspection.partitions.into_iter().find(|found| found.name == self.partition);
@@ -88,7 +89,7 @@ impl Held {
         pause
     }
 
-    /// Ends the renewals, and takes the lease out.
+    /// Ends the renewals, and returns the lease.
     async fn end(&self) -> Result<Taken, QueueError> {
         self.stop.cancel();
         self.lease.lock().await.take().ok_or(QueueError::LeaseGone { lease: self.id })
@@ -182,7 +183,7 @@ impl Lease {
         self.tags.iter().map(Value::to_string).collect()
     }
 
-    /// Whether a renewal found that the lease had expired, so that its rows are given out again.
+    /// Whether a renewal found that the lease had expired. Its rows may then be leased again.
     #[getter]
     fn is_lost(&self) -> bool {
         self.held.get().is_some_and(|held| *held.is_lost.lock())
@@ -212,7 +213,7 @@ impl Lease {
         Pending::done(async move { held.end().await?.nack().await })
     }
 
-    /// Makes the lease last a full term from now.
+    /// Renews the lease, which then has its full term again.
     fn renew(&self, py: Python<'_>) -> PyResult<Pending> {
         let held = self.held(py)?;
         Pending::done(async move {

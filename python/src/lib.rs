@@ -6,10 +6,10 @@
 //! | module | what it does |
 //! |---|---|
 //! | `runtime` | the one tokio runtime of a process, also after a fork |
-//! | `tasks` | starts tasks there, each with a name |
-//! | `pending` | a call that runs there: waited for with signals, or awaited by asyncio |
+//! | `tasks` | starts tasks on the runtime, each with a name |
+//! | `pending` | a call that runs on the runtime while Python waits for it, or asyncio awaits it |
 //! | `client`, `options` | the calls of a queue |
-//! | `lease` | taken rows, renewed while they are used |
+//! | `lease` | rows under a lease, which is renewed while they are used |
 //! | `rows`, `column`, `buffer` | Arrow rows, their columns, and their memory as NumPy and DLPack read it |
 //! | `input` | columns from NumPy arrays, strings and lists |
 //! | `interchange` | the Arrow PyCapsule interface, in both directions |

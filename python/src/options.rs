@@ -1,4 +1,4 @@
-//! The options of calls, which Python sends as JSON. Unknown ones are refused.
+//! The options of calls, which Python passes as JSON. An unknown option is an error.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use tokio::time::Instant;
 use crate::errors::bad;
 use crate::rows::Rows;
 
-/// The longest wait that has an end. A longer one is a wait without an end.
+/// The longest wait with a deadline. A longer wait has none.
 const WAIT_MAX: Duration = Duration::from_secs(86_400 * 365);
 
 pub(crate) fn read<T: DeserializeOwned>(json: &str) -> PyResult<T> {
     serde_json::from_str(json).map_err(|error| bad(error.to_string()))
 }
 
-/// A wait of `seconds`; `None` for one without an end.
+/// A wait of `seconds`. `None` is a wait without a deadline.
 pub(crate) fn wait(seconds: f64) -> PyResult<Option<Duration>> {
     if seconds.is_nan() || seconds < 0.0 {
         return Err(bad(format!("expected a wait of 0 seconds or more, found {seconds}")));
@@ -27,7 +27,7 @@ pub(crate) fn wait(seconds: f64) -> PyResult<Option<Duration>> {
     Ok(Duration::try_from_secs_f64(seconds).ok().filter(|wait| *wait <= WAIT_MAX))
 }
 
-/// A row as Python has it: `generation << 32 | slot`.
+/// The handle of a row in Python: `generation << 32 | slot`.
 pub(crate) fn packed(row: RowHandle) -> u64 {
     u64::from(row.generation) << 32 | u64::from(row.slot)
 }
@@ -62,7 +62,7 @@ pub(crate) struct TakeOptions {
 }
 
 impl TakeOptions {
-    /// The take, with a deadline after `wait`.
+    /// Makes the take, whose deadline is in `wait`.
     pub(crate) fn take(self, wait: Option<Duration>) -> PyResult<Take> {
         let task = self.task;
         let take = match (self.rows, self.groups, self.tokens, self.only) {

@@ -12,10 +12,10 @@ use crate::errors::{self, Failure};
 use crate::runtime::{self, Own};
 use crate::tasks::spawn_on;
 
-/// How often a wait looks for signals, such as Ctrl-C. An outcome ends the wait immediately.
+/// The time after which a wait checks for signals, such as Ctrl-C. An outcome ends the wait immediately.
 const SIGNALS: Duration = Duration::from_millis(50);
 
-/// Makes the object that Python gets, with the GIL.
+/// Makes the object for Python. It is called with the GIL.
 type Made = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 type Outcome = Result<Made, Failure>;
 
@@ -45,7 +45,7 @@ impl Shared {
         };
         self.done.notify_all();
         if let Some(callback) = callback {
-            // Without an interpreter there is no event loop that waits.
+            // If the interpreter has ended, no event loop waits.
             let _ = Python::try_attach(|py| {
                 if let Err(error) = callback.call0(py) {
                     error.write_unraisable(py, None);
@@ -55,7 +55,7 @@ impl Shared {
         }
     }
 
-    /// Waits for the outcome, at most for one look at signals.
+    /// Waits for the outcome, at most until signals have to be checked.
     fn wait(&self) -> bool {
         let mut state = self.state.lock();
         if !state.is_done {
@@ -65,7 +65,7 @@ impl Shared {
     }
 }
 
-/// Ends a call whose task is dropped before it has an outcome.
+/// Gives a call an outcome if its task is dropped before it has one.
 struct Finish(Arc<Shared>);
 
 impl Drop for Finish {
@@ -145,7 +145,7 @@ impl Pending {
         callback.call0(py).map(drop)
     }
 
-    /// Cancels the call. What it has done by then stays done; rows that it was about to take are given back.
+    /// Cancels the call. Its effects up to then remain. Rows that it was about to take are given back.
     fn cancel(&self) {
         if let Some(running) = self.call.get() {
             running.task.abort();

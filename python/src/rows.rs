@@ -24,8 +24,8 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Rows of batches. Batches whose columns differ are joined; a column that a batch lacks is null in its
-    /// rows.
+    /// Makes rows of batches. If their columns differ, the rows have the columns of all batches, with nulls
+    /// where a batch lacks a column.
     pub(crate) fn new(py: Python<'_>, batches: Vec<RecordBatch>) -> PyResult<Self> {
         let schema = batches.first().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema);
         if batches.iter().all(|batch| *batch.schema_ref() == schema) {
@@ -39,7 +39,7 @@ impl Rows {
         self.batches.clone()
     }
 
-    /// All rows in one batch. Several batches are copied.
+    /// Returns all rows in one batch. If there are several batches, this copies them.
     pub(crate) fn joined(&self, py: Python<'_>) -> PyResult<RecordBatch> {
         match self.batches.as_slice() {
             [] => Ok(RecordBatch::new_empty(self.schema.clone())),
@@ -68,7 +68,7 @@ impl Rows {
 
 #[pymethods]
 impl Rows {
-    /// Rows of columns of equal lengths.
+    /// Makes rows of columns of equal lengths.
     #[staticmethod]
     fn from_columns(names: Vec<String>, columns: Vec<PyRef<'_, Column>>) -> PyResult<Self> {
         let rows = columns.first().map_or(0, |column| column.array.len());
@@ -86,7 +86,7 @@ impl Rows {
         Ok(Self { schema, batches: vec![batch] })
     }
 
-    /// Imports rows through the Arrow PyCapsule interface; `None` if the object has none of its methods.
+    /// Imports rows through the Arrow PyCapsule interface. `None` if the object has none of its methods.
     #[staticmethod]
     fn from_arrow(object: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
         let imported = interchange::import(object)?;
@@ -103,7 +103,7 @@ impl Rows {
         self.schema.fields().iter().map(|field| field.name().clone()).collect()
     }
 
-    /// A column of all rows. The values of one piece are not copied; those of several are.
+    /// A column of all rows. Its values are copied if there are several pieces.
     fn column(&self, name: &str) -> PyResult<Column> {
         let index = self.schema.index_of(name).map_err(|_| PyKeyError::new_err(name.to_owned()))?;
         let arrays: Vec<&dyn Array> = self.batches.iter().map(|batch| batch.column(index).as_ref()).collect();
@@ -122,7 +122,7 @@ impl Rows {
         self.batches.iter().map(piece).collect()
     }
 
-    /// The rows at these places, in this order. Copies them.
+    /// Copies the rows at these places, in this order.
     fn picked(&self, py: Python<'_>, places: Vec<u32>) -> PyResult<Self> {
         let batch = self.joined(py)?;
         let rows = batch.num_rows();

@@ -1,12 +1,12 @@
 //! The runtime of this process.
 //!
-//! All clients of a process share one runtime. A child that was forked has none of its parent's threads, so
-//! it gets a runtime of its own, and what the parent's runtime held is left alone.
+//! All clients of a process share one runtime. A forked child has none of its parent's threads, so it gets a
+//! new runtime. The child does not touch the values of its parent's runtime.
 //!
-//! The runtime ends before the interpreter does. A thread that is in Python when the interpreter ends is stopped
-//! at its next wait for the GIL, and the frames of Rust below it abort the process. Before that, the
-//! runtime finishes calls in the background that give rows back: without them, the rows stay leased until the
-//! lease expires.
+//! The runtime ends before the interpreter does, because the end of the interpreter stops each thread at its
+//! next wait for the GIL, and the Rust frames of such a thread would abort the process. Before it ends, the
+//! runtime finishes the background calls that give rows back. Otherwise these rows would stay leased until
+//! their leases expire.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -19,21 +19,21 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-/// Most threads of the runtime. They wait for sockets and copy rows.
+/// The maximum number of threads of the runtime. They wait for sockets and copy rows.
 const THREADS_MAX: usize = 4;
-/// The longest time that the end of the interpreter waits for rows that are given back, and again for threads
-/// that still copy or write rows.
+/// The longest time for which the end of the interpreter waits for calls that give rows back, and then again
+/// for threads that copy or write rows.
 const END_MAX: Duration = Duration::from_secs(5);
 
 struct Current {
     process: u32,
-    /// `None` since [`end`].
+    /// `None` after [`end`].
     runtime: Option<Runtime>,
     /// The tasks that give rows back to servers.
     give_backs: TaskTracker,
 }
 
-/// Locked only while the GIL is held, and a fork holds the GIL: a child never finds it locked.
+/// A thread locks it only while it holds the GIL, and a fork holds the GIL. So a child finds it unlocked.
 static CURRENT: Mutex<Option<Current>> = Mutex::new(None);
 
 /// Returns the runtime of this process.
@@ -47,7 +47,7 @@ pub(crate) fn handle() -> io::Result<Handle> {
 /// Returns the runtime of this process, and the tracker of the tasks that give rows back to servers.
 ///
 /// # Errors
-/// As of [`handle`].
+/// Returns the errors of [`handle`].
 pub(crate) fn with_give_backs() -> io::Result<(Handle, TaskTracker)> {
     let process = std::process::id();
     let mut current = CURRENT.lock();
@@ -78,7 +78,7 @@ pub(crate) fn end(py: Python<'_>) {
         Some(Current { process: own, runtime: Some(runtime), give_backs }) if own == process => {
             py.detach(|| {
                 give_backs.close();
-                // Those that need longer are left to the expiry of their leases.
+                // The rows of calls that need longer are given back when their leases expire.
                 let _ = runtime.block_on(async { timeout(END_MAX, give_backs.wait()).await });
                 runtime.shutdown_timeout(END_MAX);
             });

@@ -1,4 +1,4 @@
-//! Starts all tasks of this crate. Each has a name, which is logged when it panics.
+//! Starts all tasks of this crate. Each task has a name, which is logged if the task panics.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 

@@ -1,6 +1,6 @@
 """A data-parallel trainer for `test_torchrun.py`: two replicas of two ranks train a small model together.
 
-Usage: ranks_trainer.py PARTITION FOLDER KILL_AT; rank 3 kills itself in step KILL_AT of this life.
+Usage: ranks_trainer.py PARTITION FOLDER KILL_AT; rank 3 kills itself in step KILL_AT of this process.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import rolldock
 from rolldock.torch import Fields, Flops, MicroBatch, Ranks, StreamingDataLoader, StreamingDataset
 
 
-def made_model() -> torch.nn.Module:
+def make_model() -> torch.nn.Module:
     torch.manual_seed(1)
     return torch.nn.Sequential(torch.nn.Embedding(1000, 8), torch.nn.Linear(8, 1000)).double()
 
 
 def loss_of(model: torch.nn.Module, micro: MicroBatch, loss_tokens: int) -> torch.Tensor:
-    """A policy gradient: the mean over the tokens of the whole batch to learn from."""
+    """The loss of a policy gradient: the mean over all loss tokens of the batch, on all ranks."""
     logits = model(micro.input_ids)[:-1]
     chosen = logits.log_softmax(-1).gather(-1, micro.input_ids[1:, None])[:, 0]
     weights = (micro.advantages * micro.loss_mask)[1:].double()
@@ -34,20 +34,26 @@ def loss_of(model: torch.nn.Module, micro: MicroBatch, loss_tokens: int) -> torc
 
 
 def reduce_gradients(model: torch.nn.Module, members: int) -> None:
-    """Adds the gradients of the replicas. The members of a replica have computed the same ones."""
+    """Adds the gradients of the replicas.
+
+    The sum over all ranks counts each replica `members` times, because its members have equal gradients.
+    """
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)
         parameter.grad = parameter.grad / members
 
 
 def step(model: torch.nn.Module) -> None:
-    """A step of gradient descent. Importing torch's optimizers takes longer than the whole training."""
+    """Makes a step of gradient descent.
+
+    An optimizer of torch is not used, because its import takes longer than the whole training.
+    """
     with torch.no_grad():
         for parameter in model.parameters():
             parameter -= 0.5 * parameter.grad
 
 
-def saved(path: Path, state: dict[str, Any]) -> None:
+def save(path: Path, state: dict[str, Any]) -> None:
     torch.save(state, path.with_suffix(".new"))
     os.replace(path.with_suffix(".new"), path)
 
@@ -67,7 +73,7 @@ def main() -> None:
         balance=Flops(parameters=1e3, layers=2, hidden_size=8),
     )
     loader = StreamingDataLoader(dataset, micro_batch_tokens=48, prefetch=2)
-    model = made_model()
+    model = make_model()
     checkpoint = folder / "checkpoint.pt"
     steps: list[dict[str, Any]] = []
     if checkpoint.exists():
@@ -88,12 +94,12 @@ def main() -> None:
         dist.all_gather_object(seen, {"ids": ids, "micro_batches": len(batch), "tokens": batch.tokens})
         steps.append({"ranks": seen, "rows": batch.totals.rows, "tokens": batch.totals.tokens})
         if rank == 0:
-            saved(
+            save(
                 checkpoint,
                 {"model": model.state_dict(), "loader": loader.state_dict(), "steps": steps},
             )
-    end = [parameter.tolist() for parameter in model.parameters()]
-    (folder / f"rank-{rank}.json").write_text(json.dumps({"parameters": end, "steps": steps}))
+    parameters = [parameter.tolist() for parameter in model.parameters()]
+    (folder / f"rank-{rank}.json").write_text(json.dumps({"parameters": parameters, "steps": steps}))
     dist.destroy_process_group()
 
 

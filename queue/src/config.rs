@@ -15,6 +15,24 @@ use crate::take::Sampler;
 /// deeper types.
 const DTYPE_DEPTH_MAX: usize = 32;
 
+/// The types of single values, with the names by which recipes and the Python client declare columns.
+pub static SCALAR_TYPES: [(&str, DataType); 14] = [
+    ("bool", DataType::Boolean),
+    ("int8", DataType::Int8),
+    ("int16", DataType::Int16),
+    ("int32", DataType::Int32),
+    ("int64", DataType::Int64),
+    ("uint8", DataType::UInt8),
+    ("uint16", DataType::UInt16),
+    ("uint32", DataType::UInt32),
+    ("uint64", DataType::UInt64),
+    ("float16", DataType::Float16),
+    ("float32", DataType::Float32),
+    ("float64", DataType::Float64),
+    ("string", DataType::Utf8),
+    ("binary", DataType::Binary),
+];
+
 /// The failure that an acknowledged put survives.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -107,7 +107,9 @@ pub use edges::conformance;
 
 pub use api::{Queue, Transport};
 pub use batches::joined;
-pub use config::{ColumnSpec, Durability, ExtensionSpec, OnFull, PartitionSpec, QueueConfig, TaskSpec};
+pub use config::{
+    ColumnSpec, Durability, ExtensionSpec, OnFull, PartitionSpec, QueueConfig, SCALAR_TYPES, TaskSpec,
+};
 pub use edges::{
     ExportFormat, Exported, LocalConfig, LocalListener, LocalPlace, LocalQueue, LocalServiceConfig, Loss,
     Problem, QueueClient, RegionStats, Regions, RemoteConfig, RemoteQueue, Salvage, ServiceConfig, Snapshot,

@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_through_another_mapping() {
+    fn written_bytes_are_read_through_another_mapping() {
         let (descriptor, mapping) = create(1 << 20).unwrap();
         let mapping = Arc::new(mapping);
         mapping.touch(100).unwrap();

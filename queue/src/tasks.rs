@@ -1,4 +1,4 @@
-//! Starts all tasks and blocking work of this crate. Each has a name, which is logged when it panics.
+//! Starts all tasks and all blocking work of this crate. Each has a name, which is logged if it panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -32,9 +32,11 @@ where
     tokio::task::spawn_blocking(move || named_blocking(name, work))
 }
 
-/// Runs `work` on a thread of its own, within the runtime of the caller. Returns a receiver of the result, which is
-/// closed if the work panicked. The thread ends with the work, so the allocator keeps nothing for it: threads of
-/// the blocking pool stay, and each keeps memory of every size that any work on it once needed.
+/// Runs `work` on a separate thread, within the runtime of the caller. Returns a receiver of the result,
+/// which is closed if the work panicked.
+///
+/// The thread ends with the work, so the allocator keeps no memory for it. A thread of the blocking pool
+/// would stay, and the allocator would keep memory of every size that any work on this thread has used.
 pub(crate) fn on_own_thread<T: Send + 'static>(
     name: &'static str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -43,7 +45,7 @@ pub(crate) fn on_own_thread<T: Send + 'static>(
     let runtime = Handle::current();
     std::thread::Builder::new().name(name.to_owned()).spawn(move || {
         let _within = runtime.enter();
-        // The receiver is gone when the caller was cancelled.
+        // If the caller was cancelled, nothing receives the result.
         let _ = reply.send(named_blocking(name, work));
     })?;
     Ok(outcome)

@@ -220,7 +220,7 @@ async fn unknown_names_are_named() {
 }
 
 #[tokio::test]
-async fn asking_for_a_batch_costs_what_it_takes_and_not_what_is_there() {
+async fn the_cost_of_a_take_depends_on_its_rows_and_not_on_the_queue() {
     let fastest = async |resident: i32| {
         let queue = partition(spec(100_000)).await;
         for group in 0..resident / 2 {

@@ -144,7 +144,7 @@ async fn a_restore_takes_what_the_queue_itself_wrote_after_any_number_of_uses_of
 }
 
 #[tokio::test]
-async fn what_a_put_without_durability_returned_is_there_for_every_client() {
+async fn rows_of_a_put_without_durability_are_visible_to_every_client() {
     let dir = tempfile::tempdir().unwrap();
     let config = QueueConfig { dir: Some(dir.path().to_owned()), ..QueueConfig::default() };
     let queue = TransferQueue::open(config).unwrap();
@@ -302,7 +302,7 @@ async fn a_take_that_meets_a_clear_gets_what_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_becomes_stale_while_a_take_waits_is_dropped() {
+async fn groups_that_become_stale_while_a_take_waits_are_dropped() {
     let partition = in_memory().declare(PartitionSpec::new("train", ["train"], 64)).await.unwrap();
     partition.put(Put { policy_version: 1, ..Put::group("old", rows(0, 2, 4)) }, None).await.unwrap();
     let held = partition.take(&Take::groups("train", 1)).await.unwrap().unwrap();

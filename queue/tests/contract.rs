@@ -168,7 +168,7 @@ async fn units(client: &RemoteQueue) {
 }
 
 #[tokio::test]
-async fn every_call_of_the_contract_is_made_and_every_body_is_as_it_says() {
+async fn every_call_and_body_agrees_with_the_contract() {
     let (_queue, target, _served) = served().await;
     let (contract, url, _proxied) = support::proxy(&target, DOCUMENT).await;
     let client = RemoteQueue::new(RemoteConfig::new(&url)).unwrap();

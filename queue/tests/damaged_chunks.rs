@@ -96,7 +96,7 @@ async fn an_export_can_leave_out_exactly_the_damaged_rows() {
 }
 
 #[tokio::test]
-async fn takes_go_on_behind_a_damaged_chunk() {
+async fn takes_continue_after_a_damaged_chunk() {
     let dir = tempfile::tempdir().unwrap();
     let queue = filled(dir.path()).await;
     damage(dir.path(), 0);
@@ -107,7 +107,7 @@ async fn takes_go_on_behind_a_damaged_chunk() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_read_from_units_go_on_behind_a_damaged_chunk() {
+async fn clients_that_read_from_units_continue_after_a_damaged_chunk() {
     let dir = tempfile::tempdir().unwrap();
     let controller = served(None).await;
     let _unit = Server::unit(&controller, Some(dir.path().to_owned())).await;

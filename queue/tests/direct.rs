@@ -112,7 +112,7 @@ async fn clients_that_know_nothing_of_units_use_the_controller() {
 }
 
 #[tokio::test]
-async fn a_put_that_waited_for_room_while_its_unit_died_is_put_elsewhere() {
+async fn a_put_that_waited_while_its_unit_died_goes_to_another_unit() {
     let controller = served(None).await;
     let unit = Server::unit_with(&controller, None, Duration::from_secs(600)).await;
     let client = controller.client();

@@ -137,7 +137,7 @@ async fn compare(queue: &dyn Queue) {
 }
 
 #[tokio::test]
-async fn every_type_comes_out_as_it_went_in() {
+async fn every_type_is_read_as_it_was_written() {
     let dir = tempfile::tempdir().unwrap();
     for place in [None, Some(dir.path())] {
         let queue = open(place);
@@ -182,7 +182,7 @@ async fn every_type_goes_over_http() {
 }
 
 #[tokio::test]
-async fn a_column_keeps_its_type_whatever_the_width_and_the_tag() {
+async fn the_type_of_a_column_is_read_back_for_every_width_and_tag() {
     let queue = open(None);
     let partition = queue.declare(spec()).await.unwrap();
     partition.put(Put::group("g", batch()), None).await.unwrap();

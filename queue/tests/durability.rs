@@ -132,7 +132,7 @@ async fn a_journal_cut_anywhere_opens_to_a_prefix_of_what_happened() {
 }
 
 #[tokio::test]
-async fn corrupt_bytes_are_an_error_that_says_where() {
+async fn the_error_of_corrupt_bytes_names_their_place() {
     let dir = tempfile::tempdir().unwrap();
     let queue = open(dir.path());
     let partition = queue.declare(spec(100)).await.unwrap();
@@ -183,7 +183,7 @@ async fn one_process_at_a_time_and_readers_may_look() {
 }
 
 #[tokio::test]
-async fn a_long_life_leaves_no_history() {
+async fn a_long_used_queue_keeps_no_history() {
     let dir = tempfile::tempdir().unwrap();
     let small = QueueConfig { segment_bytes: 4096, journal_bytes: 4096, ..QueueConfig::default() };
     let queue = open_with(dir.path(), small);

@@ -68,7 +68,7 @@ async fn rows_put_after_an_ack_survive_a_reopening() {
 }
 
 #[tokio::test]
-async fn a_put_repeated_with_its_token_while_the_first_is_under_way_is_one_put() {
+async fn a_put_that_is_repeated_with_its_token_during_the_first_is_one_put() {
     let dir = tempfile::tempdir().unwrap();
     let queue = open(dir.path()).unwrap();
     let partition = queue.declare(PartitionSpec::new("train", ["train"], 64)).await.unwrap();
@@ -79,7 +79,7 @@ async fn a_put_repeated_with_its_token_while_the_first_is_under_way_is_one_put()
 }
 
 #[tokio::test]
-async fn two_puts_under_way_never_make_a_group_larger_than_declared() {
+async fn two_concurrent_puts_never_make_a_group_larger_than_declared() {
     let dir = tempfile::tempdir().unwrap();
     let queue = open(dir.path()).unwrap();
     let partition = queue.declare(PartitionSpec::new("train", ["train"], 64)).await.unwrap();
@@ -90,7 +90,7 @@ async fn two_puts_under_way_never_make_a_group_larger_than_declared() {
 }
 
 #[tokio::test]
-async fn two_declarations_at_once_keep_the_rows_of_both() {
+async fn two_concurrent_declarations_keep_the_rows_of_both() {
     let dir = tempfile::tempdir().unwrap();
     let queue = open(dir.path()).unwrap();
     let spec = PartitionSpec::new("train", ["train"], 64);
@@ -193,7 +193,7 @@ async fn the_end_of_puts_does_not_hide_rows_whose_columns_are_still_to_come() {
 }
 
 #[tokio::test]
-async fn a_chunk_that_rotted_does_not_stand_before_every_later_group() {
+async fn a_damaged_chunk_does_not_block_later_groups() {
     let dir = tempfile::tempdir().unwrap();
     let queue = open(dir.path()).unwrap();
     let partition = queue.declare(PartitionSpec::new("train", ["train"], 64)).await.unwrap();

@@ -35,7 +35,8 @@ async fn fill(dir: &Path) {
     queue.close();
 }
 
-/// The contents of all files of a directory. The file of the lock is left out, because it names the process that holds it.
+/// The contents of all files of a directory. The file of the lock is left out, because it names the process
+/// that holds it.
 fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
     let files =

@@ -54,9 +54,9 @@ fn batch(first: i64, rows: i64) -> RecordBatch {
 async fn memory_follows_what_is_live() {
     freed_rows_free_their_memory_and_a_take_copies_no_payload().await;
     a_partition_on_disk_serves_in_bounded_memory().await;
-    what_is_kept_is_at_most_one_and_a_half_times_what_is_live().await;
-    rows_that_come_one_by_one_keep_little_beside_themselves().await;
-    tokens_of_rows_that_are_gone_keep_next_to_nothing().await;
+    kept_bytes_are_at_most_one_and_a_half_times_live_bytes().await;
+    rows_that_are_put_one_by_one_need_little_additional_memory().await;
+    tokens_of_freed_rows_need_almost_no_memory().await;
     what_a_partition_remembers_is_small_and_is_shared_by_all_that_read_it().await;
 }
 
@@ -72,7 +72,7 @@ fn ragged(rows: usize) -> RecordBatch {
     RecordBatch::try_from_iter([("tokens", tokens)]).unwrap()
 }
 
-async fn what_is_kept_is_at_most_one_and_a_half_times_what_is_live() {
+async fn kept_bytes_are_at_most_one_and_a_half_times_live_bytes() {
     let puts = 128;
     let even_rows = 256_usize;
     let even_bytes = even_rows * TOKENS as usize * 4;
@@ -111,7 +111,7 @@ async fn what_is_kept_is_at_most_one_and_a_half_times_what_is_live() {
 }
 
 /// A chunk uses about two kilobytes besides its rows. A group and a row use half a kilobyte.
-async fn rows_that_come_one_by_one_keep_little_beside_themselves() {
+async fn rows_that_are_put_one_by_one_need_little_additional_memory() {
     let (rows, tokens) = (32_000_i64, 256);
     let queue = TransferQueue::open(QueueConfig::default()).unwrap();
     let partition = queue.declare(PartitionSpec::new("p", ["t"], 65_536)).await.unwrap();
@@ -135,7 +135,7 @@ async fn rows_that_come_one_by_one_keep_little_beside_themselves() {
     assert!(held < live / 20, "of {live} bytes {held} are held by an empty partition");
 }
 
-async fn tokens_of_rows_that_are_gone_keep_next_to_nothing() {
+async fn tokens_of_freed_rows_need_almost_no_memory() {
     let queue = TransferQueue::open(QueueConfig::default()).unwrap();
     let partition = queue.declare(PartitionSpec::new("p", ["t"], 65_536)).await.unwrap();
     let before = HELD_BYTES.load(Ordering::Relaxed);
@@ -237,8 +237,8 @@ async fn most_while(reading: impl Future<Output = ()>) -> usize {
     HELD_BYTES_MAX.load(Ordering::Relaxed) - before
 }
 
-/// A server is asked for snapshots and verified for hours, by several clients at once. What it remembers of rows
-/// that are gone must not be copied for each of these calls.
+/// A server is asked for snapshots and verified for hours, by several clients at once. What it remembers of
+/// rows that are gone must not be copied for each of these calls.
 async fn what_a_partition_remembers_is_small_and_is_shared_by_all_that_read_it() {
     const PUTS: usize = 20_000;
     const RECORD_BYTES: usize = 500;

@@ -65,7 +65,7 @@ fn of_groups(groups: impl IntoIterator<Item = i64>) -> BTreeSet<i64> {
 }
 
 #[tokio::test]
-async fn damage_in_one_frame_of_the_journal_costs_what_it_said() {
+async fn damage_in_one_frame_of_the_journal_loses_only_its_record() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path()).await;
     let journal = dir.path().join("journal.log");

@@ -82,7 +82,7 @@ async fn a_client_on_the_host_of_its_server_uses_shared_memory() {
 }
 
 #[tokio::test]
-async fn each_way_can_be_asked_for() {
+async fn each_transport_can_be_chosen() {
     let served = Served::start(None, "127.0.0.1:0", Offer::Unnamed).await;
     for (choice, transport) in
         [(TransportChoice::Http, Transport::Http), (TransportChoice::SharedMemory, Transport::SharedMemory)]

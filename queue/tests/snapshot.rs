@@ -19,7 +19,7 @@ use tokio::time::Instant;
 const TOKENS: i32 = 1024;
 
 #[tokio::test]
-async fn from_memory_to_disk_and_back_everything_is_as_it_was() {
+async fn a_snapshot_moves_a_queue_from_memory_to_disk_and_back_unchanged() {
     let first = in_memory();
     furnish(&first).await;
     let held = first.partition("train").unwrap().take(&Take::groups("train", 3)).await.unwrap().unwrap();
@@ -82,7 +82,7 @@ async fn one_partition_is_a_snapshot_too_and_is_not_restored_over_another() {
 }
 
 #[tokio::test]
-async fn a_checkpoint_writes_what_is_live_and_no_more() {
+async fn a_checkpoint_writes_only_live_records() {
     for tokens in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         for queue in [in_memory(), on_disk(dir.path())] {
@@ -180,7 +180,7 @@ async fn under_traffic(queue: TransferQueue) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_snapshot_under_traffic_is_a_moment_of_the_queue() {
+async fn a_snapshot_under_traffic_is_consistent() {
     under_traffic(in_memory()).await;
     let dir = tempfile::tempdir().unwrap();
     under_traffic(on_disk(dir.path())).await;
@@ -196,7 +196,7 @@ async fn a_snapshot_under_traffic_is_a_moment_of_the_queue() {
 }
 
 #[tokio::test]
-async fn what_is_freed_while_a_snapshot_is_written_is_in_it() {
+async fn rows_that_are_freed_during_a_snapshot_are_in_it() {
     let dir = tempfile::tempdir().unwrap();
     for queue in [in_memory(), on_disk(dir.path())] {
         let handles = furnish(&queue).await;

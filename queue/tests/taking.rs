@@ -115,7 +115,7 @@ async fn lengths_and_priorities_survive_a_restart() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_counted_is_refused() {
+async fn a_length_column_of_a_type_that_cannot_be_counted_is_refused() {
     let partition = partition().await;
     let words = arrow_array::BooleanArray::from(vec![true]);
     let batch = RecordBatch::try_from_iter([("response_ids", Arc::new(words) as _)]).unwrap();

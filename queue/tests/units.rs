@@ -307,7 +307,7 @@ async fn declared_unit() -> Server {
 }
 
 #[tokio::test]
-async fn a_unit_that_says_nothing_but_answers_keeps_its_rows() {
+async fn a_unit_that_answers_but_does_not_announce_itself_keeps_its_rows() {
     let controller = served(None).await;
     let unit = declared_unit().await;
     announce(&controller, &unit, "mute").await;
@@ -386,7 +386,7 @@ async fn rows_in_memory_that_died_while_the_controller_was_away_are_lost_and_not
 }
 
 #[tokio::test]
-async fn what_a_unit_may_forget_is_forgotten_whatever_else_is_gone_already() {
+async fn a_unit_forgets_freed_blobs_even_if_others_are_absent() {
     let controller = served(None).await;
     // The rows stay too young for the unit to ask the controller about them.
     let unit = Server::unit_with(&controller, None, Duration::from_secs(600)).await;

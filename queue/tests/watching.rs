@@ -62,11 +62,11 @@ async fn a_watcher_learns_which_group_had_which_fate() {
     assert_eq!(all[0], group("dropped", Disposition::Dropped));
     assert_eq!(all[1..], later);
     let newest = partition.stats().revision;
-    assert!(fates(&partition, newest).await.is_empty(), "told once");
+    assert!(fates(&partition, newest).await.is_empty(), "each fate is reported once");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watcher_that_comes_too_late_is_told_so() {
+async fn a_watcher_that_is_too_late_gets_an_error() {
     let partition = partition(4).await;
     for number in 0..2_000 {
         put(&partition, &number.to_string(), 4).await;
@@ -157,7 +157,7 @@ async fn a_watcher_hears_of_a_lease_that_was_granted_while_it_waited() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn counts_hold_no_lease_that_has_expired() {
+async fn counts_contain_no_expired_lease() {
     let partition = partition(8).await;
     put(&partition, "a", 2).await;
     let _expired = partition.take(&Take::groups("train", 1)).await.unwrap().unwrap();

@@ -201,8 +201,8 @@ pub enum RewardError {
 /// Maximum number of code points of a value that an error shows.
 const EXCERPT_CODE_POINTS: usize = 200;
 
-/// The HTTP statuses with which a server refuses a single question: 400 "Bad Request", 413 "Content Too Large"
-/// and 422 "Unprocessable Content".
+/// The HTTP statuses with which a server refuses a single question: 400 "Bad Request", 413 "Content Too
+/// Large" and 422 "Unprocessable Content".
 const STATUSES_OF_A_SAMPLE: [u16; 3] = [400, 413, 422];
 
 /// HTTP 429, "Too Many Requests".

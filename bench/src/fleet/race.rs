@@ -33,9 +33,11 @@ const PEERS: [(&str, &str, &[&str]); 3] = [
 const ROUNDS: usize = 25;
 const ROUNDS_QUICK: usize = 9;
 /// Number of sequential requests in a round.
-const ALONE: usize = 400;
+const SEQUENTIAL: usize = 400;
+/// Number of sequential requests that precede them and do not count.
+const WARM_UP: usize = 20;
 /// Number of concurrent requests in a round.
-const TOGETHER: usize = 64;
+const CONCURRENT: usize = 64;
 const WINDOW: Duration = Duration::from_secs(1);
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 const START_WAIT: Duration = Duration::from_secs(60);
@@ -72,19 +74,19 @@ impl Process {
 }
 
 /// A target of the requests: a router or a backend.
-struct Runner {
+struct Target {
     name: String,
     address: SocketAddr,
     process: Option<Process>,
-    alone_us: Vec<f64>,
-    alone_p99_us: Vec<f64>,
+    sequential_us: Vec<f64>,
+    sequential_p99_us: Vec<f64>,
     rate: Vec<f64>,
 }
 
-impl Runner {
+impl Target {
     fn new(name: &str, address: SocketAddr, process: Option<Process>) -> Self {
-        let (alone_us, alone_p99_us, rate) = (Vec::new(), Vec::new(), Vec::new());
-        Self { name: name.to_owned(), address, process, alone_us, alone_p99_us, rate }
+        let (sequential_us, sequential_p99_us, rate) = (Vec::new(), Vec::new(), Vec::new());
+        Self { name: name.to_owned(), address, process, sequential_us, sequential_p99_us, rate }
     }
 }
 
@@ -113,14 +115,14 @@ fn ask(stream: &mut TcpStream, request: &[u8], buffer: &mut Vec<u8>) -> anyhow::
         };
         anyhow::ensure!(read > 0, "the connection was closed");
         buffer.extend_from_slice(&piece[..read]);
-        if is_whole(buffer) {
+        if is_complete(buffer) {
             anyhow::ensure!(buffer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(buffer));
             return Ok(());
         }
     }
 }
 
-fn is_whole(answer: &[u8]) -> bool {
+fn is_complete(answer: &[u8]) -> bool {
     if memchr::memmem::find(answer, b"transfer-encoding: chunked").is_some() {
         return answer.ends_with(b"0\r\n\r\n");
     }
@@ -128,24 +130,24 @@ fn is_whole(answer: &[u8]) -> bool {
 }
 
 /// The sorted times of sequential requests, in microseconds.
-fn alone(address: SocketAddr) -> anyhow::Result<Vec<f64>> {
-    let asking = std::thread::spawn(move || {
+fn sequential(address: SocketAddr) -> anyhow::Result<Vec<f64>> {
+    let client = std::thread::spawn(move || {
         keep_to_core(0)?;
-        one_after_the_other(address)
+        send_sequentially(address)
     });
-    asking.join().map_err(|_| anyhow::anyhow!("the client died"))?
+    client.join().map_err(|_| anyhow::anyhow!("the thread of the client panicked"))?
 }
 
-fn one_after_the_other(address: SocketAddr) -> anyhow::Result<Vec<f64>> {
+fn send_sequentially(address: SocketAddr) -> anyhow::Result<Vec<f64>> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     stream.set_nonblocking(true)?;
     let (request, mut buffer) = (request(address), Vec::new());
-    let mut times = Vec::with_capacity(ALONE);
-    for number in 0..ALONE + 20 {
+    let mut times = Vec::with_capacity(SEQUENTIAL);
+    for number in 0..SEQUENTIAL + WARM_UP {
         let started = Instant::now();
         ask(&mut stream, &request, &mut buffer)?;
-        if number >= 20 {
+        if number >= WARM_UP {
             times.push(started.elapsed().as_secs_f64() * 1e6);
         }
     }
@@ -153,20 +155,20 @@ fn one_after_the_other(address: SocketAddr) -> anyhow::Result<Vec<f64>> {
     Ok(times)
 }
 
-/// The number of requests per second with [`TOGETHER`] concurrent requests.
-fn together(address: SocketAddr) -> anyhow::Result<f64> {
+/// The number of requests per second with [`CONCURRENT`] concurrent requests.
+fn concurrent(address: SocketAddr) -> anyhow::Result<f64> {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let request = request(address);
     let started = Instant::now();
-    let asking = (0..TOGETHER).map(|_| async {
+    let clients = (0..CONCURRENT).map(|_| async {
         let mut stream = tokio::net::TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let (mut count, mut buffer) = (0_u64, Vec::new());
         while started.elapsed() < WINDOW {
             stream.write_all(&request).await?;
             buffer.clear();
-            while !is_whole(&buffer) {
+            while !is_complete(&buffer) {
                 let read = stream.read_buf(&mut buffer).await?;
                 anyhow::ensure!(read > 0, "the connection was closed");
             }
@@ -174,7 +176,7 @@ fn together(address: SocketAddr) -> anyhow::Result<f64> {
         }
         anyhow::Ok(count)
     });
-    let counts = runtime.block_on(futures::future::try_join_all(asking))?;
+    let counts = runtime.block_on(futures::future::try_join_all(clients))?;
     Ok(counts.iter().sum::<u64>() as f64 / started.elapsed().as_secs_f64())
 }
 
@@ -184,7 +186,8 @@ fn free_port() -> anyhow::Result<SocketAddr> {
 
 fn start_echo() -> anyhow::Result<(Process, [SocketAddr; 2])> {
     let mut child = Command::new(std::env::current_exe()?).arg("echo").stdout(Stdio::piped()).spawn()?;
-    let mut lines = BufReader::new(child.stdout.take().context("no output")?).lines();
+    let mut lines =
+        BufReader::new(child.stdout.take().context("the output of the process is not captured")?).lines();
     let process = Process(child);
     let mut address = || -> anyhow::Result<SocketAddr> {
         Ok(lines.next().context("the backends printed no address")??.parse()?)
@@ -192,7 +195,7 @@ fn start_echo() -> anyhow::Result<(Process, [SocketAddr; 2])> {
     Ok((process, [address()?, address()?]))
 }
 
-fn start_ours(backends: &[SocketAddr]) -> anyhow::Result<Runner> {
+fn start_ours(backends: &[SocketAddr]) -> anyhow::Result<Target> {
     let binary = std::env::current_exe()?.with_file_name("rolldock");
     let mut command = Command::new(binary);
     command.args(["proxy", "--listen", "127.0.0.1:0", "--engine", "openai"]);
@@ -201,11 +204,13 @@ fn start_ours(backends: &[SocketAddr]) -> anyhow::Result<Runner> {
     }
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let mut line = String::new();
-    BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
+    BufReader::new(child.stdout.take().context("the output of the process is not captured")?)
+        .read_line(&mut line)?;
     let process = Process(child);
     let address = line.strip_prefix("http://").and_then(|rest| rest.split(' ').next());
-    let address = address.with_context(|| format!("the proxy said {line:?}"))?.parse()?;
-    Ok(Runner::new("rolldock proxy", address, Some(process)))
+    let address =
+        address.with_context(|| format!("expected the address of the proxy, found {line:?}"))?.parse()?;
+    Ok(Target::new("rolldock proxy", address, Some(process)))
 }
 
 /// The folder with the peers, which are installed if they are missing.
@@ -222,8 +227,8 @@ fn install() -> anyhow::Result<PathBuf> {
         anyhow::Ok(())
     };
     if !folder.join("bin/python").exists() {
-        let place = folder.to_str().context("the path of the folder is not UTF-8")?;
-        run(Path::new("python3"), &["-m", "venv", place])?;
+        let path = folder.to_str().context("the path of the folder is not UTF-8")?;
+        run(Path::new("python3"), &["-m", "venv", path])?;
     }
     let wanted = PEERS.map(|(name, version, _)| format!("{name}=={version}"));
     let mut arguments = vec!["install", "--quiet", "--disable-pip-version-check"];
@@ -232,7 +237,7 @@ fn install() -> anyhow::Result<PathBuf> {
     Ok(folder)
 }
 
-fn start_peer(folder: &Path, peer: (&str, &str, &[&str]), backends: &[SocketAddr]) -> anyhow::Result<Runner> {
+fn start_peer(folder: &Path, peer: (&str, &str, &[&str]), backends: &[SocketAddr]) -> anyhow::Result<Target> {
     let (name, version, flags) = peer;
     let (address, metrics) = (free_port()?, free_port()?);
     let mut command = Command::new(folder.join("bin").join(name));
@@ -240,11 +245,11 @@ fn start_peer(folder: &Path, peer: (&str, &str, &[&str]), backends: &[SocketAddr
     command.args(["--prometheus-port", &metrics.port().to_string(), "--worker-urls"]);
     command.args(backends.iter().map(|backend| format!("http://{backend}")));
     let process = Process(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
-    let runner = Runner::new(&format!("{name} {version}"), address, Some(process));
+    let target = Target::new(&format!("{name} {version}"), address, Some(process));
     let give_up = Instant::now() + START_WAIT;
     loop {
-        match alone_once(address) {
-            Ok(()) => return Ok(runner),
+        match forwards(address) {
+            Ok(()) => return Ok(target),
             Err(error) if Instant::now() > give_up => {
                 return Err(error.context(format!("{name} does not forward a request")));
             }
@@ -253,7 +258,7 @@ fn start_peer(folder: &Path, peer: (&str, &str, &[&str]), backends: &[SocketAddr
     }
 }
 
-fn alone_once(address: SocketAddr) -> anyhow::Result<()> {
+fn forwards(address: SocketAddr) -> anyhow::Result<()> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(2)))?;
     ask(&mut stream, &request(address), &mut Vec::new())
@@ -276,7 +281,7 @@ fn interval(ratios: &[f64]) -> (f64, f64, f64) {
 }
 
 /// Student's t for a two-sided interval of 95 %, computed from the normal quantile and the first terms of its
-/// expansion. It is exact to 1 % from six degrees of freedom on.
+/// expansion. The error is below 1 % from six degrees of freedom on.
 fn student(freedom: f64) -> f64 {
     const NORMAL: f64 = 1.959_964;
     let cubic = (NORMAL.powi(3) + NORMAL) / 4.0;
@@ -287,44 +292,44 @@ fn student(freedom: f64) -> f64 {
 /// Measures Rolldock's proxy in rounds. With `with_peers`, also measures the other routers.
 pub(super) fn measure(quick: bool, with_peers: bool) -> anyhow::Result<Vec<Figure>> {
     let (_echo, backends) = start_echo()?;
-    let mut runners = vec![Runner::new("the backend itself", backends[0], None), start_ours(&backends)?];
+    let mut targets = vec![Target::new("the backend itself", backends[0], None), start_ours(&backends)?];
     if with_peers {
         let folder = install()?;
         for peer in PEERS {
-            runners.push(start_peer(&folder, peer, &backends)?);
+            targets.push(start_peer(&folder, peer, &backends)?);
         }
     }
     let rounds = if quick { ROUNDS_QUICK } else { ROUNDS };
     for round in 0..rounds {
-        let count = runners.len();
+        let count = targets.len();
         for step in 0..count {
-            let runner = &mut runners[(round + step) % count];
-            let times = alone(runner.address).with_context(|| runner.name.clone())?;
-            runner.alone_us.push(times[times.len() / 2]);
-            runner.alone_p99_us.push(times[times.len() * 99 / 100]);
-            runner.rate.push(together(runner.address).with_context(|| runner.name.clone())?);
+            let target = &mut targets[(round + step) % count];
+            let times = sequential(target.address).with_context(|| target.name.clone())?;
+            target.sequential_us.push(times[times.len() / 2]);
+            target.sequential_p99_us.push(times[times.len() * 99 / 100]);
+            target.rate.push(concurrent(target.address).with_context(|| target.name.clone())?);
         }
     }
-    Ok(figures(&runners))
+    Ok(figures(&targets))
 }
 
-fn figures(runners: &[Runner]) -> Vec<Figure> {
-    let [direct, ours, peers @ ..] = runners else { return Vec::new() };
+fn figures(targets: &[Target]) -> Vec<Figure> {
+    let [direct, ours, peers @ ..] = targets else { return Vec::new() };
     // An overhead below a microsecond is noise, and counts as one.
-    let added = |runner: &Runner| -> Vec<f64> {
-        runner
-            .alone_us
+    let added = |target: &Target| -> Vec<f64> {
+        target
+            .sequential_us
             .iter()
-            .zip(&direct.alone_us)
+            .zip(&direct.sequential_us)
             .map(|(with, without)| (with - without).max(1.0))
             .collect()
     };
     let ours_added = added(ours);
     let memory = ours.process.as_ref().map_or(0.0, Process::resident) / 1e6;
     let mut figures = vec![
-        Figure::new("proxy, one request at a time: overhead", median(&ours_added), "us"),
-        Figure::new("proxy, one request at a time: 99 of 100 take at most", median(&ours.alone_p99_us), "us"),
-        Figure::new(format!("proxy, {TOGETHER} concurrent requests"), median(&ours.rate), "requests/s"),
+        Figure::new("proxy, sequential requests: overhead", median(&ours_added), "us"),
+        Figure::new("proxy, sequential requests: 99th percentile", median(&ours.sequential_p99_us), "us"),
+        Figure::new(format!("proxy, {CONCURRENT} concurrent requests"), median(&ours.rate), "requests/s"),
         Figure::new("proxy: resident memory", memory, "MB").bar(Bar::AtMost(20.0)),
     ];
     for peer in peers {
@@ -334,10 +339,11 @@ fn figures(runners: &[Runner]) -> Vec<Figure> {
         let (mean, low, high) = interval(&ratios);
         let name = format!("overhead divided by that of {} (95 % interval {low:.2} to {high:.2})", peer.name);
         figures.push(Figure::new(name, mean, "x").bar(Bar::AtMost(1.0)));
-        let rate = Figure::new(format!("{TOGETHER} concurrent requests"), median(&ours.rate), "requests/s");
+        let rate = Figure::new(format!("{CONCURRENT} concurrent requests"), median(&ours.rate), "requests/s");
         figures.push(rate.against_named(&peer.name, median(&peer.rate)).bar(Bar::RatioAtLeast(1.5)));
-        let p99 = Figure::new("99 of 100 take at most", median(&ours.alone_p99_us), "us");
-        figures.push(p99.against_named(&peer.name, median(&peer.alone_p99_us)));
+        let p99 =
+            Figure::new("99th percentile of sequential requests", median(&ours.sequential_p99_us), "us");
+        figures.push(p99.against_named(&peer.name, median(&peer.sequential_p99_us)));
         let theirs = peer.process.as_ref().map_or(0.0, Process::resident) / 1e6;
         figures.push(Figure::new("resident memory", memory, "MB").against_named(&peer.name, theirs));
     }

@@ -41,8 +41,8 @@ pub(crate) fn measure_growth(seconds: u64) -> anyhow::Result<Vec<Figure>> {
     in_a_task(growth::figures(seconds))
 }
 
-/// Runs `figures` in a task, like a trainer's loader, because the thread that blocks on a future does not drive
-/// I/O.
+/// Runs `figures` in a task, like a trainer's loader, because the thread that blocks on a future does not
+/// drive I/O.
 fn in_a_task(
     figures: impl Future<Output = anyhow::Result<Vec<Figure>>> + Send + 'static,
 ) -> anyhow::Result<Vec<Figure>> {

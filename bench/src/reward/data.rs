@@ -1,4 +1,4 @@
-//! Real answers of GSM8K, DAPO-Math-17k and MATH-500, and all possible answers of an AIME.
+//! Real answers of GSM8K, DAPO-Math-17k and MATH-500, and all possible answers to a problem of AIME.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -10,7 +10,7 @@ use arrow_array::cast::AsArray;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Value;
 
-/// A row: a text that precedes an answer, and the right answer.
+/// A text that precedes an answer, and the right answer.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
     pub(super) text: String,
@@ -34,7 +34,8 @@ fn rows_of_json(name: &str, row: impl Fn(&Value) -> Option<Row>) -> anyhow::Resu
     let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     let rows = text.lines().enumerate().map(|(index, line)| {
         let value: Value = serde_json::from_str(line)?;
-        row(&value).with_context(|| format!("{}:{}: not a row of this data set", file.display(), index + 1))
+        row(&value)
+            .with_context(|| format!("{}:{}: expected a row of this data set", file.display(), index + 1))
     });
     rows.collect()
 }
@@ -58,13 +59,17 @@ pub(super) fn math_500() -> anyhow::Result<Vec<Row>> {
     })
 }
 
-/// DAPO's problems, because the data set has no solutions.
+/// DAPO's problems, in the place of solutions, which this data set lacks.
 pub(super) fn dapo() -> anyhow::Result<Vec<Row>> {
     let file = path("dapo_math_17k.svs.parquet")?;
     let mut rows = Vec::new();
     for batch in ParquetRecordBatchReaderBuilder::try_new(File::open(&file)?)?.build()? {
-        dapo_rows(&batch?, &mut rows)
-            .with_context(|| format!("{}: not the columns of this data set", file.display()))?;
+        dapo_rows(&batch?, &mut rows).with_context(|| {
+            format!(
+                "{}: expected the columns prompt (content) and reward_model (ground_truth)",
+                file.display()
+            )
+        })?;
     }
     Ok(rows)
 }
@@ -88,7 +93,8 @@ pub(super) struct Answers {
     pub(super) answers: Vec<String>,
 }
 
-/// The answers on which the verdicts are compared. The answers of an AIME are the integers from 0 to 999.
+/// The answers on which the verdicts are compared. The answers to problems of AIME are the
+/// integers from 0 to 999.
 pub(super) fn answers(quick: bool) -> anyhow::Result<Vec<Answers>> {
     let distinct = |rows: Vec<Row>| {
         let all: BTreeSet<String> = rows.into_iter().map(|row| row.answer).collect();

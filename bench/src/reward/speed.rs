@@ -1,10 +1,11 @@
 //! Measures the cost of a `math_dapo` score, compared with the reference, and with a score of the response's
 //! end alone.
 //!
-//! For the comparison with the reference, the responses are short and made of real texts: the end of a GSM8K solution or of a DAPO problem, followed
-//! by an answer. The answer is alternately the right one and that of another row. Both sides score these
-//! texts in turn, each on one thread. For the second figure, the texts of other responses precede each
-//! response. Only CPU time counts, so the machine's other load has little effect.
+//! For the comparison with the reference, the responses are short and made of real texts: the end of a GSM8K
+//! solution or of a DAPO problem, followed by an answer. The answer is alternately the right one and that of
+//! another row. Both sides score these texts in turn, each on one thread. For the second figure, the texts of
+//! other responses precede each response. Only CPU time counts, so the machine's other load has little
+//! effect.
 
 use std::hint::black_box;
 use std::io::{BufWriter, Write};

@@ -257,7 +257,7 @@ mod tests {
     use super::Texts;
 
     #[test]
-    fn a_case_follows_from_seed_and_number() {
+    fn a_case_depends_only_on_seed_and_number() {
         let rows = || [("so it is 5. #### 5".to_owned(), "5".to_owned())];
         let (texts, again, other) = (Texts::new(1, rows()), Texts::new(1, rows()), Texts::new(2, rows()));
         let drawn = |texts: &Texts| (0..200).map(|number| texts.case(number)).collect::<Vec<_>>();

@@ -185,7 +185,7 @@ mod tests {
 
     /// The meter in every configuration, with fewer runs than `rolldock-bench truth`.
     #[test]
-    fn the_meter_tells_the_truth_in_every_configuration() {
+    fn the_meter_agrees_with_the_truth_in_every_configuration() {
         let mut all = Coverage::default();
         for (first, case) in (0..).step_by(SEEDS as usize).zip(cases()) {
             let compared = compare(&case, first..first + SEEDS_QUICK, STEPS_QUICK).unwrap();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bias_of_0_96_is_told_from_none_within_100_steps() {
+    fn a_bias_of_0_96_is_distinguished_from_none_within_100_steps() {
         let outcome = run(&told(), 0, TOLD_STEPS).unwrap();
         let [length, ..] = outcome.readings.unwrap();
         assert!((0.94..0.98).contains(&length.truth), "{length:?}");

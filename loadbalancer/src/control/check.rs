@@ -1,10 +1,10 @@
 //! A look at a short generation, to see whether a server's weights work.
 //!
 //! Facts that shape this module, observed with vLLM 0.32:
-//! - A server that has loaded a checkpoint without one of its tensors reports success. Every later log-probability
-//!   is -9999, with which the engine replaces NaN.
-//! - `/v1/completions` refuses to write a log-probability that is NaN, with status 400. It refuses log-probabilities
-//!   with the same status if the server runs without a tokenizer.
+//! - A server that has loaded a checkpoint without one of its tensors reports success. Every later
+//!   log-probability is -9999, with which the engine replaces NaN.
+//! - `/v1/completions` refuses to write a log-probability that is NaN, with status 400. It refuses
+//!   log-probabilities with the same status if the server runs without a tokenizer.
 
 use serde_json::{Value, json};
 

@@ -36,7 +36,7 @@ mod tests {
     use super::excerpt;
 
     #[test]
-    fn a_page_is_named_and_not_dumped() {
+    fn an_html_page_is_shown_by_its_title_only() {
         let page =
             "<!DOCTYPE html>\n<html><head><title>Welcome\n to nginx!</title></head><body>Lorem ipsum</body>";
         assert_eq!(excerpt(page.as_bytes()), "an HTML page, \"Welcome to nginx!\"");
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn other_text_is_its_first_line() {
+    fn other_text_is_shown_by_its_first_line() {
         assert_eq!(excerpt(b"no such model\n  at line 7\n"), "no such model ...");
         assert_eq!(excerpt(b" full \n"), "full");
         assert_eq!(excerpt(b"\xff\n"), "\u{fffd}");

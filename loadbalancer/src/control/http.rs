@@ -152,7 +152,8 @@ impl HttpControl {
     }
 
     /// Posts on a connection that is closed afterwards. vLLM resets a connection on which an endpoint of the
-    /// development mode has failed, so the next call, which may be the one that resumes the engine, would be lost.
+    /// development mode has failed, so the next call, which may be the one that resumes the engine, would be
+    /// lost.
     pub(super) async fn post(
         &self,
         server: &ServerRef,

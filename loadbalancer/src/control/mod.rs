@@ -143,8 +143,8 @@ pub trait EngineControl: Send + Sync + 'static {
     }
 
     /// Makes the server generate a few tokens, and fails unless their log-probabilities are
-    /// [sound](logprob_is_sound). A server that has loaded an incomplete checkpoint reports success, and is noticed
-    /// only in this way. Unsupported if the server reports no log-probabilities.
+    /// [sound](logprob_is_sound). A server that has loaded an incomplete checkpoint reports success, and is
+    /// noticed only in this way. Unsupported if the server reports no log-probabilities.
     fn check_generation<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
         unsupported(server, "log-probabilities")
     }
@@ -257,7 +257,8 @@ pub trait EngineControl: Send + Sync + 'static {
 /// Engines write -9999 instead of minus infinity and NaN. No sampled token has a log-probability near it.
 const LOGPROB_MIN: f64 = -9000.0;
 
-/// Whether a sampled token can have this log-probability (in nats). If it cannot, the engine's numbers are broken.
+/// Whether a sampled token can have this log-probability (in nats). If it cannot, the engine's numbers are
+/// broken.
 pub fn logprob_is_sound(logprob: f64) -> bool {
     logprob.is_finite() && logprob > LOGPROB_MIN
 }

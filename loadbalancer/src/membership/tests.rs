@@ -132,7 +132,7 @@ async fn a_file_lists_the_members_and_a_wrong_one_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_departed_server_can_still_be_told_to_abort() {
+async fn requests_on_a_departed_server_can_still_be_aborted() {
     let (fleet, door) = membership();
     fleet.add(member("http://a:1")).await.unwrap();
     let held = fleet.balancer().acquire(PermitRequest::new(1)).await.unwrap();

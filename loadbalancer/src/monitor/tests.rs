@@ -95,7 +95,7 @@ async fn look_for(monitor: &mut Monitor, seconds: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_owes_answers_and_stands_still_is_dead_and_comes_back_on_trial() {
+async fn a_stalled_server_with_requests_is_dead_and_returns_on_trial() {
     let (balancer, _control, mut monitor) = watched();
     let owed = permit(&balancer).await;
     look_for(&mut monitor, 9).await;
@@ -123,7 +123,7 @@ async fn a_server_that_generates_or_is_paused_or_owes_nothing_stays_alive() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_updated_may_stand_still_and_an_outdated_one_may_not() {
+async fn a_server_may_stall_during_its_update_and_not_while_it_is_outdated() {
     let (balancer, _control, mut monitor) = watched();
     let owed = permit(&balancer).await;
     balancer.begin_update(Some(7), true, |_| true);
@@ -136,7 +136,7 @@ async fn a_server_that_is_updated_may_stand_still_and_an_outdated_one_may_not() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_does_not_count_its_tokens_is_left_to_the_samples_deadline() {
+async fn a_server_without_token_counts_is_not_declared_stalled() {
     let (balancer, control, mut monitor) = watched();
     control.load.lock().generation_tokens_total = None;
     let owed = permit(&balancer).await;
@@ -145,7 +145,7 @@ async fn a_server_that_does_not_count_its_tokens_is_left_to_the_samples_deadline
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_lost_probe_is_no_death_and_two_are() {
+async fn a_server_is_dead_after_two_lost_probes_and_not_after_one() {
     let (balancer, control, mut monitor) = watched();
     *control.sick.lock() = true;
     look_for(&mut monitor, 1).await;
@@ -158,7 +158,7 @@ async fn one_lost_probe_is_no_death_and_two_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lack_of_this_machine_counts_against_no_server() {
+async fn exhaustion_of_this_machine_counts_against_no_server() {
     let (balancer, control, mut monitor) = watched();
     let owed = permit(&balancer).await;
     *control.unasked.lock() = true;
@@ -203,7 +203,7 @@ async fn a_silent_server_delays_the_verdict_on_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_number_of_concurrent_looks_is_bounded() {
+async fn the_number_of_concurrent_probes_is_bounded() {
     #[derive(Default)]
     struct Slow(Mutex<(usize, usize)>);
     impl EngineControl for Slow {
@@ -266,7 +266,7 @@ async fn tokens_that_were_counted_before_the_trial_prove_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_that_was_generated_when_asked_for_is_as_good_as_a_trial() {
+async fn a_dead_server_that_generates_a_probe_token_is_active_again() {
     let config = MonitorConfig { probe: Probe::Generate, ..MonitorConfig::default() };
     let (balancer, control, mut monitor) = watched_as(config, &[("a", 256)]);
     balancer.declare_dead(balancer.find("a").unwrap(), "test").unwrap();
@@ -328,7 +328,7 @@ async fn samples_of_other_clients_are_those_at_the_time_of_the_reading() {
 /// Routers that poll the load at a path that the server does not have were seen to route at random. This
 /// balancer then routes by its own permits.
 #[tokio::test]
-async fn a_server_without_metrics_is_routed_to_by_our_permits() {
+async fn a_server_without_metrics_is_chosen_by_its_permits() {
     let serve = async |router: axum::Router| {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_and_tokens_are_read_where_they_stand() {
+    fn samples_and_tokens_are_read_at_the_keys_of_each_endpoint() {
         let one = Demand { samples: 1, expected_tokens: 0, group: None };
         assert_eq!(demand("/v1/completions", r#"{"prompt":"hello"}"#), one);
         assert_eq!(demand("/v1/completions", "no JSON \"n\""), one);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn each_prompt_of_a_list_counts_and_a_list_of_tokens_is_one() {
+    fn each_prompt_of_a_list_counts_and_a_list_of_tokens_is_one_prompt() {
         let samples = |body: &str| {
             let (head, ()) = Request::post("/v1/completions").body(()).unwrap().into_parts();
             let quick = Demand::of(&head, body.as_bytes(), false).samples;

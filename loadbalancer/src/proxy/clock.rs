@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_alarm_goes_off_for_the_request_that_is_late_and_for_no_other() {
+    async fn the_alarm_rings_only_for_the_late_request() {
         let clock = Rc::new(Clock::default());
         let mut alarm = Alarm::new(&clock);
         let began = Instant::now();

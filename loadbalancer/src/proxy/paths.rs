@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_calls_pass_and_operators_do_not() {
+    fn calls_of_clients_are_forwarded_and_calls_of_operators_are_not() {
         for path in ["/v1/completions", "/v1/chat/completions", "/inference/v1/generate", "/v1/embeddings"] {
             assert_eq!(route(&Method::POST, path), Route::Permit, "{path}");
         }

@@ -227,7 +227,7 @@ async fn until(mut holds: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn bodies_pass_untouched_and_streams_as_they_come() {
+async fn bodies_are_forwarded_unchanged_and_streams_without_delay() {
     let engine = engine().await;
     before(&[&engine.url], ProxyConfig::default(), async |proxy| {
         let odd = "{ \"prompt\" :[1,2],  \"n\":2, \"x\":\"\u{e9}\" }";
@@ -334,7 +334,7 @@ async fn a_dead_or_busy_server_is_not_asked_twice_for_one_request() {
 }
 
 #[tokio::test]
-async fn a_clients_mistakes_say_nothing_about_the_server() {
+async fn mistakes_of_a_client_do_not_count_against_the_server() {
     let engine = engine().await;
     let config = ProxyConfig { body_bytes_max: 1000, ..ProxyConfig::default() };
     before(&[&engine.url], config, async |proxy| {
@@ -356,7 +356,7 @@ async fn a_clients_mistakes_say_nothing_about_the_server() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_lost_in_the_middle_of_an_answer_keeps_no_client_waiting() {
+async fn the_loss_of_a_server_during_an_answer_ends_the_clients_request() {
     let engine = engine().await;
     let config = ProxyConfig { attempts_max: 1, ..ProxyConfig::default() };
     before(&[&engine.url], config, async |proxy| {

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reported_count_is_found_however_it_is_cut() {
+    fn the_reported_count_is_found_in_any_division_into_chunks() {
         let answer = r#"{"choices":[{"text":"\"completion_tokens\": 7"}],"usage":{"prompt_tokens":8,"completion_tokens": 1234,"x":1}}"#;
         assert_eq!(counted(&[answer]), 1234);
         for cut in 0..answer.len() {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_message_of_nan_values_is_found_however_it_is_cut() {
+    fn the_message_of_nan_values_is_found_in_any_division_into_chunks() {
         let answer = "{\"error\":{\"message\":\"Out of range float values are not JSON compliant: nan\",\"code\":400}}";
         for cut in 0..answer.len() {
             let mut words = NanMessage::default();

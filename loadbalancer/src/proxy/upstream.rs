@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_goes_where_the_address_says() {
+    fn a_request_goes_to_the_path_of_the_address() {
         let (head, ()) = Request::get("/v1/models?a=b").body(()).unwrap().into_parts();
         let of = |url: &str| {
             let Target { authority, host, uri } = Target::of(url, &head).unwrap();

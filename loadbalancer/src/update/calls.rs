@@ -118,8 +118,8 @@ pub(super) fn reset(control: Arc<dyn EngineControl>, target: Target, is_running:
     .boxed()
 }
 
-/// Makes the server generate a few tokens, and looks at their log-probabilities. An engine that another client has
-/// paused would not answer, so it is not asked.
+/// Makes the server generate a few tokens, and looks at their log-probabilities. An engine that another
+/// client has paused would not answer, so it is not asked.
 pub(super) fn check(control: Arc<dyn EngineControl>, target: Target) -> Call {
     async move {
         let server = &target.server;

@@ -1,15 +1,15 @@
 //! One update of some servers: pause, update, reset, label, resume, check.
 //!
-//! A server that fails in a phase skips the following phases, except for the resume: an engine that was paused
-//! is always resumed. If the resume fails, too, the engine stays on the list of engines that have to be
-//! resumed, and the server stays out of rotation.
+//! A server that fails in a phase skips the following phases, except for the resume: an engine that was
+//! paused is always resumed. If the resume fails, too, the engine stays on the list of engines that have to
+//! be resumed, and the server stays out of rotation.
 //!
 //! A server that failed after its weights were touched may have half of the new weights. Its permits are
 //! revoked before its engine runs again, so no caller takes tokens of mixed weights for tokens of a version.
 //! A server that failed earlier has its old weights, and its requests continue.
 //!
-//! The check comes last, because a paused engine does not generate. Permits are granted only after the check: an
-//! engine that has loaded an incomplete checkpoint answers every other call as if it were well.
+//! The check comes last, because a paused engine does not generate. Permits are granted only after the check:
+//! an engine that has loaded an incomplete checkpoint answers every other call as if it were well.
 //!
 //! No function in here is cancel-safe: the updater's task runs a round to its end.
 
@@ -53,8 +53,8 @@ impl Participant {
             !(phase == Phase::Check && matches!(attempt, Attempt::Answered(Err(_)) if is_offered));
         let reason = match attempt {
             Attempt::Answered(Ok(())) => None,
-            // An engine that has no names for weights needs no label, and one that reports no log-probabilities
-            // cannot be checked.
+            // An engine that has no names for weights needs no label, and one that reports no
+            // log-probabilities cannot be checked.
             Attempt::Answered(Err(ControlError::Unsupported { .. }))
                 if matches!(phase, Phase::Label | Phase::Check) =>
             {

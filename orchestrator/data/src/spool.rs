@@ -1,8 +1,8 @@
-//! The rows of a data set on disk. In memory a row takes eight bytes.
+//! The rows of a data set on disk. In memory a row takes sixteen bytes: an offset and an identity.
 //!
-//! Rows are written to a temporary file without a name. It disappears with the process, even after a crash.
-//! The copy is deliberate: an edit of a data file during the run has no effect, and rows of both formats can
-//! be read in any order.
+//! Rows are written to a temporary file without a name, which disappears with the process, even after a
+//! crash. The copy is deliberate: an edit of a data file during the run has no effect, and rows of both
+//! formats can be read in any order.
 
 use std::env;
 use std::fs::File;
@@ -83,10 +83,10 @@ impl Spool {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// Reads row `index`, which must be below [`rows`](Self::rows).
+    /// Reads the row `index`. An index that is not below [`rows`](Self::rows) is an error.
     pub(super) fn read(&self, index: usize) -> Result<Record, DataError> {
         let Some(&end) = self.ends.get(index) else {
-            let reason = format!("no row {index} among {}", self.ends.len());
+            let reason = format!("expected an index below {}, found {index}", self.ends.len());
             return Err(spool_error(io::Error::new(io::ErrorKind::InvalidInput, reason)));
         };
         let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);

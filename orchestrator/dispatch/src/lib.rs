@@ -13,8 +13,8 @@
 //! simulation.
 //!
 //! # Deliberately absent
-//! This crate decides nothing: the rollout's board decides fates, by the rules of modes. It writes nothing: the
-//! ledger stores these types.
+//! This crate decides nothing: the rollout's board decides fates, by the rules of modes. It writes nothing:
+//! the ledger stores these types.
 
 pub mod bias;
 mod fate;
@@ -28,6 +28,6 @@ mod totals;
 
 pub use fate::{DispatchId, Fate, interned_reason};
 pub use prompt::{Position, PromptUid};
-pub use sample::{CarriedSample, FinishReason, PartialOutput, Spent, Stamp, VersionSpan};
+pub use sample::{CarriedSample, FinishReason, PartialOutput, Spent, Stamp, VersionSpan, version_of_label};
 pub use tokens::{Bucket, TokenTotals, Waste, WastedTokens};
 pub use totals::{StepEnd, Totals};

@@ -13,7 +13,7 @@ mod version;
 
 use std::time::Duration;
 
-pub use version::{Stamp, VersionSpan};
+pub use version::{Stamp, VersionSpan, version_of_label};
 
 /// Why a sample ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

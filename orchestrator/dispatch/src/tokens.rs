@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_in_one_bucket_whatever_happens_to_it() {
+    fn every_token_is_in_exactly_one_bucket() {
         let mut tokens = TokenTotals::default();
         tokens.generate(1_000);
         tokens.settle(Bucket::Carried, 400);

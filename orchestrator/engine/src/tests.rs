@@ -239,7 +239,7 @@ async fn over_http_an_interrupt_that_comes_too_early_is_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_process_all_of_that_holds_too() {
+async fn in_process_interrupts_and_streams_behave_as_over_http() {
     let fixture = in_process();
     check_streamed_is_whole(&fixture).await;
     check_interrupts(&fixture, true).await;
@@ -249,7 +249,7 @@ async fn in_process_all_of_that_holds_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn numbers_that_are_poisoned_leave_nothing() {
+async fn invalid_numbers_leave_no_tokens() {
     let fixture = in_process();
     fixture.server.inject(Fault::Nan { share: 1.0 });
     let asked = GenerateRequest { stream: true, ..request("r", 1, 7) };

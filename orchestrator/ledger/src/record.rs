@@ -159,8 +159,8 @@ pub enum Record {
         /// How its prompt continues.
         next: Next,
     },
-    /// These accepted dispatches are final: their fate does not depend on the queue any more. This record must
-    /// be synced before the queue may forget the records of these dispatches.
+    /// These accepted dispatches are final: their fate does not depend on the queue any more. This record
+    /// must be synced before the queue may forget the records of these dispatches.
     Settled {
         /// The accepted dispatches.
         ids: Vec<DispatchId>,

@@ -1,5 +1,6 @@
 //! Checks of announcements, and the reasons for refusing an announcement.
 
+use rolldock_dispatch::version_of_label;
 use rolldock_loadbalancer::update::Announcement;
 
 /// Rows and journals store versions as signed integers of 64 bits.
@@ -15,12 +16,6 @@ pub(super) fn check(announcement: &Announcement) -> Result<(), AnnounceError> {
         return Err(AnnounceError::BadLabel { label: label.to_string(), version });
     }
     Ok(())
-}
-
-/// The number at the end of a label: 42 of "42", "step-42" and "v42".
-pub fn version_of_label(label: &str) -> Option<u64> {
-    let digits_start = label.trim_end_matches(|character: char| character.is_ascii_digit()).len();
-    label[digits_start..].parse().ok()
 }
 
 /// The result of an announcement that was accepted.

@@ -1,4 +1,5 @@
-//! The recipe's settings for policy versions: when a new version may reach the servers, and how they get it.
+//! The recipe's settings for policy versions: how far generation runs ahead of training, and how servers get
+//! new weights.
 
 use std::fmt;
 
@@ -11,8 +12,8 @@ use serde::{Deserialize, Serialize};
 pub enum PolicyMode {
     /// There is no trainer. The version never changes.
     Off,
-    /// Generation never runs ahead: every group is generated with the version that the trainer has announced
-    /// last.
+    /// Generation never runs ahead: every group is generated with the newest version that the trainer has
+    /// announced.
     #[default]
     Sync,
     /// Generation runs one step ahead.
@@ -71,7 +72,7 @@ impl fmt::Display for UpdatePause {
     }
 }
 
-/// How servers get a new version.
+/// How servers get the weights of a new version.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicyUpdate {
@@ -89,9 +90,9 @@ pub struct PolicyUpdate {
     pub pause: UpdatePause,
     /// Whether servers drop their cached prefixes, which were computed with the old weights.
     pub reset_prefix_cache: bool,
-    /// Whether a server that got weights generates a few tokens before permits are granted on it.
+    /// Whether a server with new weights has to generate a few tokens before permits are granted on it.
     pub check_generation: bool,
-    /// Whether the requests of each version use a separate prompt cache. If so, no cache is reset.
+    /// Whether each version has a separate prefix cache, by a salt in its requests. If so, no cache is reset.
     pub cache_salt: bool,
     /// Maximum time of each phase over all servers, in seconds.
     pub timeouts: Deadlines,

@@ -33,7 +33,7 @@ mod updates;
 mod watched;
 mod weights;
 
-pub use announcement::{AnnounceError, Announced, version_of_label};
+pub use announcement::{AnnounceError, Announced};
 pub use config::{PolicyMode, PolicyUpdate, UpdateMethod, UpdatePause};
 pub use error::PolicyError;
 pub use sources::{Announcements, SourcesConfig};

@@ -15,7 +15,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::announcement::check;
-use super::{Announcement, PolicyState, version_of_label};
+use super::{Announcement, PolicyState};
+use rolldock_dispatch::version_of_label;
 use rolldock_scope::Scope;
 
 /// The file that marks a checkpoint as complete.

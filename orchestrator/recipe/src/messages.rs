@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_rust_types_become_words() {
+    fn names_of_rust_types_are_replaced_in_messages() {
         for (message, words) in [
             (
                 "invalid type: integer `3`, expected struct Rollout",

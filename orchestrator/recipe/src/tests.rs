@@ -13,22 +13,8 @@ use rolldock_policy::{PolicyMode, UpdatePause};
 
 use super::*;
 
-const MINIMAL: &str = r#"run.steps = 1
-[policy]
-mode = "off"
-[model]
-name = "m"
-tokenizer = "builtin"
-[data]
-train = "t.jsonl"
-[fleet.simulated]
-servers = 2
-[rollout]
-samples_per_prompt = 4
-train_batch_size = 8
-gen_batch_size = 16
-max_response_length = 128
-"#;
+/// The smallest valid recipe.
+const MINIMAL: &str = include_str!("tests/minimal.toml");
 
 fn load_text(text: &str, options: &LoadOptions) -> Result<Recipe, String> {
     let folder = tempfile::tempdir().unwrap();
@@ -63,7 +49,7 @@ fn every_recipe_of_ours_loads() {
 }
 
 #[test]
-fn the_published_run_is_carried_in_full() {
+fn the_published_recipe_has_all_published_values() {
     let recipe = Recipe::load(&recipes().join("dapo_qwen3_8b.toml"), &LoadOptions::default()).unwrap();
     let rollout = &recipe.rollout;
     assert_eq!(
@@ -141,7 +127,7 @@ fn a_base_that_is_its_own_base_is_an_error() {
 }
 
 #[test]
-fn complaints_name_file_line_key_and_what_was_expected() {
+fn errors_name_file_line_key_and_the_expected_value() {
     let unknown = complaint(&format!("{MINIMAL}wokers = 3\n"));
     assert!(unknown.starts_with("r.toml:16:1: `rollout.wokers`: unknown field `wokers`"), "{unknown}");
     assert!(unknown.contains("did you mean `workers`?"), "{unknown}");
@@ -167,7 +153,7 @@ fn complaints_name_file_line_key_and_what_was_expected() {
 }
 
 #[test]
-fn complaints_about_options_name_the_option() {
+fn errors_of_options_name_the_option() {
     let options = LoadOptions { set: vec!["rollout.workers=0".into()], ..Default::default() };
     let error = load_text(MINIMAL, &options).unwrap_err();
     assert!(error.starts_with("--set rollout.workers=0:1:"), "{error}");
@@ -185,7 +171,7 @@ fn invalid_utf8_says_where() {
 }
 
 #[test]
-fn complaints_about_rewards_name_the_key_once_and_stand_where_it_is_written() {
+fn errors_of_rewards_name_the_key_once_and_show_its_line() {
     for (written, expected) in [
         ("[reward]\npython = \"nomodule\"\n", "`reward.python.function`: expected module:function"),
         ("[reward.guard]\nretries = 1000\n", "`reward.guard`: it guards rewards from outside"),
@@ -255,14 +241,14 @@ fn an_options_value_may_be_a_bare_word_but_only_one_line() {
 }
 
 #[test]
-fn carets_stay_below_what_they_mean() {
+fn carets_are_below_the_text_that_they_mark() {
     let error = complaint(&format!("{MINIMAL}workers\t=\t0\n"));
     let lines: Vec<&str> = error.lines().collect();
     assert_eq!(lines[2..], ["16 | workers = 0", "   |           ^"], "{error}");
 }
 
 #[test]
-fn complaints_point_at_the_endpoint_that_is_wrong() {
+fn errors_point_at_the_invalid_endpoint() {
     let fleet = "[fleet]\nendpoints = [\"http://a:1\", \"http://b:2/v1\", \"http://a:1/\"]";
     let error = complaint(&MINIMAL.replace("[fleet.simulated]\nservers = 2", fleet));
     assert!(error.contains("r.toml:10:28: `fleet.endpoints.1`: expected the server's base URL"), "{error}");
@@ -360,7 +346,7 @@ fn a_file_that_is_no_recipe_is_not_read_to_its_end() {
 }
 
 #[test]
-fn depth_is_an_error_and_no_overflow() {
+fn deep_nesting_is_an_error_and_does_not_overflow_the_stack() {
     let dotted = vec!["a"; 20_000].join(".");
     let options = LoadOptions { set: vec![format!("{dotted}=1")], ..Default::default() };
     assert!(load_text(MINIMAL, &options).is_err());

@@ -171,7 +171,7 @@ fn hold_words(counts: &Counts) -> Option<&'static str> {
     match counts.hold? {
         Hold::Trainer => Some("held back by the trainer"),
         Hold::Queue => Some("held back by the full queue"),
-        Hold::Reward => Some("held back by the reward, which is out"),
+        Hold::Reward => Some("held back by an outage of the reward"),
     }
 }
 

@@ -167,8 +167,8 @@ pub(super) fn estimator(advantage: AdvantageEstimator) -> Estimator {
     }
 }
 
-/// The rollout configuration of a validation on servers that have the version `served`. A validation waits for
-/// all of its groups and filters none.
+/// The rollout configuration of a validation on servers that have the version `served`. A validation waits
+/// for all of its groups and filters none.
 pub(super) fn validation_rollout_config(
     recipe: &Recipe,
     validation: &recipe::Validation,

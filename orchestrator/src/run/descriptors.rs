@@ -137,7 +137,7 @@ mod tests {
     const DEMAND: Demand = Demand { files: 96, rewards: 0, listeners: 64, calls: 16, requests: 4096 };
 
     #[test]
-    fn too_few_descriptors_for_requests_are_a_warning_that_says_what_to_set() {
+    fn too_few_descriptors_for_requests_are_a_warning_with_the_limit_to_set() {
         assert_eq!(checked(&DEMAND, 4272).unwrap(), None);
         let warning = checked(&DEMAND, 1024).unwrap().unwrap();
         for words in ["4272", "1024", "`ulimit -n 4272`", "fleet.max_loads_total", "4096 for requests"] {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_descriptors_for_the_rest_are_an_error_that_says_how_many_are_needed() {
+    fn too_few_descriptors_for_the_rest_are_an_error_with_the_needed_number() {
         let error = checked(&DEMAND, 128).unwrap_err().to_string();
         assert!(error.contains("at least 192 are needed") && error.contains("may open 128"), "{error}");
     }

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_start_removes_what_it_made_and_nothing_else() {
+    fn a_failed_start_removes_only_the_files_that_it_made() {
         let dir = TempDir::new().unwrap();
         fail_in(&dir.path().join("runs/deep/run"));
         assert!(is_free(dir.path()), "all parents that were made are gone");

@@ -212,7 +212,7 @@ async fn open_rollout(
     let restored = match resumption {
         Some(resumption) => {
             say(&format!(
-                "the run goes on: {} groups accepted in {} steps, {} prompts to be issued again",
+                "the run continues: {} groups accepted in {} steps, {} prompts to be issued again",
                 resumption.run_totals.accepted,
                 resumption.last_step,
                 resumption.queued.len()

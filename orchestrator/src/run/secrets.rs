@@ -68,41 +68,26 @@ mod tests {
     use super::*;
     use crate::recipe::LoadOptions;
 
-    const MINIMAL: &str = r#"
-[policy]
-mode = "fully_async"
-[run]
-steps = 1
-[model]
-name = "m"
-tokenizer = "builtin"
-[data]
-train = "t.jsonl"
-[fleet.simulated]
-servers = 2
-[rollout]
-samples_per_prompt = 4
-train_batch_size = 8
-gen_batch_size = 16
-max_response_length = 128
-"#;
+    /// The minimal recipe of the tests of recipes.
+    const MINIMAL: &str = include_str!("../../recipe/src/tests/minimal.toml");
+    const ASYNC: &str = "policy.mode=fully_async";
     const LISTENS: &str = "queue.listen=127.0.0.1:0";
 
     fn recipe(dir: &TempDir, set: &[&str]) -> Recipe {
         let file = dir.path().join("given.toml");
         fs::write(&file, MINIMAL).unwrap();
-        let set = set.iter().map(|set| (*set).to_owned()).collect();
+        let set = [ASYNC].iter().chain(set).map(|set| (*set).to_owned()).collect();
         Recipe::load(&file, &LoadOptions { set, endpoints: Vec::new() }).unwrap()
     }
 
     #[test]
-    fn a_secret_that_an_earlier_process_had_is_missed_if_it_is_needed() {
+    fn a_needed_secret_of_an_earlier_process_is_reported_as_missing() {
         let dir = TempDir::new().unwrap();
         let out = dir.path();
         let open = recipe(&dir, &[LISTENS]);
         assert!(missing_secrets(out, &open).unwrap().is_empty(), "an older directory has no record");
         record_secrets(out, &open).unwrap();
-        assert!(!out.join(SECRETS_FILE).exists(), "there were none");
+        assert!(!out.join(SECRETS_FILE).exists(), "no secret was given");
 
         record_secrets(out, &recipe(&dir, &[LISTENS, "queue.token=hush"])).unwrap();
         record_secrets(out, &recipe(&dir, &["policy.token=hush"])).unwrap();
@@ -112,12 +97,15 @@ max_response_length = 128
             "{text}"
         );
         assert_eq!(missing_secrets(out, &open).unwrap(), ["queue.token"]);
-        assert!(missing_secrets(out, &recipe(&dir, &[])).unwrap().is_empty(), "nothing listens");
+        assert!(
+            missing_secrets(out, &recipe(&dir, &[])).unwrap().is_empty(),
+            "the queue does not listen, so it needs no token"
+        );
         assert!(missing_secrets(out, &recipe(&dir, &[LISTENS, "queue.token=other"])).unwrap().is_empty());
     }
 
     #[test]
-    fn a_damaged_record_is_not_taken_for_none() {
+    fn a_damaged_record_is_an_error() {
         let dir = TempDir::new().unwrap();
         for damaged in ["", "keys = [", "keys = 3\n"] {
             fs::write(dir.path().join(SECRETS_FILE), damaged).unwrap();

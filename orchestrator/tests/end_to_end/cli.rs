@@ -60,7 +60,7 @@ fn a_run_can_be_inspected_exported_and_consumed() {
 }
 
 #[test]
-fn a_dry_run_says_what_it_would_do_and_writes_nothing() {
+fn a_dry_run_prints_its_plan_and_writes_nothing() {
     let dir = TempDir::new().unwrap();
     let out = dir.path().join("run");
     let dry = Rolldock::new(&["run", "--dry-run", "--out"]).arg(&out).arg(recipe("quickstart.toml"));
@@ -140,7 +140,7 @@ fn ctrl_c_keeps_what_was_accepted() {
 }
 
 #[test]
-fn bad_usage_is_told_apart_from_failure() {
+fn bad_usage_and_failure_have_different_exit_codes() {
     let dir = TempDir::new().unwrap();
     let file = |name: &str, text: &[u8]| {
         let path = dir.path().join(name);
@@ -174,12 +174,12 @@ fn bad_usage_is_told_apart_from_failure() {
 }
 
 #[test]
-fn a_directory_that_holds_a_run_goes_on_with_it() {
+fn a_directory_with_a_run_continues_the_run() {
     let dir = TempDir::new().unwrap();
     let out = dir.path().join("run");
     small_run(&out, "1").succeeds();
     let ended = small_run(&out, "2").succeeds();
-    assert!(ended.stdout.contains("the run goes on: 4 groups accepted in 1 steps"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("the run continues: 4 groups accepted in 1 steps"), "{}", ended.stdout);
     assert!(ended.stdout.contains("done: 2 steps; 8 groups accepted"), "{}", ended.stdout);
     let again = Rolldock::new(&["run", "--resume"]).arg(&out).succeeds();
     assert!(again.stdout.contains("done: 2 steps; 8 groups accepted"), "{}", again.stdout);
@@ -240,7 +240,7 @@ fn both_dialects_of_simulated_servers_serve_a_run_over_sockets() {
 }
 
 #[test]
-fn a_run_with_too_few_descriptors_says_what_to_set_and_goes_on() {
+fn a_run_with_too_few_descriptors_prints_the_limit_to_set_and_continues() {
     let dir = TempDir::new().unwrap();
     let data = "data/arithmetic/train.jsonl";
     // The requests of all 256 samples overlap, and the run may have only half as many connections.

@@ -166,7 +166,7 @@ fn check_against_rows(step: &Value, rows: &[Value]) {
 }
 
 #[test]
-fn figures_are_as_documented_and_agree_with_rows_and_ledger() {
+fn figures_have_the_documented_form_and_agree_with_rows_and_ledger() {
     let dir = TempDir::new().unwrap();
     let out = dir.path().join("run");
     small_run(&out).succeeds();

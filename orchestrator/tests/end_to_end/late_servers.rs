@@ -46,7 +46,7 @@ fn one_dead_server_of_two_prevents_neither_the_start_nor_the_resumption() {
         let absent = format!("; not answering yet: {}", &dead["http://".len()..]);
         assert!(ended.stdout.contains(&absent), "{}", ended.stdout);
         assert!(ended.stdout.contains(&format!("done: {steps} steps; ")), "{}", ended.stdout);
-        assert_eq!(ended.stdout.contains("the run goes on: "), steps == 2, "{}", ended.stdout);
+        assert_eq!(ended.stdout.contains("the run continues: "), steps == 2, "{}", ended.stdout);
         assert!(ended.stderr.contains("a server gives no usable answer yet"), "{}", ended.stderr);
     }
     let both = run(&dir.path().join("both"), 1, &endpoints).set("fleet.servers_min=2");

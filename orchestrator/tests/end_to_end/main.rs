@@ -1,5 +1,6 @@
 //! Tests of the binary as a process: its commands, its runs, and the servers that it starts. All of them are
-//! in one test binary. It reads ledgers through `rolldock-ledger` and is not linked with the library `rolldock`.
+//! in one test binary. It reads ledgers through `rolldock-ledger` and is not linked with the library
+//! `rolldock`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod cli;

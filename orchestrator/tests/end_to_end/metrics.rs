@@ -62,7 +62,7 @@ fn busy_run(out: &Path, servers: &[&Simengine]) -> Running {
 }
 
 #[test]
-fn every_documented_metric_of_a_run_is_there_and_moves() {
+fn every_documented_metric_of_a_run_is_exported_and_changes() {
     let dir = TempDir::new().unwrap();
     let flags =
         ["--time-scale", "0.1", "--data", "data/arithmetic/train.jsonl", "--mean-response-length", "40"];
@@ -100,7 +100,7 @@ fn every_documented_metric_of_a_run_is_there_and_moves() {
 }
 
 #[test]
-fn every_documented_metric_of_a_served_queue_is_there_and_moves() {
+fn every_documented_metric_of_a_served_queue_is_exported_and_changes() {
     let dir = TempDir::new().unwrap();
     let server = Rolldock::new(&["queue", "serve", "--listen", "127.0.0.1:0", "--token", "secret"]);
     let server = server.arg("--unauthenticated-max").arg("2").arg("--dir").arg(dir.path()).start();
@@ -164,7 +164,7 @@ fn every_documented_metric_of_a_served_queue_is_there_and_moves() {
 }
 
 #[test]
-fn every_documented_metric_of_a_proxy_is_there() {
+fn every_documented_metric_of_a_proxy_is_exported() {
     let engine = Simengine::start(&["--time-scale", "0.01"]);
     let proxy = Rolldock::new(&["proxy", "--listen", "127.0.0.1:0", "--endpoint"]).arg(&engine.url).start();
     wait_for("the proxy", || proxy.stdout_so_far().contains(" balances "));
@@ -176,7 +176,7 @@ fn every_documented_metric_of_a_proxy_is_there() {
 }
 
 #[test]
-fn a_run_whose_address_is_taken_goes_on_without_it() {
+fn a_run_whose_address_is_in_use_continues_without_it() {
     let dir = TempDir::new().unwrap();
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = holder.local_addr().unwrap();

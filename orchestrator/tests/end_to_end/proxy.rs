@@ -212,7 +212,7 @@ async fn sigterm_finishes_what_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watched_fleet_is_said_twice_a_second_at_most() {
+async fn a_watched_fleet_is_printed_at_most_twice_a_second() {
     let engine = Simengine::start(&["--time-scale", "0.001"]);
     let proxy = Proxy::start(&["--endpoint", &engine.url]);
     let watch = proxy.fleet(&["watch"]).start();
@@ -265,11 +265,11 @@ async fn a_proxy_with_too_many_connections_holds_it_against_no_server() {
     let server = &fleet["servers"][0];
     assert_eq!((&server["outcomes"]["fault"], &server["epoch"]), (&0.into(), &0.into()), "{server}");
     let words = proxy.process.stderr_so_far().matches("cannot accept a connection").count();
-    assert!(words <= 2, "it is said {words} times in four seconds");
+    assert!(words <= 2, "the line was printed {words} times in four seconds");
 }
 
 #[test]
-fn what_cannot_be_a_proxy_is_refused_in_words() {
+fn an_invalid_proxy_is_refused_with_a_message() {
     let nothing = Rolldock::new(&["proxy"]).fails(2).stderr;
     assert!(nothing.contains("--endpoint"), "{nothing}");
     let loads = Rolldock::new(&["proxy", "--endpoint", "http://h:1", "--max-loads", "0"]).fails(2).stderr;

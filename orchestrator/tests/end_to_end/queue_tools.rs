@@ -167,7 +167,7 @@ async fn a_damaged_journal_is_salvaged_before_and_behind_the_damage() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_is_as_good_as_a_directory() {
+async fn the_tools_accept_a_server_in_place_of_a_directory() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let served = TransferQueue::open(QueueConfig::default()).unwrap();

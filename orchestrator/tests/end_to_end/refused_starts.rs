@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::support::{Rolldock, Simengine, recipe, root, small_run};
 
 #[test]
-fn a_directory_with_something_else_in_it_is_no_place_for_a_run() {
+fn a_run_does_not_start_in_a_directory_with_other_files() {
     let dir = TempDir::new().unwrap();
     fs::write(dir.path().join("notes.txt"), "mine").unwrap();
     for (out, words) in [("", "is not empty and holds no run"), ("notes.txt", "is not a directory")] {

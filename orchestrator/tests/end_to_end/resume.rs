@@ -154,7 +154,7 @@ fn a_run_that_is_killed_at_any_moment_loses_nothing_and_doubles_nothing() {
 
 /// Restarted servers do not have the weights that an earlier process of the run gave to its servers.
 #[test]
-fn a_run_that_goes_on_gives_its_servers_the_last_weights_again() {
+fn a_resumed_run_gives_its_servers_the_last_weights_again() {
     let dir = TempDir::new().unwrap();
     let (out, checkpoints, given) =
         (dir.path().join("run"), dir.path().join("checkpoints"), dir.path().join("given"));
@@ -204,7 +204,7 @@ fn serves(run: Rolldock) {
 }
 
 #[test]
-fn a_run_that_had_tokens_does_not_go_on_without_them() {
+fn a_run_that_had_tokens_is_not_resumed_without_them() {
     let dir = TempDir::new().unwrap();
     let out = dir.path().join("run");
     let whole = |tokens: &[&str]| SERVING.iter().chain(tokens).fold(life(&out, 0), |run, set| run.set(set));

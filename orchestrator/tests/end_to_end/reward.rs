@@ -63,7 +63,7 @@ fn scores_equal_those_of_the_reference() {
 }
 
 #[test]
-fn a_second_scorer_says_where_it_differs() {
+fn a_comparison_prints_where_the_scorers_differ() {
     let dir = TempDir::new().unwrap();
     let rows = [
         json!({ "response": "Answer: 5", "ground_truth": 5 }),
@@ -153,7 +153,7 @@ fn each_estimator_has_its_epsilon_and_lengths_are_weights() {
     let second = |row: &Value| row["advantage"][1].as_f64().unwrap();
     // The expected value is (5e-5 - 0) / sqrt(5e-9 + 1e-8).
     assert!((second(&found[0]) - 0.408).abs() < 1e-3, "{}", found[0]);
-    assert!(second(&found[1]) < second(&found[0]), "the mean lies nearer to the longer one: {}", found[1]);
+    assert!(second(&found[1]) < second(&found[0]), "the mean is nearer to the longer response: {}", found[1]);
     let file = write(&dir, "uneven.jsonl", &[uneven]);
     let ended = reward("advantage", &file, &[]).fails(1);
     assert!(ended.stderr.contains("uneven.jsonl:1: lengths has 1 numbers for 2 rewards"), "{}", ended.stderr);

@@ -52,7 +52,7 @@ fn hangup_is_ignored() -> bool {
 }
 
 #[test]
-fn a_run_that_is_asked_to_end_ends_in_order_and_can_go_on() {
+fn a_run_that_gets_a_signal_ends_in_order_and_can_be_resumed() {
     let mut came_back = 0;
     for (signal, code) in [("TERM", 143), ("HUP", 143), ("INT", 0)] {
         if signal == "HUP" && hangup_is_ignored() {

@@ -1,4 +1,4 @@
-"""Dividing rows among replicas and among micro-batches."""
+"""Divides rows among replicas and among micro-batches."""
 
 from __future__ import annotations
 
@@ -63,8 +63,9 @@ def costs_of(lengths: Array, by: Literal["tokens"] | Cost) -> Array:
 
 
 def balanced(costs: Array, parts: int) -> list[Array]:
-    """Divides rows into parts of about equal cost: the costliest row first, each to the part that is cheapest
-    at that moment. The costs of two parts differ by at most the cost of one row.
+    """Divides rows into parts of about equal cost. It assigns the most expensive row first, and each row to
+    the part that has the lowest cost at that moment. The costs of two parts differ by at most the cost of one
+    row.
 
     Args:
         costs: shape `(rows,)`.
@@ -85,8 +86,9 @@ def balanced(costs: Array, parts: int) -> list[Array]:
 
 
 def fewest(lengths: Array, tokens: int) -> list[Array]:
-    """Divides rows into few parts of at most so many tokens, by first-fit decreasing: it needs at most
-    11/9 of the fewest parts that are possible, and one more. A longer row is a part of its own."""
+    """Divides rows into few parts of at most `tokens` tokens, by first-fit decreasing. The number of parts is
+    at most 11/9 of the smallest possible number, plus one. A longer row is a part of its own.
+    """
     room = np.empty(len(lengths), dtype=np.int64)
     parts: list[list[int]] = []
     for place in np.argsort(-lengths, kind="stable").tolist():
@@ -102,7 +104,7 @@ def fewest(lengths: Array, tokens: int) -> list[Array]:
 
 
 def micro_batches(lengths: Array, tokens: int, count: int) -> list[Array]:
-    """Divides rows into micro-batches of at most so many tokens.
+    """Divides rows into micro-batches of at most `tokens` tokens.
 
     Args:
         lengths: the tokens of each row, shape `(rows,)`.
@@ -110,8 +112,8 @@ def micro_batches(lengths: Array, tokens: int, count: int) -> list[Array]:
         count: the number of micro-batches, at least that of `fewest`.
 
     Returns:
-        The places of the rows of each micro-batch, in rising order; none for some if there are fewer rows
-        than micro-batches.
+        The places of the rows of each micro-batch, in rising order. Some micro-batches are empty if there are
+        fewer rows than micro-batches.
     """
     even = balanced(lengths.astype(np.float64), count)
     if all(len(part) < 2 or int(lengths[part].sum()) <= tokens for part in even):

@@ -1,4 +1,4 @@
-"""Exceptions of the loader. Those of the queue are in `rolldock.errors`."""
+"""Exceptions of the loader. The exceptions of the queue are in `rolldock.errors`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rolldock.errors import RolldockError
 
 
 class LoaderError(RolldockError):
-    """Any error of the loader that is not one of the queue."""
+    """The base class of the loader's errors. Errors of the queue are not among them."""
 
 
 class BadRow(LoaderError, ValueError):
@@ -18,5 +18,6 @@ class BadState(LoaderError, ValueError):
 
 
 class RankLost(LoaderError):
-    """Another rank of the job has died, has raised an error, or has closed its loader. Start the job again:
-    the rows that were in use come again."""
+    """Another rank of the job has died, has raised an error, or has closed its loader. Start the job again;
+    the queue then delivers the rows that were in use again.
+    """

@@ -51,7 +51,8 @@ class TrainBatch:
 
     @property
     def number(self) -> int:
-        """The number of the batch since the loader was made, from 1. It rises, and may leave numbers out."""
+        """The number of the batch since the loader was made, from 1. Numbers rise, and some may be skipped.
+        """
         return self._read.plan.number
 
     @property
@@ -61,20 +62,21 @@ class TrainBatch:
 
     @property
     def tokens(self) -> int:
-        """The tokens of this rank's rows, prompts and responses."""
+        """The number of tokens of this rank's rows, in prompts and responses."""
         return sum(micro.tokens for micro in self if not micro.is_filler)
 
     @property
     def loss_tokens(self) -> int:
-        """The tokens of this rank's rows to learn from."""
+        """The number of tokens to learn from in this rank's rows."""
         return sum(int(micro.loss_mask.sum()) for micro in self)
 
     @property
     def totals(self) -> Totals:
-        """The size of the batch, all replicas together.
+        """The size of the batch over all replicas.
 
         Raises:
-            LoaderError: there are several ranks without a process group, which do not know of each other.
+            LoaderError: there are several ranks without a process group, so a rank does not know the others'
+                rows.
         """
         if not self._knows_all:
             raise LoaderError("the totals of a batch are known only with a process group; see Ranks")
@@ -91,33 +93,35 @@ class TrainBatch:
         return self._read.part.labels.groups
 
     def ack(self) -> None:
-        """Consumes the rows now instead of when the next batch is asked for: after the optimizer's step, or
-        after a checkpoint. Call it on every rank. With a process group, the first rank acks for all. Does
-        nothing for a batch that was acked, or is not the last one."""
+        """Consumes the rows now, and not with the next batch. Call it after the optimizer's step, or after a
+        checkpoint. Call it on every rank. With a process group, the first rank acks for all. The call does
+        nothing if the batch was acked, or is not the last one.
+        """
         self._stream.ack_of(self.number)
 
 
 class StreamingDataset(IterableDataset):
     """This rank's share of the batches of a partition.
 
-    A batch is what one take with these options gives. It is divided among the replicas row by row. Iterating
+    A batch is the result of one take with these options. Its rows are divided among the replicas. Iterating
     gives `TrainBatch`es of one micro-batch each, without prefetching, until the puts have ended and every row
     is used. `StreamingDataLoader` adds micro-batches, prefetching and a state.
 
     Args:
         client: a client, or the URL of a server. With a process group every rank needs a client of the same
-            server. Not an embedded queue then.
+            server. An embedded queue is an error then.
         partition: the partition.
         task: the task that takes.
         fields: the columns of a row.
         ranks: the place of this process. `Ranks.here()` by default, which is a collective call if
             `torch.distributed` is initialised.
-        balance: what the replicas get equally much of: `"tokens"`, or a cost of lengths, such as `Flops`.
-        wait_s: the longest wait for a batch, in seconds, from when it is asked for. Without a limit by
+        balance: what is balanced over the replicas: `"tokens"`, or a function from lengths to costs, such as
+            `Flops`.
+        wait_s: the longest wait for a batch after `next` was called, in seconds. There is no limit by
             default.
-        **options: those of a take, for the whole batch: `groups`, `rows` or `tokens`, `at_least`, `order`,
-            `min_policy_version`, `max_staleness`, `stale`, `holder`. With a process group, those of its first
-            rank count.
+        **options: options of the take of a whole batch: `groups`, `rows` or `tokens`, `at_least`, `order`,
+            `min_policy_version`, `max_staleness`, `stale`, `holder`. With a process group, the options of its
+            first rank count.
 
     Raises:
         LoaderError: an option does not fit.
@@ -157,8 +161,8 @@ class StreamingDataset(IterableDataset):
         """Returns a `StreamingDataLoader` of this dataset without prefetching.
 
         Raises:
-            LoaderError: this is a worker process of torch's `DataLoader`, which does not live as long as its
-                leases must.
+            LoaderError: this is a worker process of torch's `DataLoader`, which may end before its leases are
+                acked.
         """
         if get_worker_info() is not None:
             raise LoaderError("expected num_workers=0: StreamingDataLoader prefetches in threads")
@@ -175,19 +179,19 @@ class StreamingDataLoader(Iterator[TrainBatch]):
             optimizer.step()
             save(model, optimizer, loader.state_dict())
 
-    A batch is acked when the next one is asked for, or by `batch.ack()`. Leases are renewed until then. The
-    batches that were not used are given back by `close`, which the end of a `with` block calls; those of a
-    process that was killed come again when their lease expires. The loader is one stream: a second `for` goes
-    on where the first has left. It ends when the puts have ended and every row is used.
+    A batch is acked when the next one is asked for, or by `batch.ack()`. Leases are renewed until then.
+    `close`, which the end of a `with` block calls, gives unused batches back. The batches of a killed process
+    are delivered again when their leases expire. The loader is one stream: a second `for` continues after the
+    last batch of the first. It ends when the puts have ended and every row is used.
 
     With a process group, `next`, and so each turn of the loop, is a collective call.
 
     Args:
         dataset: what to take.
-        micro_batch_tokens: the most tokens of a micro-batch; a longer row is a micro-batch of its own. All
-            rows in one micro-batch by default. With a process group, all ranks have equally many
-            micro-batches, and those for which a rank has no rows are fillers.
-        prefetch: how many batches are taken beyond the one in use, at most. It bounds the memory.
+        micro_batch_tokens: the maximum number of tokens of a micro-batch. A longer row is a micro-batch of
+            its own. By default, all rows are one micro-batch. With a process group, all ranks have the same
+            number of micro-batches. If a rank has no rows for a micro-batch, it gets a filler.
+        prefetch: the maximum number of batches that are taken beyond the one in use. It bounds the memory.
         pin_memory: whether tensors are in pinned memory, from which copies to an accelerator are
             asynchronous.
 
@@ -240,7 +244,7 @@ class StreamingDataLoader(Iterator[TrainBatch]):
         Raises:
             BadRow: the columns of a row do not fit together. The batch is given back. With a process
                 group the loader has then ended.
-            Deadline: there was no batch in `wait_s`. The next call waits again.
+            Deadline: there was no batch within `wait_s`. The next call waits again.
             RankLost: another rank has died, or has failed.
         """
         if self._is_closed:
@@ -252,12 +256,13 @@ class StreamingDataLoader(Iterator[TrainBatch]):
         return TrainBatch(read, self._stream, knows_all=self._knows_all)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what a checkpoint needs: the rows of the last batch, and those whose ack failed.
+        """Returns the state for a checkpoint: the rows of the last batch, and the rows whose ack failed.
 
         Call it after the optimizer's step on the batch, and save it together with the model. A job that
-        starts from the checkpoint gets every row that was not used by then: if the last batch was not acked,
-        its rows come again, and the loader acks them and leaves them out. A checkpoint after every step
-        repeats no row and misses none. With a process group, the state of the first rank is enough for all.
+        starts from the checkpoint gets every row that was unused at the checkpoint. If the last batch was not
+        acked, its rows are delivered again, and the loader acks them without using them. A checkpoint after
+        every step repeats no row and misses none. With a process group, the state of the first rank is enough
+        for all.
         """
         rows = sorted({*self._used.rows(), *self._last})
         return {
@@ -269,15 +274,15 @@ class StreamingDataLoader(Iterator[TrainBatch]):
         }
 
     def load_state_dict(self, *states: Mapping[str, Any]) -> None:
-        """Goes on from a state, before the first batch. It belongs to the queue from which it was made.
+        """Continues from a state. Call it before the first batch, with a state of the same queue.
 
         Args:
-            *states: the state of a loader. Where ranks have no process group, the states of all of them: a
-                row may come again at another rank.
+            *states: the state of a loader. Without a process group, the states of all ranks, because a row
+                may be delivered again to another rank.
 
         Raises:
             BadState: a state is of another partition or task, or is damaged.
-            LoaderError: the loader has begun.
+            LoaderError: the loader has returned a batch already.
         """
         if self._stream is not None:
             raise LoaderError("expected load_state_dict before the first batch")
@@ -299,8 +304,9 @@ class StreamingDataLoader(Iterator[TrainBatch]):
         return [(int(handle), str(group)) for handle, group in zip(handles, groups, strict=True)]
 
     def close(self) -> None:
-        """Ends the stream. The last batch, if it was not acked, and the prefetched ones are given back. The
-        other ranks of a process group get `RankLost`, or wait, if they ask for a further batch."""
+        """Ends the stream. Gives back the last batch, if it was not acked, and the prefetched batches. A call
+        of `next` on another rank of the process group then raises `RankLost`, or waits.
+        """
         self._is_closed = True
         if self._stream is not None:
             self._stream.close()

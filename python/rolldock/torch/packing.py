@@ -1,4 +1,4 @@
-"""Rows as flat batches: sequences one after the other, without padding."""
+"""Packs rows into flat batches: sequences one after the other, without padding."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class Fields:
 
     @property
     def of_lengths(self) -> list[str]:
-        """The smallest columns that tell the tokens of a row and those to learn from."""
+        """The smallest columns from which the number of tokens and of tokens to learn from can be computed.
+        """
         return [self.prompt, self.mask]
 
 
@@ -100,8 +101,8 @@ class MicroBatch:
         advantages: 0 in prompts; shape `(tokens,)`, float32.
         rollout_logprobs: in nats, 0 in prompts; shape `(tokens,)`, float32. `None` if the loader's fields
             leave them out.
-        cu_seqlens: where each sequence begins, and the end of the last; shape `(sequences + 1,)`, int32, as
-            attention kernels for sequences of different lengths want it.
+        cu_seqlens: the begin of each sequence, and the end of the last; shape `(sequences + 1,)`, int32. This
+            is the form of attention kernels for sequences of different lengths.
         max_seqlen: the tokens of the longest sequence.
         extra: the further columns: shape `(tokens,)`, 0 in prompts, for lists, and `(sequences, ...)` for
             numbers.
@@ -124,8 +125,9 @@ class MicroBatch:
 
     @property
     def is_filler(self) -> bool:
-        """Whether there are no rows. There is one sequence of two tokens then, with no token to learn from,
-        so that every rank runs the model equally often."""
+        """Whether the micro-batch has no rows. It then is one sequence of two tokens, none of them to learn
+        from, so that every rank runs the model equally often.
+        """
         return not self.groups
 
     @property
@@ -135,7 +137,7 @@ class MicroBatch:
 
     @property
     def tokens(self) -> int:
-        """The number of tokens, those of a filler included."""
+        """The number of tokens, including the tokens of a filler."""
         return len(self.input_ids)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
@@ -156,7 +158,7 @@ class MicroBatch:
 
 
 def lengths_of(table: Table, names: Fields) -> tuple[Array, Array]:
-    """Returns the tokens of each row, and those to learn from; shape `(rows,)` each, int64."""
+    """Returns the number of tokens and of tokens to learn from of each row; shape `(rows,)` each, int64."""
     mask = table.ragged(names.mask)
     marked = np.concatenate(([0], np.cumsum(mask.flat() != 0)))
     offsets = mask.offsets.astype(np.int64) - int(mask.offsets[0])

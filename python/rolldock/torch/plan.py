@@ -47,12 +47,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class Totals:
-    """The size of a batch, all replicas together.
+    """The size of a batch over all replicas.
 
     Attributes:
         rows: the number of rows.
         tokens: the tokens of prompts and responses.
-        loss_tokens: the tokens to learn from: the divisor of a mean over the tokens of the whole batch.
+        loss_tokens: the number of tokens to learn from, which is the divisor of a mean over the whole batch.
     """
 
     rows: int
@@ -77,7 +77,7 @@ class Plan:
         parts: the rows of each replica. A process without a process group has one part.
         micro_batches: the number of micro-batches of each replica.
         totals: the size of the batch.
-        first: the handle of some row, which tells the types of the columns.
+        first: the handle of a row from which a rank without rows reads the types of the columns.
     """
 
     number: int

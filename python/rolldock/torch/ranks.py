@@ -1,4 +1,4 @@
-"""The place of this process among the data-parallel ranks, and what the ranks tell each other."""
+"""The place of this process among the data-parallel ranks, and the messages between ranks."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ TIMEOUT_S = 7200.0
 
 @dataclass(frozen=True)
 class Ranks:
-    """The place of this process in a job. `Ranks.here()` makes it where ranks are numbered in the usual way.
+    """The place of this process in a job. `Ranks.here()` makes it from the numbers that launchers set.
 
-    A replica is a whole copy of the model. The replicas get different rows, and the members of a replica
+    A replica is a complete copy of the model. The replicas get different rows, and the members of a replica
     (tensor-, pipeline- or context-parallel ranks) get the same rows.
 
-    With a process group, the first rank of the group takes every batch for all of them, and tells each rank
-    its rows. All ranks then make equally many steps, with equally many micro-batches, and a batch is acked
-    when every rank has used it. Without one, each process takes its own share, which the queue balances by
-    tokens. The processes then know nothing of each other, and may make different numbers of steps.
+    With a process group, its first rank takes every batch for all ranks, and tells each rank its rows. All
+    ranks then make the same number of steps with the same number of micro-batches, and a batch is acked when
+    every rank has used it. Without a process group, each process takes its own share, which the queue
+    balances by tokens. The processes then do not communicate, and may make different numbers of steps.
 
     Attributes:
         replica: the number of the replica of this process, from 0.
@@ -70,15 +70,15 @@ class Ranks:
     ) -> Self:
         """Returns the place of this process. Ranks with consecutive numbers are the members of a replica.
 
-        The numbers are those of `torch.distributed` if it is initialised. It is then a collective call, which
-        makes a process group with the gloo backend. Otherwise they are the arguments, or else `RANK` and
-        `WORLD_SIZE` of the environment, and without either this process is alone.
+        If `torch.distributed` is initialised, it gives the numbers, and this is a collective call that makes
+        a process group with the gloo backend. Otherwise the arguments give the numbers, or else the
+        environment variables `RANK` and `WORLD_SIZE`. Without any of them, this process is the only one.
 
         Args:
             members: the number of ranks of a replica. It divides the number of all ranks.
             rank: the number of this process, from 0.
             world_size: the number of processes.
-            timeout_s: the longest that a rank waits for another one that is alive, in seconds.
+            timeout_s: the longest time that a rank waits for another live rank, in seconds.
 
         Raises:
             LoaderError: the numbers do not fit together.
@@ -107,7 +107,7 @@ class Ranks:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this process takes the batches: the first of its group, or one without a group."""
+        """Whether this process takes the batches: it is the first of its group, or has no group."""
         return self.group is None or dist.get_rank(self.group) == 0
 
     def wait_for_all(self) -> None:

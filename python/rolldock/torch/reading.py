@@ -1,4 +1,4 @@
-"""Reading and packing the rows of this rank, in a thread."""
+"""Reads and packs the rows of this rank, in a thread."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Reads:
 
     def begin(self, plan: Plan, batch: Table | None = None) -> None:
         """Begins to read this rank's rows of a batch: from the rows of the whole batch, or by handle. Does
-        nothing if that was begun before."""
+        nothing if a read of this batch has begun before."""
         with self._lock:
             if plan.number not in self._reads:
                 self._reads[plan.number] = self._thread.submit(_read, self._settings, plan, batch)

@@ -28,7 +28,7 @@ class Message:
 
     Attributes:
         plans: the batches that it has taken since the last message.
-        deliver: the number of the batch to use now; `None` at the end.
+        deliver: the number of the batch to use now. `None` if the stream has ended.
         does_wait: whether nothing is ready yet, so that another message follows.
         error: the error that every rank raises.
     """
@@ -40,7 +40,7 @@ class Message:
 
 
 class Stream:
-    """The batches of this rank, in order. Each is acked when the next one is asked for."""
+    """The batches of this rank, in order. Each batch is acked when the next one is requested."""
 
     def __init__(self, settings: Settings, used: Used) -> None:
         self._settings, self._used = settings, used
@@ -82,7 +82,7 @@ class Stream:
         return read
 
     def ack(self) -> None:
-        """Acks the batch in use, unless that was done. Only the leader holds it."""
+        """Acks the batch in use, if it was not acked. Only the leader holds its lease."""
         if not self._held:
             return
         held = self._held.popleft()
@@ -122,7 +122,7 @@ class Stream:
                 return message.deliver
 
     def _message(self, begun: float) -> Message | None:
-        """Returns the message of the leader to all ranks. The others have none."""
+        """Returns the message of the leader to all ranks. Other ranks send no message."""
         if self._taker is None:
             return None
         try:
@@ -157,7 +157,9 @@ class Stream:
                 return Message(plans, does_wait=not self._has_ended)
 
     def _collected(self, taker: Taker, begun: float) -> list[Plan]:
-        """Collects what was taken. Waits if there is nothing to use, at most until the next heartbeat."""
+        """Collects the batches that were taken. Waits if there is none to use, at most until the next
+        heartbeat.
+        """
         plans = []
         while self._failure is None and not self._has_ended:
             try:
@@ -186,8 +188,8 @@ class Stream:
         return min(left, HEARTBEAT_S)
 
     def _begin_to_use(self, chosen: Taken, taker: Taker) -> bool:
-        """Returns whether the lease holds, and no row was used in another batch since it was taken. If not,
-        its rows come again."""
+        """Returns whether the batch can be used: its lease is held, and none of its rows was used in another
+        batch since the take. If not, the queue delivers its rows again."""
         labels = [part.labels for part in chosen.plan.parts]
         is_fresh = all(len(self._used.fresh(of)) == len(of.groups) for of in labels)
         if is_fresh and not chosen.batch.is_lost:

@@ -1,4 +1,4 @@
-"""Taking batches ahead, in a thread, and dividing them among replicas."""
+"""Takes batches ahead, in a thread, and divides them among replicas."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Taken:
 
 
 class Used:
-    """Rows that were used, and may come again because they are not acked."""
+    """Rows that were used but are not acked, so the queue may deliver them again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,7 +63,7 @@ class Used:
 
 
 class Taker:
-    """Takes batches in a thread: one for each request, and `prefetch` more."""
+    """Takes batches in a thread: one for each request, and `prefetch` further ones."""
 
     def __init__(self, settings: Settings, used: Used, reads: Reads) -> None:
         self._settings, self._used, self._reads = settings, used, reads
@@ -77,7 +77,7 @@ class Taker:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Starts the thread, unless it runs."""
+        """Starts the thread if it does not run."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._run, name="rolldock taker", daemon=True)
             self._thread.start()
@@ -90,7 +90,7 @@ class Taker:
         """Returns the next batch, `None` at the end of the puts, or an error.
 
         Raises:
-            queue.Empty: there is none in time.
+            queue.Empty: there is no batch in time.
         """
         return self._ready.get(timeout=wait_s) if wait_s > 0 else self._ready.get_nowait()
 
@@ -167,7 +167,7 @@ class Taker:
 
 
 def give_back(batch: Batch) -> None:
-    """Gives the rows of a batch back. If that fails, they come again when the lease expires."""
+    """Gives the rows of a batch back. If this fails, the queue delivers them again when the lease expires."""
     try:
         batch.nack()
     except QueueError as error:

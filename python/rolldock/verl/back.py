@@ -33,7 +33,7 @@ def columns_of(data: Any, names: Names) -> tuple[Array, dict[str, Any]]:
         The handles of the rows, shape `(rows,)`, uint64, and the columns: `client.write(partition, *result)`.
 
     Raises:
-        BadBatch: a field is absent, a row is there twice, or a field has values for other tokens than those
+        BadBatch: a field is absent, a row occurs twice, or a field has values for other tokens than those
             of the responses.
     """
     tensors, others = _parts(data)

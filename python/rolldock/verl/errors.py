@@ -1,4 +1,4 @@
-"""Exceptions of this package. Those of the queue are in `rolldock.errors`."""
+"""Exceptions of this package. The exceptions of the queue are in `rolldock.errors`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rolldock.errors import RolldockError
 
 class BadBatch(RolldockError, ValueError):
     """Rows cannot become a batch of verl, or a batch cannot become columns. The message names the column. If
-    a single row is the cause, the message names its group and handle too."""
+    one row is the cause, the message also names its group and handle."""
 
 
 class RolloutEnded(RolldockError):

@@ -1,4 +1,4 @@
-"""A run of Rolldock in the place of verl's rollout."""
+"""A run of Rolldock in place of verl's rollout."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Wanted:
 
 
 class RolloutManager:
-    """Gives verl's V1 trainer its trajectories, in the place of verl's `AgentLoopManager`. The program must
+    """Gives verl's V1 trainer its trajectories, in place of verl's `AgentLoopManager`. The program must
     have called `transfer_queue.init`.
 
     For each prompt that the trainer submits, a thread takes a group of the run, and puts its rows into
@@ -184,8 +184,9 @@ class RolloutManager:
             self._held.append((batch, [wanted.uid for wanted in chosen]))
 
     def _may_get_more(self) -> bool:
-        """Whether there may be rows that this process has not taken. A take waits for those that are leased
-        too, but here they are leased until the trainer's step ends."""
+        """Whether there may be rows that this process has not taken. A take would also wait for leased rows,
+        but these rows are leased until the trainer's step ends.
+        """
         status = self._client.status(self._partition)
         task = next(task for task in status["tasks"] if task["task"] == self._task)
         return not status["ended"] or task["ready_rows"] + task["incomplete_rows"] + task["away_rows"] > 0

@@ -1,4 +1,4 @@
-"""Leased rows as tensors of verl's types, one value after the other."""
+"""Converts leased rows to tensors of verl's types, without padding."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Source:
 
     @property
     def handles(self) -> torch.Tensor:
-        """The handle of each row, with the bits of its uint64; shape `(rows,)`, int64."""
+        """The handle of each row, whose 64 bits are stored as int64; shape `(rows,)`."""
         return torch.from_numpy(self._batch.handles.astype(np.uint64).view(np.int64))
 
     def of_responses(self) -> dict[str, Flat]:
@@ -254,7 +254,7 @@ class Source:
 
 
 def objects(values: list[Any]) -> Array:
-    """Returns an array of objects, as verl keeps values that are no tensors; shape `(rows,)`."""
+    """Returns an array of objects, in which verl keeps values other than tensors; shape `(rows,)`."""
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array

@@ -27,8 +27,9 @@ use counted::Counted;
 /// The maximum number of checks of a directory that another process changes. Only a problem that all checks
 /// find is reported.
 const ATTEMPTS: usize = 16;
-/// How often a file that belongs to no row is looked for again, and the time between two looks. A process that
-/// has the directory open records that the rows of a file are freed, and deletes the file a moment later.
+/// How often a file that belongs to no row is looked for again, and the time between two looks. A process
+/// that has the directory open records that the rows of a file are freed, and deletes the file a moment
+/// later.
 const DELETION_LOOKS: usize = 50;
 const DELETION_PAUSE: Duration = Duration::from_millis(20);
 
@@ -340,8 +341,8 @@ impl Moment {
 }
 
 impl TransferQueue {
-    /// Checks the whole queue: reads all live payload and the journal. Traffic continues. The call may wait for
-    /// other checks, snapshots or exports that are served at the same time.
+    /// Checks the whole queue: reads all live payload and the journal. Traffic continues. The call may wait
+    /// for other checks, snapshots or exports that are served at the same time.
     ///
     /// Cancel-safe: the call changes nothing.
     pub async fn verify(&self) -> Result<VerifyReport, QueueError> {

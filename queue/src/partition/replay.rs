@@ -14,8 +14,8 @@ use super::table::{ACK_ROWS, Added, Move, Slice, Table, ack_records, declaration
 use crate::error::QueueError;
 use crate::journal::Sink;
 use crate::plane::Plane;
-use crate::record::{PayloadRecord, Record};
-use crate::row::Runs;
+use crate::record::{PayloadRecord, PutRecord, Record};
+use crate::row::{RowHandle, Runs};
 use crate::store::{ChunkId, Note, Reach};
 
 pub(crate) use mend::{Mend, NamedTasks, Unusable};
@@ -81,6 +81,7 @@ impl Replay {
         }
     }
 
+    /// Applies a record to the table of its partition. Frees the chunks that no row needs any more.
     pub(crate) fn apply(&mut self, record: Record) -> Result<(), QueueError> {
         match record {
             Record::Declare { spec, generation_floor, dispositions } => {
@@ -92,53 +93,20 @@ impl Replay {
                 });
             }
             Record::Types { partition, columns } => self.table(&partition)?.learn_columns(&columns),
-            Record::Put(put) => {
-                if !put.rows.is_empty() {
-                    self.keep(&put.payload)?;
-                }
-                let table = self.table(&put.partition)?;
-                table.reserve_for_replay(&put.rows, put.kib);
-                if let Err(released) = table.publish(put) {
-                    self.free(&released.chunks);
-                }
-            }
+            Record::Put(put) => self.apply_put(put)?,
             Record::Columns { partition, rows, payload, kib, overwrite, lengths, token } => {
-                self.keep(&payload)?;
-                let table = self.table(&partition)?;
                 let added = Added { rows: &rows, payload: &payload, kib, overwrite, lengths: &lengths };
-                let mut freed = table.add_columns(added).released.chunks;
-                table.end_token(token, Some(Runs::default()));
-                if !table.needs(payload.chunk) {
-                    freed.push(payload.chunk);
-                }
-                self.free(&freed);
+                self.apply_columns(&partition, added, token)?;
             }
             Record::Moved { partition, from, rows, payload } => {
-                self.keep(&payload)?;
-                let table = self.table(&partition)?;
-                table.move_chunks(&[Move { from, rows }], payload.chunk, 0);
-                let needed = table.needs(payload.chunk);
-                self.free(&[from]);
-                if !needed {
-                    self.free(&[payload.chunk]);
-                }
+                self.apply_move(&partition, Move { from, rows }, &payload)?;
             }
             Record::Tokens { partition, tokens } => {
                 let table = self.table(&partition)?;
                 tokens.into_iter().for_each(|(token, rows)| table.end_token(Some(token), Some(rows)));
             }
             Record::Ack { partition, task, rows, lease } => {
-                let table = self.table(&partition)?;
-                let task = table.task(&task)?;
-                let released = match lease {
-                    None => table.finish_ack(task, &rows),
-                    Some(lease) => {
-                        // The lease exists only if the lease file has it.
-                        let _ = table.nack(lease);
-                        table.finish_ack_of(lease, task, &rows)
-                    }
-                };
-                self.free(&released.chunks);
+                self.apply_ack(&partition, &task, &rows, lease)?
             }
             Record::Lease { partition, task, lease, rows, holders } => {
                 let table = self.table(&partition)?;
@@ -197,6 +165,74 @@ impl Replay {
             }
             Record::Floor { generation, .. } => self.generation_floor = self.generation_floor.max(generation),
         }
+        Ok(())
+    }
+
+    fn apply_put(&mut self, put: PutRecord) -> Result<(), QueueError> {
+        if !put.rows.is_empty() {
+            self.keep(&put.payload)?;
+        }
+        let table = self.table(&put.partition)?;
+        table.reserve_for_replay(&put.rows, put.kib);
+        if let Err(released) = table.publish(put) {
+            self.free(&released.chunks);
+        }
+        Ok(())
+    }
+
+    fn apply_columns(
+        &mut self,
+        partition: &str,
+        added: Added<'_>,
+        token: Option<String>,
+    ) -> Result<(), QueueError> {
+        self.keep(added.payload)?;
+        let table = self.table(partition)?;
+        let mut freed = table.add_columns(added).released.chunks;
+        table.end_token(token, Some(Runs::default()));
+        if !table.needs(added.payload.chunk) {
+            freed.push(added.payload.chunk);
+        }
+        self.free(&freed);
+        Ok(())
+    }
+
+    fn apply_move(
+        &mut self,
+        partition: &str,
+        moved: Move,
+        payload: &PayloadRecord,
+    ) -> Result<(), QueueError> {
+        self.keep(payload)?;
+        let from = moved.from;
+        let table = self.table(partition)?;
+        table.move_chunks(&[moved], payload.chunk, 0);
+        let needed = table.needs(payload.chunk);
+        self.free(&[from]);
+        if !needed {
+            self.free(&[payload.chunk]);
+        }
+        Ok(())
+    }
+
+    fn apply_ack(
+        &mut self,
+        partition: &str,
+        task: &str,
+        rows: &[RowHandle],
+        lease: Option<u64>,
+    ) -> Result<(), QueueError> {
+        let table = self.table(partition)?;
+        let task = table.task(task)?;
+        let released = match lease {
+            None => table.finish_ack(task, rows),
+            Some(lease) => {
+                // The lease exists only if the lease file has it.
+                let _ = table.nack(lease);
+                table.finish_ack_of(lease, task, rows)
+            }
+        };
+        self.free(&released.chunks);
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Turns: work on the whole queue that waits until other such work is done.
 //!
-//! Snapshots, checks and exports hold megabytes and a processor while they run. So a few run at a time, however
-//! many clients ask for them, each on a thread of its own.
+//! Snapshots, checks and exports hold megabytes and a processor while they run. So a few run at a time,
+//! however many clients ask for them, each on a thread of its own.
 
 use std::sync::Arc;
 

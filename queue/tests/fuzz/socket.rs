@@ -35,7 +35,7 @@ fn asks(rows: &[u8]) -> Vec<(String, Vec<u8>)> {
 }
 
 #[tokio::test]
-async fn damaged_words_end_their_own_connection_and_the_server_lives() {
+async fn damaged_messages_end_only_their_connection() {
     count_panics();
     let queue = TransferQueue::open(QueueConfig::default()).unwrap();
     fill(&queue).await;

@@ -61,7 +61,7 @@ async fn a_client_that_goes_away_leaves_nothing_behind() {
 }
 
 #[tokio::test]
-async fn garbage_closes_its_own_connection_only() {
+async fn garbage_closes_only_its_connection() {
     let served = served();
     let client = served.declared().await;
     let truncated = framed(br#"{"Cancel":{"id":1}}"#)[..15].to_vec();
@@ -103,7 +103,7 @@ async fn waiting_calls_do_not_keep_others_and_cancelled_ones_take_nothing() {
 }
 
 #[tokio::test]
-async fn waiting_takes_are_told_when_the_server_ends() {
+async fn waiting_takes_end_when_the_server_ends() {
     let served = served();
     drop(served.declared().await);
     let impatient = LocalConfig { patience: Duration::ZERO, ..LocalConfig::new(&served.path) };

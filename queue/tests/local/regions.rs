@@ -16,7 +16,7 @@ async fn large_rows_stay_in_the_region_that_they_were_put_in() {
     let batch = large(1, 400);
     let handles = client.put("train", Put::group("a", batch.clone()), None).await.unwrap();
     let stats = served.regions.stats();
-    assert_eq!((stats.in_use, stats.idle), (1, 0), "the chunk lies in the region");
+    assert_eq!((stats.in_use, stats.idle), (1, 0), "the chunk is in the region");
     assert!(served.queue.inspect().payload_bytes > 4_000_000);
 
     let lease = take(&client).await;

@@ -145,7 +145,7 @@ fn state(queue: &TransferQueue) -> String {
 }
 
 #[tokio::test]
-async fn bad_input_has_the_same_code_through_every_door_and_changes_nothing() {
+async fn bad_input_has_one_code_over_every_transport_and_changes_nothing() {
     let doors = Doors::open().await;
     let there = furnish(&doors.queue).await;
     let before = state(&doors.queue);
@@ -174,7 +174,7 @@ fn framed(words: &str, tail: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn rows_that_are_cut_are_refused_through_every_door() {
+async fn truncated_rows_are_refused_over_every_transport() {
     let doors = Doors::open().await;
     doors.queue.declare(PartitionSpec::new("p", ["train"], 8)).await.unwrap();
     let mut writer = arrow_ipc::writer::StreamWriter::try_new(Vec::new(), &ids(0, 4).schema()).unwrap();
@@ -210,7 +210,7 @@ async fn rows_that_are_cut_are_refused_through_every_door() {
 }
 
 #[tokio::test]
-async fn what_the_server_does_not_have_is_an_error_with_a_code() {
+async fn an_unknown_name_on_the_server_is_an_error_with_a_code() {
     let doors = Doors::open().await;
     doors.queue.declare(PartitionSpec::new("p", ["train"], 8)).await.unwrap();
     let client = reqwest::Client::new();

@@ -44,7 +44,7 @@ async fn a_client_waits_for_a_server_that_starts_late_or_again() {
 }
 
 #[tokio::test]
-async fn waiting_takes_are_told_when_the_server_ends() {
+async fn waiting_takes_end_when_the_server_ends() {
     let served = served(ServiceConfig::default()).await;
     let config = RemoteConfig::new(format!("http://{}", served.address));
     let client = RemoteQueue::new(RemoteConfig { patience: Duration::ZERO, ..config }).unwrap();
@@ -123,7 +123,7 @@ async fn a_dead_controller_hangs_no_client() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_takes_connections_and_says_nothing_hangs_no_client() {
+async fn a_server_that_accepts_connections_and_does_not_answer_hangs_no_client() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let config = RemoteConfig::new(format!("http://{}", listener.local_addr().unwrap()));
     let client = RemoteQueue::new(RemoteConfig { patience: Duration::from_secs(1), ..config }).unwrap();

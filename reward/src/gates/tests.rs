@@ -107,7 +107,7 @@ fn counts_go_on_from_those_of_an_earlier_process() {
 }
 
 #[test]
-fn gates_of_ones_own_are_gates() {
+fn gates_of_users_are_gates() {
     struct Odd;
     impl Gate for Odd {
         fn check(&self, group: &GroupView<'_>) -> Result<(), Refusal> {

@@ -14,7 +14,7 @@ use crate::fault::Faults;
 use crate::request::FinishReason;
 use crate::stats::SimStats;
 
-/// Time for which a server with a dead engine still answers.
+/// Time for which the process of a server outlives its engine and still answers.
 const DEATH_MS: u64 = 3_000;
 
 /// What a pause does to the requests on the server. New requests wait in every mode.
@@ -184,7 +184,7 @@ impl Core {
         self.replan(now_ns);
     }
 
-    /// Ends the process of a dead engine some time after the death.
+    /// Ends the process of a dead engine, if its time is over.
     pub(super) fn pass_death(&mut self, now_ns: u64) {
         if let Life::EngineDead { gone_at_ns } = self.life
             && now_ns >= gone_at_ns
@@ -196,8 +196,8 @@ impl Core {
     /// Stops or restarts the engine's time, depending on the pause, the faults and the state of the process.
     /// The caller must have called `settle`.
     pub(super) fn refreeze(&mut self, now_ns: u64) {
-        let keeps = matches!(self.pause.mode, Some(PauseMode::Keep | PauseMode::Abort));
-        let frozen = keeps || self.faults.stalled || self.life != Life::Serving;
+        let stops_time = matches!(self.pause.mode, Some(PauseMode::Keep | PauseMode::Abort));
+        let frozen = stops_time || self.faults.stalled || self.life != Life::Serving;
         match (frozen, self.frozen_since_ns) {
             (true, None) => self.frozen_since_ns = Some(now_ns),
             (false, Some(since_ns)) => {

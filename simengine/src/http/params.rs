@@ -54,7 +54,7 @@ impl Sampling {
         self.n.unwrap_or(1)
     }
 
-    /// Checks the rules that the engine does not check, because it does not sample.
+    /// Checks the parameters that the engine ignores, because it does not sample.
     pub(crate) fn check(&self) -> Result<(), Refusal> {
         if let Some(temperature) = self.temperature
             && temperature < 0.0
@@ -134,8 +134,8 @@ impl Sampling {
             if !has_stop(tokens.len()) {
                 return None;
             }
-            // A text that has a stop string keeps it when tokens are added. The smallest number of tokens
-            // with a stop string can therefore be found by bisection.
+            // If a text contains a stop string, so does every longer text. The smallest number of tokens with a
+            // stop string is therefore found by bisection.
             let (mut without, mut with) = (0, tokens.len());
             while with - without > 1 {
                 let middle = without + (with - without) / 2;

@@ -112,7 +112,7 @@ async fn a_resumed_sample_goes_on_where_it_was_cut_and_pays_for_all_of_its_prefi
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_resumption_that_cannot_be_is_refused() {
+async fn an_invalid_resumption_is_refused() {
     let fixture = start();
     let prompt: Vec<u32> = (1..100).collect();
     for (tokens, n) in [(99, 1), (500, 1), (10, 2), (10, 1)] {
@@ -347,7 +347,7 @@ async fn faults_by_share_meet_the_same_requests_every_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_server_takes_as_many_times_as_long() {
+async fn a_slow_server_takes_longer_by_its_factor() {
     let usual = start().server.generate(request("a", 1, 300)).await.unwrap().total_ns;
     let slowed = start();
     slowed.server.inject(Fault::Slow { factor: 3.0 });
@@ -356,7 +356,7 @@ async fn a_slow_server_takes_as_many_times_as_long() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stopping_the_server_fails_what_waits_and_ends_its_task() {
+async fn stopping_the_server_fails_waiting_requests_and_ends_its_task() {
     let fixture = start();
     let running = fixture.spawn(request("a", 1, 300));
     pass_ms(10).await;

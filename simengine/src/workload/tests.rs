@@ -84,7 +84,7 @@ fn lengths_have_the_median_and_the_tail_of_their_distribution() {
 }
 
 #[test]
-fn filler_that_cannot_spell_leaves_responses_unsigned() {
+fn filler_that_cannot_encode_a_signature_writes_none() {
     for filler_ids in [vec![], vec![5], (100..150).collect(), [vec![7], (0..100).collect()].concat()] {
         let workload = Arc::new(Workload::new(WorkloadConfig { filler_ids, ..WorkloadConfig::default() }));
         let draw = workload.draw(&[4], 1, &NoAnswers);

@@ -1,7 +1,7 @@
 //! Rollouts on a simulated fleet, in virtual time.
 //!
-//! All simulations are one program, because each program that is linked with the whole of Rolldock takes seconds
-//! to build after every change.
+//! All simulations are one program, because each program that is linked with the whole of Rolldock takes
+//! seconds to build after every change.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod flow;

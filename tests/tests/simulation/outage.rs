@@ -128,15 +128,20 @@ fn assert_nothing_was_lost(world: &World, output: &RolloutOutput) {
     assert!(metrics.elapsed >= BACK_AT, "{:?}", metrics.elapsed);
 }
 
+/// Runs a step with an outage.
+async fn assert_a_step_loses_nothing(world: &World) {
+    let mut manager = world.manager();
+    let view = manager.view();
+    let output = step(&mut manager, waits_for_the_reward(world, view)).await.unwrap();
+    assert_nothing_was_lost(world, &output);
+    world.check_between_steps(&manager);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_the_reward_costs_no_group_and_no_token() {
     let (mut world, rewards) = (world(), Scope::new());
     graded_by(&mut world, Flaky::new(BACK_AT), &rewards);
-    let mut manager = world.manager();
-    let view = manager.view();
-    let output = step(&mut manager, waits_for_the_reward(&world, view)).await.unwrap();
-    assert_nothing_was_lost(&world, &output);
-    world.check_between_steps(&manager);
+    assert_a_step_loses_nothing(&world).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -145,11 +150,7 @@ async fn an_outage_of_a_gate_costs_no_group_and_no_token() {
     let mut gates = Gates::new(&GatesConfig::default()).unwrap();
     gates.push_outside("mine", guarded(Flaky::new(BACK_AT), &rewards), false).unwrap();
     world.config.gates = Arc::new(gates);
-    let mut manager = world.manager();
-    let view = manager.view();
-    let output = step(&mut manager, waits_for_the_reward(&world, view)).await.unwrap();
-    assert_nothing_was_lost(&world, &output);
-    world.check_between_steps(&manager);
+    assert_a_step_loses_nothing(&world).await;
 }
 
 #[tokio::test(start_paused = true)]

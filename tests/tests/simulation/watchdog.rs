@@ -132,7 +132,7 @@ async fn a_server_does_not_answer() {
 
 /// The silent engine holds all permits, so a group that waits for a permit waits for the engine.
 #[tokio::test(start_paused = true)]
-async fn a_place_is_waited_for_that_a_silent_server_has() {
+async fn a_permit_is_waited_for_while_a_silent_server_holds_them() {
     let world = World::calm(1, 2);
     world.engine.servers().for_each(|server| server.inject(Fault::Stall));
     let said = stopped(&world, &mut world.manager()).await;

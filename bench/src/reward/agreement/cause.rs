@@ -1,7 +1,7 @@
 //! The causes of disagreements between `math_equiv` and `math-verify`.
 //!
-//! Each rule checks how the answer was made from the truth, and how `math-verify` read both. It therefore
-//! explains only the cases for which it was written.
+//! Each rule checks how the answer was derived from the truth, and how `math-verify` read both. A rule
+//! therefore explains only the cases for which it was written.
 
 use rolldock_reward::scorer::math_equiv::{Reason, Verdict};
 
@@ -20,26 +20,25 @@ pub(super) enum Cause {
 }
 
 impl Cause {
-    pub(super) fn words(self) -> &'static str {
+    /// The cause as a sentence of the report.
+    pub(super) fn explanation(self) -> &'static str {
         match self {
             Self::Rounding => {
-                "math-verify compares decimals to six places; math_equiv rounds nothing: a decimal equals a fraction \
-                 only if it is that fraction"
+                "math-verify compares decimals to six places; math_equiv does not round, so a decimal equals a fraction \
+                 only if their values are equal"
             }
             Self::SpacedThousands => {
-                "behind a thin space, math-verify takes the commas of thousands for those of a set"
+                "after a thin space, math-verify reads the commas between thousands as commas between elements of a set"
             }
-            Self::SpacedUnit => {
-                "behind a thin space, math-verify takes the unit for variables that are multiplied"
-            }
-            Self::OtherUnit => "math-verify drops units, so 5 cm are 5 m to it",
+            Self::SpacedUnit => "after a thin space, math-verify reads the unit as a product of variables",
+            Self::OtherUnit => "math-verify drops units, so it calls 5 cm and 5 m equal",
             Self::RelationForSet => {
-                "unless asked to (`allow_set_relation_comp`), math-verify does not take an inequality for an interval"
+                "math-verify compares an inequality with an interval only if `allow_set_relation_comp` is set"
             }
             Self::InfiniteEnd => {
-                "an infinite end written as if it belonged to the interval: math-verify (SymPy) leaves it out either \
-                 way, math_equiv compares the brackets; as sets of real numbers the two are the same, so this verdict of \
-                 math-verify can be defended"
+                "a closed bracket at an infinite end: SymPy reads it as an open bracket, so math-verify calls the intervals \
+                 equal; math_equiv compares the brackets. As sets of real numbers the \
+                 intervals are equal, so the verdict of math-verify is defensible"
             }
         }
     }
@@ -85,17 +84,17 @@ mod tests {
     use crate::reward::peer::Said;
 
     #[test]
-    fn a_rule_explains_its_own_cases_only() {
-        let caused = |kind, answer: &str, truth: &str, read: &str| {
+    fn a_rule_explains_only_its_own_cases() {
+        let cause = |kind, answer: &str, truth: &str, read: &str| {
             let pair = Pair { kind, answer: answer.to_owned(), truth: truth.to_owned() };
             let said = Said { equal: !kind.keeps(), answer: read.to_owned(), truth: String::new() };
             of(&pair, equivalent(answer, truth), &said)
         };
-        let rounded = caused(Kind::Rounded, "0.333333", "\\frac13", "Float 0.333333");
+        let rounded = cause(Kind::Rounded, "0.333333", "\\frac13", "Float 0.333333");
         assert_eq!(rounded, Some(Cause::Rounding));
-        assert_eq!(caused(Kind::Decimal, "0.5", "\\frac12", "Float 0.5"), None);
-        let spaced = caused(Kind::Spaced, "\\, 1,000 \\;", "1,000", "FiniteSet {0, 1}");
+        assert_eq!(cause(Kind::Decimal, "0.5", "\\frac12", "Float 0.5"), None);
+        let spaced = cause(Kind::Spaced, "\\, 1,000 \\;", "1,000", "FiniteSet {0, 1}");
         assert_eq!(spaced, Some(Cause::SpacedThousands));
-        assert_eq!(caused(Kind::Spaced, "\\, 1000 \\;", "1000", "FiniteSet {0, 1}"), None);
+        assert_eq!(cause(Kind::Spaced, "\\, 1000 \\;", "1000", "FiniteSet {0, 1}"), None);
     }
 }

@@ -84,7 +84,7 @@ pub(super) fn by_cause(judged: &[Judged]) -> String {
         let examples = all.iter().step_by(step).take(EXAMPLES);
         let examples = examples.map(|it| format!("`{}` for `{}`", it.pair.answer, it.pair.truth));
         vec![
-            cause.map_or("unexplained", Cause::words).to_owned(),
+            cause.map_or("unexplained", Cause::explanation).to_owned(),
             all.len().to_string(),
             right,
             examples.collect::<Vec<_>>().join("; "),

@@ -79,7 +79,7 @@ async fn a_read_whose_connection_was_lost_is_sent_again_once_and_a_change_is_not
 }
 
 #[test]
-fn a_complaint_is_made_once_for_each_server() {
+fn each_server_is_reported_once() {
     let http = http(None);
     let [left, right] = ["a", "b"].map(|name| ServerRef { name: name.into(), url: None });
     assert!(http.is_first_time(&left, "load") && !http.clone().is_first_time(&left, "load"));
@@ -87,7 +87,7 @@ fn a_complaint_is_made_once_for_each_server() {
 }
 
 #[tokio::test]
-async fn a_server_without_metrics_is_no_failure() {
+async fn a_server_without_metrics_does_not_count_as_failed() {
     let router = Router::new();
     let socket = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server =

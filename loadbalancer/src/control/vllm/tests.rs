@@ -111,8 +111,8 @@ async fn answers_about_weights_and_the_cache_are_understood() {
     end.cancel();
 }
 
-/// Answers one request on each connection with status 500, and resets the connection at a second one, as vLLM does
-/// after a failure of an endpoint of its development mode.
+/// Answers one request on each connection with status 500, and resets the connection at a second one, as vLLM
+/// does after a failure of an endpoint of its development mode.
 async fn serve_one_each(socket: tokio::net::TcpListener) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     while let Ok((mut connection, _)) = socket.accept().await {

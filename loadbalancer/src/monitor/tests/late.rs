@@ -18,7 +18,7 @@ fn healthy_on_another_thread() -> String {
 }
 
 #[tokio::test]
-async fn a_look_that_was_late_here_is_held_against_no_server() {
+async fn a_probe_that_this_process_delayed_counts_against_no_server() {
     let deadline = Duration::from_secs(1);
     let specs = vec![ServerSpec::new("a", healthy_on_another_thread(), 2)];
     let balancer = LoadBalancer::new(BalancerConfig::default(), specs).unwrap();

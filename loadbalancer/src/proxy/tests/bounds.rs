@@ -135,7 +135,7 @@ async fn a_body_that_does_not_come_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn requests_are_held_up_to_so_many_bytes_in_all() {
+async fn the_bytes_of_held_requests_are_bounded() {
     let engine = engine().await;
     let config = ProxyConfig { buffered_bytes_max: 1000, ..ProxyConfig::default() };
     before(&[&engine.url], config, async |proxy| {

@@ -90,7 +90,7 @@ async fn a_request_that_a_server_may_have_begun_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn a_replay_goes_elsewhere_however_idle_the_first_server_looks() {
+async fn a_replay_goes_to_another_server_even_if_the_first_is_idle() {
     let (engine, busy) = (engine().await, busy().await);
     let config = ProxyConfig { attempts_max: 2, ..ProxyConfig::default() };
     for first in ["http://127.0.0.1:9", &busy.url] {
@@ -130,7 +130,7 @@ async fn replays_of_a_busy_fleet_are_a_tenth_of_the_requests() {
 }
 
 #[tokio::test]
-async fn nan_values_are_the_engines_fault() {
+async fn nan_values_count_against_the_engine() {
     let engine = engine().await;
     before(&[&engine.url], ProxyConfig::default(), async |proxy| {
         let answer = proxy.ask(json!({ "say": "nan" })).await;

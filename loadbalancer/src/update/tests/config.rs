@@ -39,7 +39,7 @@ fn a_written_configuration_is_read_back() {
 }
 
 #[test]
-fn a_value_without_sense_is_refused_by_its_key() {
+fn a_value_out_of_range_is_refused_with_its_key() {
     for (text, words) in [
         ("method = 'magic'", "expected none, reload, transfer"),
         ("method = 'command'", "expected none, reload, transfer"),
@@ -66,7 +66,7 @@ fn a_value_without_sense_is_refused_by_its_key() {
 }
 
 #[test]
-fn an_announcement_needs_a_version_and_is_called_by_it() {
+fn an_announcement_needs_a_version_which_is_the_default_label() {
     let read = |text: &str| serde_json::from_str::<Announcement>(text);
     assert_eq!(read("{\"version\": 7}").unwrap(), Announcement::new(7));
     let whole = read(r#"{"version": 7, "label": "step-7", "path": "/w", "payload": {"a": 1}}"#).unwrap();

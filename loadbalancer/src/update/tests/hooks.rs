@@ -38,7 +38,7 @@ async fn a_program_runs_once_for_all_servers_and_gets_the_announcement() {
 }
 
 #[tokio::test]
-async fn a_program_that_fails_says_why_and_all_servers_are_kept_out() {
+async fn the_message_of_a_failed_program_is_reported_and_no_server_gets_permits() {
     let fixture = fleet(shell("echo first; echo no such checkpoint >&2; exit 3"), 20.0);
     let report = fixture.update(7).await;
     assert_eq!(failures(&report.servers).len(), 2);
@@ -53,7 +53,7 @@ async fn a_program_that_fails_says_why_and_all_servers_are_kept_out() {
 }
 
 #[tokio::test]
-async fn a_program_and_what_it_started_are_killed_at_the_deadline() {
+async fn a_program_and_its_children_are_killed_at_the_deadline() {
     let folder = tempfile::tempdir().unwrap();
     let (started, survived) = (folder.path().join("started"), folder.path().join("survived"));
     let child = format!("touch {}; sleep 3; touch {}", started.display(), survived.display());

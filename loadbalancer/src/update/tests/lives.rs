@@ -4,7 +4,7 @@ use super::fake::{FakeEngine, Fault, announcement, failures, fixture, reloading,
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_missed_an_update_is_tried_again_ever_more_rarely() {
+async fn a_missed_update_is_tried_again_with_growing_pauses() {
     let fixture = fixture(2, reloading());
     fixture.fake.fault("s1", "load", Fault::Fails);
     fixture.update(7).await;
@@ -55,7 +55,7 @@ async fn a_server_that_comes_back_takes_no_permit_before_it_has_the_announced_we
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_joins_late_gets_them_first() {
+async fn a_server_that_joins_late_gets_the_weights_before_permits() {
     let fixture = fixture(1, reloading());
     fixture.update(7).await;
     fixture.balancer.add(spec("late")).unwrap();
@@ -124,7 +124,7 @@ async fn a_process_that_was_replaced_unnoticed_is_found_by_the_name_of_its_weigh
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_crash_of_our_own_the_engines_that_it_left_paused_are_found() {
+async fn engines_that_a_crashed_process_left_paused_are_found() {
     let former = fixture(3, reloading());
     former.fake.fault("s0", "load", Fault::Hangs);
     assert!(tokio::time::timeout(Duration::from_secs(5), former.update(7)).await.is_err());
@@ -144,7 +144,7 @@ async fn after_a_crash_of_our_own_the_engines_that_it_left_paused_are_found() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_engine_that_would_not_resume_takes_no_permits_and_is_asked_until_it_does() {
+async fn an_engine_that_fails_to_resume_gets_no_permits_and_is_called_again() {
     let fixture = fixture(2, reloading());
     fixture.fake.fault("s1", "resume", Fault::Fails);
     let report = fixture.update(7).await;
@@ -228,7 +228,7 @@ async fn a_server_that_leaves_during_its_update_is_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_goes_on_requires_the_announced_weights_before_its_first_request() {
+async fn a_resumed_run_requires_the_announced_weights_before_its_first_request() {
     let fixture = fixture(2, reloading());
     fixture.updater.require(announcement(7));
     fixture.updater.require(announcement(6));

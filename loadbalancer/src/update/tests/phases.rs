@@ -26,7 +26,7 @@ async fn a_fleet_gets_new_weights_in_six_phases() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_permit_is_granted_during_an_update_and_those_that_are_out_are_kept() {
+async fn an_update_grants_no_permit_and_keeps_granted_ones() {
     let fixture = fixture(1, reloading());
     fixture.fake.fault("s0", "load", Fault::Takes(30));
     let held = fixture.permit().unwrap();
@@ -43,7 +43,7 @@ async fn no_permit_is_granted_during_an_update_and_those_that_are_out_are_kept()
     assert_eq!(server.reason.as_deref(), Some("updated to weights version=7"));
     assert!(fixture.permit().is_none());
     assert_eq!(update.await.outcome, UpdateOutcome::Complete);
-    assert!(held.revoked().now_or_never().is_none(), "its request goes on with the new weights");
+    assert!(held.revoked().now_or_never().is_none(), "its request continues with the new weights");
     assert_eq!(held.epoch(), fixture.server("s0").epoch);
     held.finish(Outcome::Success { tokens: 1 });
     assert!(fixture.permit().is_some());
@@ -92,7 +92,7 @@ async fn after_any_failure_the_engine_is_resumed_and_the_server_kept_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn running_requests_on_unknown_weights_are_aborted_before_the_engine_goes_on() {
+async fn running_requests_on_unknown_weights_are_aborted_before_the_engine_resumes() {
     let fixture = fixture(1, reloading());
     fixture.fake.fault("s0", "load", Fault::Fails);
     fixture.update(7).await;
@@ -228,7 +228,7 @@ async fn only_the_newest_of_several_waiting_announcements_is_carried_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_method_servers_are_only_told_the_label_and_none_is_held() {
+async fn without_a_method_servers_only_get_the_label_and_keep_their_permits() {
     let config = UpdateConfig { pause: Some(PauseMode::Keep), ..UpdateConfig::default() };
     let fixture = fixture(2, config);
     fixture.fake.fault("s1", "label", Fault::Fails);
@@ -247,7 +247,7 @@ async fn without_a_method_servers_are_only_told_the_label_and_none_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_servers_receive_at_once_however_few_are_asked_at_a_time() {
+async fn all_servers_receive_a_transfer_together_whatever_the_limit_of_calls() {
     let config = UpdateConfig { method: UpdateMethod::Transfer, concurrency: 1, ..reloading() };
     let fixture = fixture(3, config);
     for name in ["s0", "s1", "s2"] {

@@ -59,7 +59,7 @@ fn each_command_has_two_examples_or_more_and_each_parses() {
 }
 
 #[test]
-fn words_of_options_are_those_of_the_types_that_they_set() {
+fn the_values_of_options_are_those_of_the_types_that_they_set() {
     let policies = rolldock_loadbalancer::Policy::ALL.map(|policy| serde_json::json!(policy));
     let words: Vec<_> = super::words::POLICIES.iter().map(|(word, _)| serde_json::json!(word)).collect();
     assert_eq!(policies.to_vec(), words);

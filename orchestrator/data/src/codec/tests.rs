@@ -57,7 +57,7 @@ fn the_builtin_template_frames_every_message() {
 }
 
 #[test]
-fn a_text_prompt_is_what_the_user_says() {
+fn a_text_prompt_is_a_message_of_the_user() {
     let as_text = builtin().encode_prompt(&PromptContent::Text("1 + 1".to_owned())).unwrap();
     let as_messages = builtin().encode_prompt(&PromptContent::Messages(vec![user("1 + 1")])).unwrap();
     assert_eq!(as_text, as_messages);
@@ -65,7 +65,7 @@ fn a_text_prompt_is_what_the_user_says() {
 }
 
 #[test]
-fn without_a_template_prompts_go_raw() {
+fn without_a_template_prompts_are_not_changed() {
     let codec = open("builtin", TemplateChoice::from("none")).unwrap();
     let messages =
         vec![Message { role: "system".to_owned(), content: "Be brief.".to_owned() }, user("1 + 1")];
@@ -109,7 +109,7 @@ fn a_folder_may_hold_named_templates_objects_for_tokens_and_more_end_ids() {
 }
 
 #[test]
-fn a_missing_tokenizer_says_what_to_do() {
+fn the_error_of_a_missing_tokenizer_names_the_remedy() {
     let error = open("nobody/no-such-model", TemplateChoice::Auto).unwrap_err();
     let message = error.to_string();
     assert!(message.contains("hf download nobody/no-such-model tokenizer.json"), "{message}");
@@ -192,7 +192,7 @@ fn a_tail_survives_a_cut_in_the_middle_of_a_character() {
 }
 
 #[test]
-fn a_tail_of_special_tokens_is_found_behind_them() {
+fn the_tail_after_special_tokens_is_found() {
     let codec = builtin();
     let mut ids = codec.encode("Answer: 42").unwrap();
     ids.extend([0; 1_000]);

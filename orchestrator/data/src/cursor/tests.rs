@@ -48,7 +48,7 @@ fn frame() -> usize {
 }
 
 #[test]
-fn every_epoch_has_every_row_in_an_order_of_its_own() {
+fn every_epoch_has_every_row_in_a_new_order() {
     let mut cursor = dataset(&[1; 50], |_| ()).cursor(codec());
     let (first, second) = (draw(&mut cursor, 50), draw(&mut cursor, 50));
     assert_ne!(first, second);
@@ -62,7 +62,7 @@ fn every_epoch_has_every_row_in_an_order_of_its_own() {
 }
 
 #[test]
-fn epochs_are_bounded_and_the_end_stays_the_end() {
+fn epochs_are_bounded_and_no_prompt_follows_the_end() {
     let mut cursor =
         dataset(&[1; 3], |config| (config.epochs, config.shuffle) = (Some(2), false)).cursor(codec());
     assert_eq!(cursor.rows_left(), Some(6));
@@ -109,7 +109,7 @@ fn overlong_prompts_lose_their_first_tokens() {
 }
 
 #[test]
-fn overlong_prompts_end_the_run_where_the_recipe_says_so() {
+fn overlong_prompts_end_the_run_if_the_recipe_asks_for_it() {
     let mut cursor = dataset(&[90], |config| {
         (config.max_prompt_length, config.overlong_prompts) = (50, OverlongPrompts::Error);
     })

@@ -79,7 +79,7 @@ fn duplicates_are_counted_and_kept_or_dropped() {
 fn a_rows_identity_does_not_depend_on_its_neighbours() {
     let all = prompts(&open_lines(FOUR_ROWS, Duplicates::Keep).unwrap());
     let uids: std::collections::BTreeSet<_> = all.iter().map(|prompt| prompt.uid).collect();
-    assert_eq!(uids.len(), 4, "equal rows are told apart");
+    assert_eq!(uids.len(), 4, "equal rows have different identities");
 
     let mut lines: Vec<&str> = FOUR_ROWS.lines().collect();
     lines.reverse();

@@ -72,7 +72,7 @@ fn given_validation_files_are_kept_out_of_training() {
 }
 
 #[test]
-fn what_cannot_be_prepared_is_named_and_leaves_nothing() {
+fn a_file_that_cannot_be_prepared_is_named_and_leaves_no_output() {
     let dir = TempDir::new().unwrap();
     let broken = dir.path().join("broken.jsonl");
     fs::write(&broken, "{\"prompt\": \"p\", \"answer\": \"1\"}\n{\"prompt\": 3, \"answer\": \"1\"}\n")

@@ -67,7 +67,7 @@ fn a_cohort_counts_when_its_last_number_is_decided() {
 }
 
 #[test]
-fn what_is_passed_over_in_dispatch_order_is_no_evidence() {
+fn groups_that_were_skipped_in_dispatch_order_do_not_count() {
     let prefix = vec![Decision::Accepted(group(100, 1.0)), Decision::Filtered];
     let behind = [Decision::PassedOver, Decision::Filtered, Decision::Failed, Decision::PassedOver];
     let alone = after(false, std::slice::from_ref(&prefix));
@@ -189,7 +189,11 @@ fn a_number_that_is_never_decided_ends_the_figures_and_not_the_memory() {
             assert_eq!(meter.given_up, Some((5, 5)));
         }
     }
-    assert_eq!(meter.reading(false).steps, Some((all - WINDOW as u64 + 1, all)), "it goes on behind the gap");
+    assert_eq!(
+        meter.reading(false).steps,
+        Some((all - WINDOW as u64 + 1, all)),
+        "the figures continue after the gap"
+    );
     meter.decided(5, Decision::Accepted(group(1, 1.0)));
     meter.decided(10 * all, Decision::Filtered);
 }

@@ -38,7 +38,7 @@ fn segments_line_up_with_their_versions() {
 }
 
 #[test]
-fn what_the_engine_does_not_report_is_stamped_by_the_client_and_marked() {
+fn versions_that_the_engine_does_not_report_are_stamped_by_the_client() {
     let mut sample = CarriedSample::new(0, 0);
     assert!(sample.extend(part(4, None), Stamp { sent: 6, now: 7 }));
     assert_eq!(sample.version_spans, [VersionSpan { version: "6".into(), start: 0, end: 4 }]);
@@ -51,7 +51,10 @@ fn tokens_that_cannot_be_lined_up_are_not_taken() {
     let mut sample = CarriedSample::new(0, 0);
     let bare = PartialOutput { logprobs: Vec::new(), ..part(4, None) };
     let stamp = Stamp { sent: 0, now: 0 };
-    assert!(!sample.extend(bare.clone(), stamp), "it goes on, and the rest may have log-probabilities");
+    assert!(
+        !sample.extend(bare.clone(), stamp),
+        "the sample continues, and its later tokens may have log-probabilities"
+    );
     assert!(!sample.extend(part(0, None), stamp));
     assert!(sample.extend(PartialOutput { finish_reason: Some(FinishReason::Stop), ..bare }, stamp));
     assert_eq!((sample.tokens(), sample.segments), (4, 1));

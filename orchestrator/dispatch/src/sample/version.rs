@@ -14,11 +14,17 @@ pub struct VersionSpan {
 }
 
 impl VersionSpan {
-    /// The number at the end of its label: 42 of "42", "step-42" and "v42".
+    /// The policy version that the label names, by [`version_of_label`].
     pub fn number(&self) -> Option<u64> {
-        let digits_start = self.version.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-        self.version[digits_start..].parse().ok()
+        version_of_label(&self.version)
     }
+}
+
+/// The policy version that an engine's label names: the number at its end, so 42 for "42", "step-42" and
+/// "v42". `None` if the label does not end in a number, or if the number does not fit 64 bits.
+pub fn version_of_label(label: &str) -> Option<u64> {
+    let digits_start = label.trim_end_matches(|character: char| character.is_ascii_digit()).len();
+    label[digits_start..].parse().ok()
 }
 
 /// The client's policy version at the start and at the end of a request.

@@ -16,7 +16,7 @@ mod aborts;
 mod partial;
 mod refusals;
 
-/// Longer than every test takes, so a hang is a failure.
+/// This time is longer than every test takes, so only a test that hangs exceeds it.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The server's reaction to one request.
@@ -101,7 +101,10 @@ impl ScriptedServer {
     }
 
     async fn next_seen(&mut self) -> Seen {
-        tokio::time::timeout(PATIENCE, self.seen.recv()).await.expect("the client did nothing").unwrap()
+        tokio::time::timeout(PATIENCE, self.seen.recv())
+            .await
+            .expect("the client sent and closed nothing in time")
+            .unwrap()
     }
 }
 
@@ -294,7 +297,7 @@ async fn a_server_without_a_listener_is_unreachable_and_never_admits() {
     assert_eq!((error.class(), error.admission()), (ErrorClass::Retryable, Admission::Never));
     assert!(error.to_string().contains(&url), "{error}");
     let named = engine.add(&address.to_string(), &url).await.unwrap_err().to_string();
-    assert_eq!(named.matches(&address.to_string()).count(), 1, "the address is said once: {named}");
+    assert_eq!(named.matches(&address.to_string()).count(), 1, "the address occurs more than once: {named}");
     assert!(engine.facts("s").is_none());
     let unknown = engine.generate("s", request("r-1")).await.unwrap_err();
     assert!(matches!(unknown, EngineError::UnknownServer { .. }));
@@ -348,7 +351,7 @@ async fn the_probe_refuses_a_server_that_does_not_fit() {
 }
 
 #[tokio::test]
-async fn one_bad_answer_to_the_probe_does_not_show_that_the_server_does_not_fit() {
+async fn a_transient_failure_of_the_probe_does_not_reject_the_server() {
     let models = || status(200, r#"{"data":[{"id":"tiny","max_model_len":2048}]}"#);
     let probed = || vec![models(), status(200, "{}"), status(400, "{}")];
     let busy = || status(503, r#"{"error":{"message":"full"}}"#);
@@ -372,8 +375,8 @@ async fn one_bad_answer_to_the_probe_does_not_show_that_the_server_does_not_fit(
         let engine = engine(&scope, |config| config.probe_max = Duration::from_millis(300));
         let error = engine.add("s", &server.url).await.unwrap_err();
         assert_ne!(error.class(), ErrorClass::Client, "{scripts:?}: {error}");
-        // When it is asked again, the server joins. Its tokenizer cannot be compared, because it does not
-        // offer the call.
+        // The next attempt to add the server succeeds. The tokenizers are not compared, because the server does
+        // not offer the call.
         [probed(), vec![status(404, "{}")]].concat().into_iter().for_each(|script| server.push(script));
         engine.add("s", &server.url).await.unwrap();
     }

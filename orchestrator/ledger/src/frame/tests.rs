@@ -120,7 +120,7 @@ const LEDGER: &[u8] = b"ROLLDOCK-LEDGER-1\n\
     \x08\xac\x02\x05\xa0\x8d\x06\x00\x00";
 
 #[test]
-fn a_ledger_is_written_and_read_as_it_lies_on_disks() {
+fn the_bytes_of_a_ledger_on_disk_do_not_change() {
     let records = [Record::Version { version: 300 }, Record::end(DispatchId(100_000), Fate::Accepted)];
     let bytes = [FORMAT.magic, &frame_of(&records)].concat();
     assert_eq!(bytes, LEDGER);
@@ -166,7 +166,7 @@ fn an_unknown_record_is_refused_with_its_place() {
 }
 
 #[test]
-fn zeros_behind_the_last_frame_are_a_torn_tail() {
+fn zeros_after_the_last_frame_are_a_torn_tail() {
     let mut bytes = FORMAT.magic.to_vec();
     bytes.extend(frame_of(&[fixture::run()]));
     let sound = bytes.len() as u64;

@@ -88,7 +88,8 @@ fn the_bias_of_every_life_is_that_of_the_run() {
     let mut records = vec![fixture::run(), fixture::life(1), fixture::step(1)];
     records.extend((0..4).map(|id| fixture::dispatch(id, id, 1)));
     records.extend([decided(0, group(100)), accepted(0), decided(1, group(300)), accepted(1), accepted(2)]);
-    // The rows of number 1 never reached the queue, the decision about number 2 is lost, number 3 is in flight.
+    // The rows of number 1 never reached the queue, the decision about number 2 is lost, number 3 is in
+    // flight.
     let queue = [in_queue(0, 0), in_queue(2, 2)];
     let mut first = fold(&records).unwrap();
     let resumed = first.reconcile(&queue).unwrap();
@@ -111,7 +112,7 @@ fn the_bias_of_every_life_is_that_of_the_run() {
 }
 
 #[test]
-fn what_does_not_follow_is_refused_and_changes_nothing() {
+fn a_record_that_does_not_follow_is_refused_and_changes_nothing() {
     let before = state(&[
         fixture::dispatch(0, 0, 1),
         fixture::dispatch(1, 1, 1),
@@ -148,7 +149,7 @@ fn what_does_not_follow_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn open_and_accepted_are_what_the_queue_says() {
+fn open_and_accepted_groups_follow_from_the_queue() {
     let mut state = state(&[
         fixture::dispatch(0, 0, 1),
         fixture::dispatch(1, 1, 1),
@@ -174,7 +175,7 @@ fn open_and_accepted_are_what_the_queue_says() {
 }
 
 #[test]
-fn a_step_goes_on_unless_it_ended() {
+fn a_step_continues_if_it_has_not_ended() {
     let with_end = |end: Option<StepEnd>| {
         let mut records = vec![fixture::dispatch(0, 0, 1), accepted(0)];
         records.extend(end.map(|end| Record::StepEnd(StepEndRecord { step: 1, end })));
@@ -264,7 +265,7 @@ fn a_dispatch_counts_for_the_step_in_which_it_ends() {
 }
 
 #[test]
-fn what_is_sent_back_for_its_age_is_counted() {
+fn groups_that_are_returned_as_too_old_are_counted() {
     let mut state = state(&[fixture::dispatch(0, 0, 1), Record::end_anew(DispatchId(0), Fate::Stale, 3)]);
     let queued = state.queued().next().unwrap().clone();
     assert_eq!((queued.returns, queued.first_attempt), (1, 3));

@@ -17,11 +17,11 @@ fn groups_come_back_as_they_were_written() {
     for (place, group) in places {
         assert_eq!(read_carried(dir.path(), place).unwrap(), group);
     }
-    assert!(!carried(0, 1).is_finished(3), "its first sample goes on");
+    assert!(!carried(0, 1).is_finished(3), "its first sample continues");
 }
 
 #[test]
-fn a_later_life_writes_behind_what_is_there() {
+fn a_resumed_run_appends_to_the_file() {
     let dir = tempfile::tempdir().unwrap();
     let first = TokenFiles::open(dir.path()).unwrap().append(1, &carried(0, 1)).unwrap();
     let path = tokens_file(dir.path(), 1);

@@ -210,7 +210,7 @@ async fn tokens_live_as_long_as_their_number_is_not_settled() {
 }
 
 #[tokio::test]
-async fn a_held_group_that_is_too_old_starts_anew() {
+async fn a_held_group_that_is_too_old_is_dispatched_again() {
     let dir = tempfile::tempdir().unwrap();
     let writer = open(dir.path(), INLINE);
     for record in beginning() {
@@ -244,7 +244,7 @@ fn a_directory_that_cannot_be_written_is_named() {
 }
 
 #[test]
-fn a_queue_record_survives_its_way() {
+fn a_queue_record_is_decoded_as_it_was_encoded() {
     let record = QueueRecord::new(DispatchId(7), 5, 2, PromptUid(0xab));
     assert_eq!(QueueRecord::parse(&record.to_json()).unwrap(), record);
     assert_eq!(record.uid(), Some(PromptUid(0xab)));

@@ -150,7 +150,7 @@ async fn garbage_is_refused_in_words() {
 }
 
 #[tokio::test]
-async fn a_call_waits_until_servers_have_the_version_or_its_time_is_up() {
+async fn a_call_waits_until_servers_have_the_version_or_its_timeout() {
     let rig = Rig::new(None).await;
     assert_eq!(rig.get("/wait?version=0").await.0, 200);
     let late = rig.get("/wait?version=7&timeout_s=0.05").await;
@@ -182,7 +182,7 @@ async fn the_end_of_the_run_answers_waiting_requests() {
 }
 
 #[tokio::test]
-async fn the_token_is_asked_for_everywhere() {
+async fn every_call_needs_the_token() {
     let rig = Rig::new(Some("hush-1234")).await;
     let calls = || {
         [

@@ -28,7 +28,7 @@ async fn versions_rise_and_one_number_is_one_set_of_weights() {
 }
 
 #[tokio::test]
-async fn a_run_that_goes_on_knows_its_last_announcement() {
+async fn a_resumed_run_knows_its_last_announcement() {
     let state = PolicyState::new(TERMS, 0);
     assert_eq!(state.latest(), None);
     state.announce(labelled(7, "step-7")).unwrap();
@@ -74,7 +74,7 @@ async fn only_the_newest_is_pending_until_it_is_served() {
 }
 
 #[tokio::test]
-async fn a_failure_is_known_until_something_new_is_said() {
+async fn a_failure_is_reported_until_the_next_announcement() {
     let state = PolicyState::new(TERMS, 0);
     let first = Announcement::new(1);
     state.announce(first.clone()).unwrap();
@@ -82,7 +82,7 @@ async fn a_failure_is_known_until_something_new_is_said() {
     state.fail_update(1, "no answer");
     assert_eq!(state.versions().failure.as_deref(), Some("no answer"));
     assert_eq!(state.announce(first), Ok(Announced::Again));
-    assert_eq!(state.versions().failure, None, "said again, it is to be tried again");
+    assert_eq!(state.versions().failure, None, "an update to a repeated announcement is tried again");
     state.begin_update(1);
     state.announce(Announcement::new(2)).unwrap();
     state.fail_update(1, "no answer");

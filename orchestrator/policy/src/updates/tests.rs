@@ -147,7 +147,7 @@ async fn the_other_modes_wait_for_a_boundary() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_boundary_that_is_left_alone_ends_its_update() {
+async fn a_dropped_boundary_ends_its_update() {
     let rig = rig(PolicyMode::Sync).await;
     rig.announce(1);
     assert!(tokio::time::timeout(UPDATE / 2, rig.updates.at_boundary()).await.is_err());
@@ -203,7 +203,7 @@ async fn a_failed_boundary_is_the_old_version_and_the_next_one_tries_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_announcement_lacks_is_said() {
+async fn the_error_of_an_announcement_names_the_missing_key() {
     let rig = rig(PolicyMode::Sync).await;
     rig.fleet.needs_path.store(true, Ordering::Relaxed);
     rig.announce(1);
@@ -215,7 +215,7 @@ async fn what_an_announcement_lacks_is_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_server_that_misses_it_does_not_hold_the_others_up() {
+async fn a_server_that_misses_the_update_does_not_delay_the_others() {
     let rig = rig(PolicyMode::FullyAsync).await;
     rig.fleet.misses.store(1, Ordering::Relaxed);
     rig.announce(1);

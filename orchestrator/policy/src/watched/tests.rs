@@ -61,7 +61,7 @@ fn the_newest_whole_one_counts() {
 }
 
 #[test]
-fn what_is_no_checkpoint_is_passed_over() {
+fn directories_that_are_not_checkpoints_are_ignored() {
     let rig = Rig::new();
     fs::write(rig.folder.path().join("log-99"), "a file").unwrap();
     rig.finished("latest");
@@ -76,7 +76,7 @@ fn what_is_no_checkpoint_is_passed_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_appears_is_announced_and_a_directory_may_come_later() {
+async fn new_checkpoints_are_announced_and_the_directory_may_appear_later() {
     let rig = Rig::new();
     let _following = rig.follow();
     tokio::time::sleep(10 * LOOK_INTERVAL).await;

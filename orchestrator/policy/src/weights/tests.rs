@@ -64,7 +64,7 @@ impl Rig {
 }
 
 #[tokio::test(start_paused = true)]
-async fn servers_in_this_process_are_told_the_version_and_go_on() {
+async fn servers_in_this_process_get_the_version_and_continue() {
     let rig = rig(PolicyMode::FullyAsync, &PolicyUpdate::default()).await;
     assert_eq!(rig.paused(), [""; 0], "a server that was left paused is resumed at the start");
     let label = Announcement { label: "step-7".into(), ..Announcement::new(7) };

@@ -31,7 +31,7 @@ pub struct Data {
     /// One file for `[validation]`, or a list of files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<Files>,
-    /// The columns that are read. They are recognised for the DAPO, GSM8K and MATH schemas.
+    /// The columns that are read. If absent, the schemas of DAPO, GSM8K and MATH are recognised.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub columns: Option<Columns>,
     /// Maximum number of tokens of a prompt, including the chat template.
@@ -101,21 +101,21 @@ pub struct Fleet {
     /// The bearer token for the servers. It is a secret: the resolved recipe does not contain it.
     #[serde(default, skip_serializing)]
     pub api_key: Option<String>,
-    /// How the number of permits is found if `max_loads_per_server` is "auto".
+    /// How the number of permits of a server is measured if `max_loads_per_server` is "auto".
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adaptive: Option<AdaptiveConfig>,
     /// Maximum number of samples that run on all servers together. If absent, only the servers' own limits
     /// apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_loads_total: Option<u32>,
-    /// Maximum number of tokens that the samples on one server together are expected to need; unbounded if
-    /// absent.
+    /// Maximum sum of the tokens that the samples on one server are expected to need; unbounded if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens_per_server: Option<u32>,
-    /// How a server is probed to show that it is alive.
+    /// How the health of a server is probed.
     #[serde(default)]
     pub probe: Probe,
-    /// A file that lists the servers of the fleet, relative to the recipe. It is read again during the run.
+    /// A file that lists the servers of the fleet. Its path is relative to the recipe. It is read again
+    /// during the run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
     /// The address to listen on for `rolldock fleet`.

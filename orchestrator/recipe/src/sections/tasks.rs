@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field};
-use rolldock_queue::TaskSpec;
+use rolldock_queue::{SCALAR_TYPES, TaskSpec};
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -91,29 +91,12 @@ pub struct ColumnType {
     pub dtype: DataType,
 }
 
-/// The types of single values, by name.
-const SCALARS: [(&str, DataType); 14] = [
-    ("bool", DataType::Boolean),
-    ("int8", DataType::Int8),
-    ("int16", DataType::Int16),
-    ("int32", DataType::Int32),
-    ("int64", DataType::Int64),
-    ("uint8", DataType::UInt8),
-    ("uint16", DataType::UInt16),
-    ("uint32", DataType::UInt32),
-    ("uint64", DataType::UInt64),
-    ("float16", DataType::Float16),
-    ("float32", DataType::Float32),
-    ("float64", DataType::Float64),
-    ("string", DataType::Utf8),
-    ("binary", DataType::Binary),
-];
 /// The maximum depth of nested lists.
 const LISTS_MAX: usize = 8;
 
 fn dtype_of(words: &str, lists: usize) -> Option<DataType> {
     let Some(item) = words.strip_prefix("list<").and_then(|rest| rest.strip_suffix('>')) else {
-        return SCALARS.iter().find(|(name, _)| *name == words).map(|(_, dtype)| dtype.clone());
+        return SCALAR_TYPES.iter().find(|(name, _)| *name == words).map(|(_, dtype)| dtype.clone());
     };
     let item = dtype_of(item.trim(), lists.checked_sub(1)?)?;
     // Arrow's libraries declare the items of a list with this name and nullability.
@@ -126,7 +109,8 @@ impl<'de> Deserialize<'de> for ColumnType {
         match dtype_of(words.trim(), LISTS_MAX) {
             Some(dtype) => Ok(Self { words, dtype }),
             None => {
-                let names = SCALARS.map(|(name, _)| name).join(", ");
+                let names: Vec<&str> = SCALAR_TYPES.iter().map(|(name, _)| *name).collect();
+                let names = names.join(", ");
                 Err(D::Error::custom(format!("expected a type ({names}), or list<TYPE>, found {words:?}")))
             }
         }

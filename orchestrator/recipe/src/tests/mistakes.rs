@@ -41,7 +41,7 @@ fn a_huge_number_is_called_too_large() {
 }
 
 #[test]
-fn no_message_has_the_names_of_rust() {
+fn no_message_has_names_of_rust_types() {
     for (set, words) in [
         ("rollout=3", "`rollout`: invalid type: integer `3`, expected a table"),
         (

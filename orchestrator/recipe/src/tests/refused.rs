@@ -27,7 +27,7 @@ fn both_fleets_or_none_is_an_error() {
 }
 
 #[test]
-fn what_can_never_work_is_refused_by_key() {
+fn a_value_that_cannot_work_is_refused_with_its_key() {
     for (sets, key) in [
         (&["rollout.request=group", "rollout.samples_per_prompt=300"][..], "fleet.max_loads_per_server"),
         (&["fleet.servers_min=0"], "fleet.servers_min"),

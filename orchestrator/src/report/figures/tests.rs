@@ -48,7 +48,7 @@ fn a_file_of_figures_has_each_step_once() {
 }
 
 #[test]
-fn what_is_no_line_is_dropped_when_a_file_is_opened() {
+fn an_incomplete_line_is_dropped_when_a_file_is_opened() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join(STEPS_FILE);
     fs::write(&path, "{\"step\":1}\nnot json\n{\"no\":1}\n{\"step\":1,\"twice\":1}\n{\"step\":2}\n").unwrap();

@@ -76,7 +76,7 @@ fn screen(wraps: bool) -> (Shared, LiveLine) {
 }
 
 #[test]
-fn a_window_that_shrinks_keeps_nothing_of_the_line() {
+fn a_line_is_erased_when_the_terminal_shrinks() {
     for wraps in [true, false] {
         let (screen, line) = screen(wraps);
         let mut expected = Vec::new();

@@ -1,6 +1,6 @@
-//! A run as one self-contained HTML page, without scripts, fonts or requests.
+//! Shows a run as one self-contained HTML page, which has no script and loads nothing.
 //!
-//! The page is made from the figures in the run's directory, so the run may be in progress or over.
+//! The page is made from the figures in the run's directory, so the run may be in progress or have ended.
 
 mod charts;
 mod gantt;
@@ -37,8 +37,8 @@ pub enum PageError {
         /// The error of the file system.
         source: io::Error,
     },
-    /// A line of a file is not what a run writes.
-    #[error("{} is damaged at line {line}; expected a JSON object with a step", file.display())]
+    /// A line of a file cannot be parsed.
+    #[error("{} is damaged at line {line}; expected a JSON object with the figures of a step or a validation", file.display())]
     Damaged {
         /// The file.
         file: PathBuf,
@@ -55,8 +55,8 @@ pub enum PageError {
     },
 }
 
-/// The page of the run in `run`. The picture of requests shows `step`, or the newest step with kept times if
-/// `step` is `None`. Blocks.
+/// Makes the page of the run whose directory is `run`. The chart of requests shows `step`, or the newest step
+/// with kept times if `step` is `None`. The call blocks while it reads files.
 ///
 /// # Errors
 /// Returns a [`PageError`] if the files of the run cannot be used.

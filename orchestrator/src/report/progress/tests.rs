@@ -39,7 +39,7 @@ fn failures_and_the_reason_of_a_pause_come_before_what_can_be_left_out() {
     assert!(line.contains("21/64 valid, held back by the trainer, 1024 failed, 32 groups"), "{line}");
     figures.counts.hold = Some(Hold::Reward);
     let line = figures.line(79);
-    assert!(line.contains("21/64 valid, held back by the reward, which is out, 1024 failed"), "{line}");
+    assert!(line.contains("21/64 valid, held back by an outage of the reward, 1024 failed"), "{line}");
 }
 
 /// A group with one sample that waits for a permit and two samples on servers.
@@ -80,7 +80,7 @@ fn the_oldest_group_is_named_when_it_is_old() {
 }
 
 #[test]
-fn no_line_is_wider_than_its_room() {
+fn no_line_is_wider_than_the_given_width() {
     let many = Figures {
         step: 1_000_000,
         counts: Counts { target: 20_480, valid: 20_480, running: 4_096, ..figures().counts },

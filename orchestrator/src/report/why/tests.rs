@@ -111,7 +111,7 @@ fn a_slow_server_is_named_with_its_rate_and_what_would_help() {
 }
 
 #[test]
-fn the_rule_of_the_step_says_when_it_ends() {
+fn the_line_shows_when_the_rule_of_the_step_ends_it() {
     let mut first = status();
     first.step.early_stop = EarlyStop::First;
     assert_says(&first, &["It ends when 45 more groups are valid, whichever they are."]);
@@ -129,7 +129,7 @@ fn the_rule_of_the_step_says_when_it_ends() {
 }
 
 #[test]
-fn what_holds_groups_back_is_named() {
+fn the_reason_that_holds_groups_back_is_named() {
     let mut held = status();
     held.waiting_for_permits = 0;
     held.step.oldest = None;

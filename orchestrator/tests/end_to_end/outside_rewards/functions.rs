@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 
 #[test]
-fn a_function_of_the_field_scores_as_it_is() {
+fn a_common_reward_function_scores_without_changes() {
     if !has_python() {
         return;
     }
@@ -30,7 +30,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 }
 
 #[test]
-fn a_function_that_raises_and_exits_costs_the_groups_that_it_did_so_for() {
+fn a_function_that_raises_or_exits_fails_only_its_groups() {
     if !has_python() {
         return;
     }
@@ -63,7 +63,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 }
 
 #[test]
-fn a_function_that_leaks_is_replaced_before_it_matters() {
+fn a_worker_of_a_leaking_function_is_replaced_in_time() {
     if !has_python() || !cfg!(target_os = "linux") {
         return;
     }
@@ -93,7 +93,7 @@ def compute_score(data_source, solution_str, ground_truth, extra_info=None):
 "#;
 
 #[test]
-fn a_group_goes_on_without_samples_that_it_can_do_without() {
+fn a_group_continues_without_failed_samples_if_the_recipe_allows_it() {
     if !has_python() {
         return;
     }

@@ -48,7 +48,7 @@ fn a_group_that_is_kept_for_a_short_step_has_passed_the_gates_outside() {
 }
 
 #[test]
-fn a_gate_of_ones_own_is_asked_about_groups_that_all_others_let_pass() {
+fn a_gate_of_the_user_gets_only_groups_that_passed_all_others() {
     if !has_python() {
         return;
     }

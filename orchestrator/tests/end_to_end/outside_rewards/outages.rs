@@ -74,7 +74,7 @@ impl Server {
 /// Continues the run of a step, and checks that it has lost no group.
 fn goes_on(step: &Step) {
     let ended = Rolldock::new(&["run", "--resume"]).arg(step.out()).succeeds();
-    assert!(ended.stdout.contains("the run goes on"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("the run continues"), "{}", ended.stdout);
     assert_eq!(fate(&ended, " failed"), 0, "{}", ended.stdout);
     assert_eq!(step.rows().len(), GROUPS * SAMPLES, "{}", ended.stdout);
     let ledger = Rolldock::new(&["ledger"]).arg(step.out()).succeeds();
@@ -115,8 +115,8 @@ fn an_outage_costs_no_group() {
         run.stderr_so_far().contains("the reward is still out")
     });
     assert_eq!(metric(&metrics, "rolldock_reward_up"), 0.0);
-    // An answer that was on its way when the server went down may be read late. It ends the outage, and the next
-    // failures begin another one.
+    // An answer that was on its way when the server went down may be read late. It ends the outage, and the
+    // next failures begin another one.
     let outages = metric(&metrics, "rolldock_reward_outages_total");
     assert!((1.0..=3.0).contains(&outages), "{outages} outages");
     scrapes.note(&scrape(&metrics, None).1);
@@ -133,7 +133,7 @@ fn an_outage_costs_no_group() {
 }
 
 #[test]
-fn a_reward_that_stays_down_ends_the_run_which_goes_on_later() {
+fn a_permanent_outage_ends_the_run_which_can_be_resumed() {
     for on_stop in ["requeue", "carry"] {
         let server = Server::start();
         let step = server.step(1.0).with("workers = 2", &format!("workers = 2\non_stop = \"{on_stop}\""));
@@ -147,7 +147,7 @@ fn a_reward_that_stays_down_ends_the_run_which_goes_on_later() {
 }
 
 #[test]
-fn a_run_is_interrupted_in_an_outage_and_goes_on_later() {
+fn a_run_that_is_interrupted_in_an_outage_can_be_resumed() {
     let server = Server::start();
     let step = server.step(600.0).with("workers = 2", "workers = 2\non_stop = \"carry\"");
     let run = step.command().start();

@@ -86,7 +86,7 @@ fn judged(outside: &Outside, more: &str) -> String {
 }
 
 #[test]
-fn a_judge_that_hangs_fails_what_it_hangs_for_and_the_step_ends() {
+fn a_hanging_judge_fails_its_samples_and_the_step_ends() {
     let outside = Outside::start();
     let step = Step::new(&judged(&outside, "[timeouts]\nreward = 2"));
     let ended = step.succeeds_in_time();

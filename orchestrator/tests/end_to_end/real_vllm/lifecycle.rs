@@ -288,7 +288,7 @@ pub(super) fn servers_that_a_dead_run_left_paused_go_on(servers: &[&Vllm]) {
     for server in servers {
         wait_for("engine that goes on", || !is_paused(&server.url));
     }
-    assert!(run.process.stdout_so_far().contains("the run goes on: "), "{}", run.process.stdout_so_far());
+    assert!(run.process.stdout_so_far().contains("the run continues: "), "{}", run.process.stdout_so_far());
     // The first announcement was not confirmed, so the trainer repeats it.
     run.announce(1);
     run.serves(1);

@@ -1,4 +1,4 @@
-"""A sampler that gives the members of a rank the same samples."""
+"""A sampler for data-parallel ranks that consist of several processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rolldock.transfer_queue.sampler.base import BaseSampler
 
 
 class RankAwareSampler(BaseSampler):
-    """Gives all members of a data-parallel rank the same samples, and each rank samples of its own."""
+    """Gives all processes of a data-parallel rank equal batches, and different ranks different samples."""
 
     def sample(
         self,
@@ -22,23 +22,24 @@ class RankAwareSampler(BaseSampler):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[list[int], list[int]]:
-        """Chooses samples for a rank, or repeats what was chosen.
+        """Chooses the samples of a batch. A call for the same batch again returns the earlier choice.
 
         Args:
-            ready_indexes: the samples that are ready.
+            ready_indexes: the indexes of the ready samples.
             batch_size: the number of samples of the batch.
             dp_rank: the number of the rank, from 0.
-            batch_index: the number of the rank's batch.
+            batch_index: the number of the batch, counted for each rank.
             task_name: the task.
             partition_id: the partition.
             *args: ignored.
             **kwargs: ignored.
 
         Returns:
-            The samples, twice; none where there are too few.
+            The chosen indexes and the consumed indexes, which are equal. Both are empty if fewer than
+            `batch_size` samples are ready.
 
         Raises:
-            ValueError: the rank is negative.
+            ValueError: `dp_rank` is negative.
         """
         if dp_rank < 0:
             raise ValueError(f"dp_rank {dp_rank} must be greater than or equal to 0")

@@ -47,7 +47,7 @@ async fn one_unfinished_rollout_at_the_head_blocks_no_fetch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_steps_make_no_zombie_groups() {
+async fn late_steps_are_refused_and_create_no_group() {
     let queue = Arc::new(memory());
     let config = PoolConfig { unfinished: Unfinished::Give, ..pool_config(64) };
     let pool = DataPool::open(queue.clone(), config).await.unwrap();
@@ -185,7 +185,7 @@ async fn group_sizes_go_by_prompt_and_more_trajectories_are_refused() {
 }
 
 #[tokio::test]
-async fn a_pool_survives_a_restart_with_what_it_knows() {
+async fn a_pool_keeps_its_state_over_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let queue = on_disk(dir.path());
     let pool = DataPool::open(Arc::new(queue.clone()), pool_config(64)).await.unwrap();

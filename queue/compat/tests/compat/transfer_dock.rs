@@ -56,7 +56,7 @@ async fn asking_by_index_marks_nothing_before_the_rows_are_there() {
 }
 
 #[tokio::test]
-async fn prompts_are_given_whole_and_all_consumed_means_all() {
+async fn prompts_are_delivered_whole_and_all_consumed_covers_every_row() {
     let dock = TransferDock::open(Arc::new(memory()), dock_config()).await.unwrap();
     for _ in 0..2 {
         assert!(!dock.all_consumed("reward").await.unwrap(), "nothing is there");

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_and_cuts_of_them_come_out_as_they_were() {
+    fn arrays_and_slices_are_decoded_as_they_were_encoded() {
         let list = ListArray::from_iter_primitive::<Float32Type, _, _>(
             (0..9).map(|row| (row % 4 != 3).then(|| vec![Some(row as f32), None, Some(1.5)])),
         );
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn places_that_cannot_be_are_errors() {
+    fn impossible_places_are_errors() {
         let bytes = Buffer::from_vec(vec![1_i32, 5, 9, 2]);
         let region = |number: u64| (number == 1).then(|| bytes.clone());
         let place = |length, offset, buffer, nulls| ArrayPlace {

@@ -10,15 +10,16 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::connection::{Connection, Failure, Reply, TakenRegions};
+use super::held::Held;
 use super::link::{Attempts, Link, LocalConfig, Locate, Repeat};
 use super::load::{Load, load};
 use super::parcel::unpack;
-use super::protocol::{Ask, LeaseName, RowsPlace, TakeAnswer, ToServer};
+use super::protocol::{Ask, LeaseName, RowsPlace, TakeAnswer};
 use crate::api::Transport;
 use crate::batches::{common_schema, conform};
 use crate::edges::wire::ipc;
 use crate::edges::wire::{PutAnswer, PutQuery, TakeBody};
-use crate::lease::{Hold, Labels};
+use crate::lease::Labels;
 use crate::put::check_counts;
 use crate::tasks;
 use crate::{
@@ -201,39 +202,6 @@ enum Taken {
     Ended,
 }
 
-/// A lease that a server holds for this client.
-#[derive(Debug)]
-struct Held {
-    link: Arc<Link>,
-    connection: Arc<Connection>,
-    name: LeaseName,
-}
-
-impl Hold for Held {
-    fn ack(&self) -> BoxFuture<'_, Result<(), QueueError>> {
-        self.link.ask_for(|| Ask::Ack(self.name.clone())).boxed()
-    }
-
-    fn nack(&self) -> BoxFuture<'_, Result<(), QueueError>> {
-        self.link.ask_for(|| Ask::Nack(self.name.clone())).boxed()
-    }
-
-    fn renew(&self) -> BoxFuture<'_, Result<(), QueueError>> {
-        self.link.ask_for(|| Ask::Renew(self.name.clone())).boxed()
-    }
-
-    fn abandon(&self) {
-        if self.connection.is_alive() {
-            // Nothing waits for the answer.
-            let id = self.connection.number();
-            self.connection.tell(&ToServer::Call { id, ask: Ask::Nack(self.name.clone()) });
-        } else {
-            // The server was restarted, and a durable queue still has the lease.
-            self.link.give_back(self.name.clone());
-        }
-    }
-}
-
 impl Queue for LocalQueue {
     fn transport(&self) -> Option<Transport> {
         Some(Transport::SharedMemory)
@@ -252,19 +220,8 @@ impl Queue for LocalQueue {
         async move {
             let deadline = wait.map(|wait| Instant::now() + wait);
             let rows = ipc::one(&ipc::put_with_labels(&put)?)?;
-            // The token makes a repetition harmless.
-            let token = put.token.unwrap_or_else(ipc::fresh_token);
-            let query = PutQuery {
-                group: put.group,
-                group_size: Some(put.group_size),
-                sample_is_last: put.sample.as_ref().is_some_and(|part| part.is_last),
-                sample: put.sample.map(|part| part.uid),
-                policy_version: put.policy_version,
-                priority: put.priority,
-                token: Some(token),
-                record: put.record,
-                wait_ms: 0,
-            };
+            let query = PutQuery::new(&put);
+            let query = PutQuery { record: put.record, ..query };
             let ask = |rows, wait: Duration| Ask::Put {
                 partition: partition.to_owned(),
                 query: PutQuery { wait_ms: wait.as_millis() as u64, ..query.clone() },

@@ -44,6 +44,7 @@ mod config;
 mod connection;
 mod fill;
 mod frame;
+mod held;
 mod link;
 mod listener;
 mod load;

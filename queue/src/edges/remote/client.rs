@@ -106,20 +106,8 @@ impl Queue for RemoteQueue {
         async move {
             let deadline = wait.map(|wait| Instant::now() + wait);
             let answered_by = deadline.map(|deadline| deadline + WRITE_MAX);
-            // The token makes a repetition harmless.
-            let token = put.token.clone().unwrap_or_else(ipc::fresh_token);
-            let mut what = PutQuery {
-                group: put.group.clone(),
-                group_size: Some(put.group_size),
-                sample_is_last: put.sample.as_ref().is_some_and(|part| part.is_last),
-                sample: put.sample.as_ref().map(|part| part.uid.clone()),
-                policy_version: put.policy_version,
-                priority: put.priority,
-                token: Some(token),
-                // The record is sent with the rows, because it may be too long for a query.
-                record: None,
-                wait_ms: 0,
-            };
+            // The record is sent with the rows, because it may be too long for a query.
+            let mut what = PutQuery::new(&put);
             let rows = ipc::put_with_record(&put)?;
             let mut upload = None;
             loop {

@@ -1,8 +1,8 @@
 //! One connection to a queue's server, driven by the task whose call uses it.
 //!
-//! A call that is dropped before its answer has arrived may still have an effect: the server may have sent the
-//! answer already. The client can therefore close its sending half and go on reading. A server that has not
-//! answered yet then ends the call, and an answer that is on its way arrives.
+//! A call that is dropped before its answer has arrived may still have an effect: the server may have sent
+//! the answer already. The client can therefore close its sending half and go on reading. A server that has
+//! not answered yet then ends the call, and an answer that is on its way arrives.
 
 use std::future::poll_fn;
 use std::io;

@@ -1,9 +1,10 @@
 //! The wire format of calls and rows, over HTTP and through shared memory: JSON for calls and answers, and
-//! Arrow IPC streams ([`ipc`]) for rows.
+//! Arrow IPC streams ([`ipc`]) for rows. The bodies about storage units are in `units`.
 
 mod errors;
 pub(crate) mod ipc;
 mod place;
+mod units;
 
 use std::time::Duration;
 
@@ -12,15 +13,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::units::Place;
 use crate::{
-    Amount, ClosedGroup, ColumnSpec, ExportFormat, KeyedRow, Put, QueueError, RowHandle, SamplePart, Sampler,
-    Share, Stale, Take, Unfinished, UnitInspection,
+    Amount, ClosedGroup, ExportFormat, KeyedRow, Put, QueueError, RowHandle, SamplePart, Sampler, Share,
+    Stale, Take, Unfinished,
 };
 
 pub(crate) use errors::{ErrorBody, status};
 pub(crate) use place::LocalAnswer;
 pub use place::LocalPlace;
+pub(crate) use units::{
+    BlobsBody, PlacedAnswer, PlacedBody, PlacedColumns, PlacedColumnsBody, PlacedPart, PlacedStretch,
+    PlacesAnswer, UnitRows, UnitsAnswer, UnitsOfAnswer, UnitsOfBody, UnknownAnswer,
+};
 
 /// The content type of rows.
 pub(crate) const ARROW_STREAM: &str = "application/vnd.apache.arrow.stream";
@@ -33,39 +37,6 @@ pub(crate) const ENDED: &str = "rolldock-ended";
 
 /// The header of a take's answer with the oldest policy version that counted as fresh.
 pub(crate) const FRESH_FROM: &str = "rolldock-fresh-from";
-
-/// Some columns of rows that are stored on a unit.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct PlacedPart {
-    pub(crate) unit: String,
-    pub(crate) url: String,
-    /// The handles of the rows on the unit.
-    pub(crate) rows: Vec<RowHandle>,
-    pub(crate) columns: Vec<String>,
-}
-
-/// Rows that are stored together.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct PlacedStretch {
-    /// The parts contain different columns of the same rows.
-    pub(crate) parts: Vec<PlacedPart>,
-}
-
-/// Columns of rows that are already stored on a unit.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct PlacedColumns {
-    pub(crate) place: Place,
-    /// The size of the payload in bytes.
-    pub(crate) bytes: u64,
-}
-
-/// Consecutive rows, and the unit to which their groups belong.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct UnitRows {
-    pub(crate) unit: String,
-    pub(crate) rows: usize,
-}
 
 /// The query of a put.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -98,6 +69,22 @@ pub(crate) struct PutQuery {
 }
 
 impl PutQuery {
+    /// The query of a put that does not wait, without the owner's record. A put without a token gets one,
+    /// which makes a repetition harmless.
+    pub(crate) fn new(put: &Put) -> Self {
+        Self {
+            group: put.group.clone(),
+            group_size: Some(put.group_size),
+            sample: put.sample.as_ref().map(|part| part.uid.clone()),
+            sample_is_last: put.sample.as_ref().is_some_and(|part| part.is_last),
+            policy_version: put.policy_version,
+            priority: put.priority,
+            token: Some(put.token.clone().unwrap_or_else(ipc::fresh_token)),
+            record: None,
+            wait_ms: 0,
+        }
+    }
+
     /// Returns the put of rows without keys or tags. `record` is the record that was sent with the rows.
     pub(crate) fn into_put(self, batches: Vec<RecordBatch>, record: Option<String>) -> Put {
         Put {
@@ -272,12 +259,6 @@ pub(crate) struct GetBody {
     pub(crate) placed: bool,
 }
 
-/// The places of rows that are all stored on units.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct PlacesAnswer {
-    pub(crate) stretches: Vec<PlacedStretch>,
-}
-
 /// The body of a search for keys. If the keys are absent, the search returns all keys.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -331,77 +312,6 @@ pub(crate) struct VersionBody {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ResetAnswer {
     pub(crate) rows: usize,
-}
-
-/// Blobs of a unit.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct BlobsBody {
-    pub(crate) blobs: Vec<String>,
-}
-
-/// The blobs to which no table refers.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct UnknownAnswer {
-    pub(crate) unknown: Vec<String>,
-}
-
-/// All storage units.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct UnitsAnswer {
-    pub(crate) units: Vec<UnitInspection>,
-}
-
-/// The body of a put whose rows are already on a unit.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct PlacedBody {
-    pub(crate) place: Place,
-    pub(crate) columns: Vec<ColumnSpec>,
-    #[serde(default)]
-    pub(crate) lengths: Vec<u32>,
-    pub(crate) bytes: u64,
-    #[serde(default)]
-    pub(crate) keys: Vec<String>,
-    #[serde(default)]
-    pub(crate) tags: Vec<Value>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) record: Option<String>,
-}
-
-/// The body of a request for the units on which columns of rows belong.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct UnitsOfBody {
-    pub(crate) rows: Vec<RowHandle>,
-}
-
-/// The units for consecutive rows. Empty if the columns must be sent to the controller.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct UnitsOfAnswer {
-    pub(crate) units: Vec<UnitRows>,
-}
-
-/// The body of a write of columns that are already on units.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct PlacedColumnsBody {
-    pub(crate) rows: Vec<RowHandle>,
-    pub(crate) columns: Vec<ColumnSpec>,
-    pub(crate) pieces: Vec<PlacedColumns>,
-}
-
-/// The answer to a take of a client that fetches the rows itself.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct PlacedAnswer {
-    pub(crate) rows: Vec<RowHandle>,
-    pub(crate) groups: Vec<String>,
-    pub(crate) policy_versions: Vec<u64>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) keys: Vec<Option<String>>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) tags: Vec<Value>,
-    pub(crate) stretches: Vec<PlacedStretch>,
 }
 
 /// Names of partitions.

@@ -22,7 +22,7 @@ fn read(bytes: &[u8]) -> Result<(Vec<Record>, u64), QueueError> {
 }
 
 #[test]
-fn a_journal_is_written_and_read_as_it_lies_on_disks() {
+fn the_bytes_of_a_journal_on_disk_do_not_change() {
     let mut body = Body::default();
     records().iter().for_each(|record| body.push(record).unwrap());
     assert_eq!([MAGIC, &body.into_frame().unwrap()].concat(), JOURNAL);

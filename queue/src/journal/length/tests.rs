@@ -22,7 +22,7 @@ fn missing(boot: &str, bytes: u64, records: u64, rewrites: u64) -> Option<(u64, 
 }
 
 #[test]
-fn what_was_written_counts_until_the_machine_is_started_anew() {
+fn unsynced_bytes_of_a_note_count_until_the_next_boot() {
     assert_eq!(missing("this", 160, 6, 3), None);
     assert_eq!(missing("this", 200, 9, 3), None, "the journal may be ahead of its note");
     assert_eq!(missing("this", 159, 5, 3), Some((1, 1)));
@@ -66,7 +66,7 @@ fn a_note_is_one_sector_and_every_flipped_bit_of_it_is_found() {
 }
 
 #[test]
-fn a_length_file_says_what_it_was_told() {
+fn a_length_file_returns_the_stored_length() {
     let dir = tempfile::tempdir().unwrap();
     let read = || LengthNote::read(dir.path()).unwrap().unwrap();
     let mut file = LengthFile::open(dir.path(), extent(17, 0), 2);

@@ -205,7 +205,7 @@ fn told(replay: Replay) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_cut_is_what_the_table_was_whatever_changes_while_it_is_read() {
+async fn a_cut_shows_the_table_at_its_begin_whatever_changes_later() {
     let (mut slices, mut kept) = (0, 0);
     for seed in 0..1000 {
         let mut world = World::new(seed).await;

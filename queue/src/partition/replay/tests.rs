@@ -81,7 +81,7 @@ fn numbers(rows: usize) -> arrow_array::RecordBatch {
 }
 
 #[tokio::test]
-async fn what_concerns_more_rows_than_a_record_may_have_is_read_back() {
+async fn a_change_of_more_rows_than_fit_a_record_is_read_back() {
     use crate::row::RECORD_ROWS_MAX;
     use crate::{Put, QueueConfig, Take, TransferQueue};
     let dir = tempfile::tempdir().unwrap();
@@ -129,7 +129,7 @@ fn column(name: &str, rows: usize) -> arrow_array::RecordBatch {
 
 /// In unit tests a slice has two rows.
 #[tokio::test]
-async fn a_journal_that_is_rewritten_slice_by_slice_says_what_the_table_is() {
+async fn a_journal_rewritten_in_slices_restores_the_table() {
     use crate::{Put, QueueConfig, Take, TransferQueue};
     let dir = tempfile::tempdir().unwrap();
     let open = || {

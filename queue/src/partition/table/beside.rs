@@ -1,7 +1,7 @@
 //! The records of a table that do not describe rows, for a rewritten journal and for snapshots.
 //!
-//! They are made one at a time, and each has a limited size. What they are made of is shared with the table: it
-//! takes no memory of its own, and stays as it was when the table changes.
+//! They are made one at a time, and each has a limited size. What they are made of is shared with the table:
+//! it takes no memory of its own, and stays as it was when the table changes.
 
 use std::collections::VecDeque;
 

@@ -19,8 +19,8 @@ const INDEX_BYTES: usize = 32;
 pub(super) struct Remembered<V> {
     texts: Texts<V>,
     /// The number of each text, by its hash. The hash has a random key, so no client can choose texts with
-    /// equal hashes. If it happens by chance, which is less likely than a fault of the memory, the older text is
-    /// not found any more.
+    /// equal hashes. If it happens by chance, which is less likely than a fault of the memory, the older text
+    /// is not found any more.
     numbers: BTreeMap<u64, u64>,
     key: RandomState,
     bytes: usize,

@@ -211,7 +211,7 @@ fn stale_groups_are_found_by_their_version_unless_they_are_leased() {
 }
 
 #[test]
-fn slots_behind_the_last_row_are_given_back_and_no_handle_names_another_row() {
+fn slots_after_the_last_row_are_freed_and_no_handle_names_another_row() {
     let mut table = table();
     let mut seen = HashSet::new();
     for round in 0..6 {
@@ -232,7 +232,7 @@ fn slots_behind_the_last_row_are_given_back_and_no_handle_names_another_row() {
 }
 
 #[test]
-fn what_tokens_remember_is_bounded_in_bytes() {
+fn the_memory_of_tokens_is_bounded_in_bytes() {
     let mut table = table();
     // The rows use every second slot, so each row is a separate run.
     let ragged: Vec<RowHandle> = (0..1000).map(|at| RowHandle { slot: at * 2, generation: 0 }).collect();

@@ -1,8 +1,8 @@
 //! Texts in the order in which they came. The oldest are forgotten first.
 //!
-//! The texts lie one behind the other in blocks, so a text takes little more than its bytes, and the memory of
-//! forgotten texts is given back block by block. A clone shares the blocks. It takes no memory for each text,
-//! and does not change with the original.
+//! The texts lie one behind the other in blocks, so a text takes little more than its bytes, and the memory
+//! of forgotten texts is given back block by block. A clone shares the blocks. It takes no memory for each
+//! text, and does not change with the original.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -56,7 +56,7 @@ fn whitening_over_tokens_by_hand() {
 }
 
 #[test]
-fn batches_that_teach_nothing_are_zero_and_finite() {
+fn batches_without_a_signal_have_finite_zero_advantages() {
     for epsilon in [0.0, 1e-8] {
         let estimator = Estimator::ReinforcePlusPlusBaseline { epsilon };
         assert_eq!(estimator.of_batch(&[&[0.1; 3], &[0.7; 4]]), [vec![0.0; 3], vec![0.0; 4]]);

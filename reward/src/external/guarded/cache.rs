@@ -1,8 +1,8 @@
-//! A bounded cache of scores by the content of their jobs.
+//! A bounded cache of scores, keyed by a hash of the content of their jobs.
 //!
 //! Two generations approximate the order of use. New entries, and old ones that are used again, go into the
 //! young generation. When it is full it becomes the old generation, and the previous old generation is
-//! dropped. The cache therefore keeps at least the `capacity / 2` entries that were used last, and each
+//! dropped. A cache of n entries therefore keeps at least the n/2 entries that were used last, and each
 //! operation takes constant time on average.
 
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ struct Generations {
 }
 
 impl Cache {
-    /// A cache of at most `entries` entries, but at least 2.
+    /// Makes a cache of at most `entries` entries. If `entries` is below 2, the cache has 2.
     pub(super) fn new(entries: usize) -> Self {
         Self { generation_max: (entries / 2).max(1), generations: Mutex::default() }
     }
@@ -45,7 +45,10 @@ impl Cache {
             generations.old = std::mem::take(&mut generations.young);
         }
         generations.young.insert(hash, Arc::clone(&cell));
-        debug_assert!(generations.young.len() <= self.generation_max, "the young generation has a bound");
+        debug_assert!(
+            generations.young.len() <= self.generation_max,
+            "the young generation is larger than its bound"
+        );
         cell
     }
 }

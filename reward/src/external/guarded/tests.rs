@@ -158,7 +158,7 @@ async fn retries_end_and_only_some_errors_have_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_other_side_says_how_long_to_wait() {
+async fn the_server_sets_the_pause_before_a_retry() {
     let asked = Duration::from_secs(7);
     let told = Told::new(0, move |call| if call == 0 { Err(busy(429, Some(asked))) } else { Ok(1.0) });
     let started = Instant::now();

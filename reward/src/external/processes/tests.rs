@@ -129,7 +129,7 @@ async fn a_job_that_kills_two_workers_ends_in_an_error_with_the_stderr() {
 }
 
 #[tokio::test]
-async fn a_storm_of_restarts_ends_in_an_error_that_says_so() {
+async fn too_many_restarts_of_workers_are_an_error() {
     let fixture = pool("echo $$ >>$0/pids; read line; echo no luck >&2; exit 7");
     let mut words = String::new();
     for _ in 0..20 {
@@ -205,7 +205,7 @@ async fn a_probe_finds_out_that_workers_can_be_started_again() {
 }
 
 #[tokio::test]
-async fn a_line_that_is_no_answer_costs_the_worker() {
+async fn an_invalid_line_ends_the_worker() {
     let cases = [
         ("echo hello", "to be JSON"),
         ("echo '{\"id\":99,\"score\":1}'", "answer to id=1"),
@@ -225,7 +225,7 @@ async fn a_line_that_is_no_answer_costs_the_worker() {
 }
 
 #[tokio::test]
-async fn a_bad_answer_to_the_right_job_costs_no_worker() {
+async fn an_invalid_score_in_a_valid_answer_ends_no_worker() {
     let fixture = pool(
         "echo $$ >>$0/pids; read line; echo null; read line; echo '{\"id\":2,\"error\":\"no\"}'; read line; echo 1",
     );
@@ -236,7 +236,7 @@ async fn a_bad_answer_to_the_right_job_costs_no_worker() {
 }
 
 #[tokio::test]
-async fn a_worker_that_says_more_than_it_was_asked_is_replaced() {
+async fn a_worker_that_writes_additional_output_is_replaced() {
     let fixture = pool("while read line; do printf '1\\n0\\n'; done");
     for _ in 0..3 {
         assert_eq!(fixture.ask().await, Ok(1.0));
@@ -276,7 +276,7 @@ async fn a_handshake_is_waited_for_and_may_say_no() {
 }
 
 #[tokio::test]
-async fn a_dropped_job_kills_its_worker_and_all_that_it_started() {
+async fn a_dropped_job_kills_its_worker_and_its_children() {
     let script = "echo $$ >>$0/pids; read line; if [ -e $0/hung ]; then echo 1; read line; fi; \
                   : >$0/hung; sleep 1000 & echo $! >>$0/pids; wait";
     let fixture = pool(script);

@@ -141,7 +141,7 @@ async fn every_kind_of_result_is_a_score() {
 }
 
 #[tokio::test]
-async fn what_is_no_score_is_said_and_costs_no_worker() {
+async fn an_invalid_score_is_an_error_and_ends_no_worker() {
     let Some(fixture) = fixture() else { return };
     for (result, words) in [
         ("None", "the result is None"),
@@ -235,7 +235,7 @@ async fn early_stop_cancels_them_all() {
 }
 
 #[tokio::test]
-async fn a_function_that_leaks_has_so_many_jobs() {
+async fn a_worker_is_replaced_after_its_limit_of_jobs() {
     let Some(fixture) = fixture_of("my_rewards:compute_score", "", "jobs_per_worker = 3") else { return };
     let mut calls = Vec::new();
     for _ in 0..5 {
@@ -264,7 +264,7 @@ async fn functions_of_every_shape_are_found() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_one_clear_error() {
+async fn a_function_that_does_not_exist_is_one_clear_error() {
     for (function, words) in [
         ("my_rewards:missing", "has no attribute 'missing'"),
         ("no_such_module:f", "No module named 'no_such_module'"),

@@ -1,5 +1,6 @@
 # Builds a root directory inside new namespaces and runs a command in it; `command_line.rs` calls it.
-# Arguments: the path of the new root, the bytes of its files, what to mount or link there up to "--", and the command.
+# Arguments: the path of the new root, the bytes of its files, what to mount or link there up to "--", and the
+# command.
 set -eu
 umask 022
 root=$1 bytes=$2
@@ -42,6 +43,6 @@ mount -o remount,bind,ro /
 cd /work
 set +e
 "$@"
-# The shell stays the first process of the namespace, because it still has a command to run; when it ends, the kernel
-# kills all other processes.
+# The shell stays the first process of the namespace, because it still has a command to run; when it ends, the
+# kernel kills all other processes.
 exit $?

@@ -31,7 +31,7 @@ fn every_form_is_read() {
 }
 
 #[test]
-fn what_is_no_choice_is_passed_over() {
+fn text_that_is_not_a_choice_is_ignored() {
     for response in [
         "",
         "\\boxed{42}",

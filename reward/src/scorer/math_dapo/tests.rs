@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 #[test]
-fn what_no_rule_needs_is_left_alone() {
+fn every_rule_needs_a_rewritable_character() {
     for rule in SUBSTITUTIONS.iter().chain(REMOVED) {
         assert_ne!(rule.needs & REWRITABLE, 0, "{:?}", rule.from);
     }

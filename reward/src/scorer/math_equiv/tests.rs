@@ -383,7 +383,7 @@ fn verdicts_say_why() {
 }
 
 #[test]
-fn what_is_not_read_is_compared_with_its_variables_and_without_the_case_of_its_words() {
+fn unparsed_text_is_compared_by_variables_and_case_insensitive_words() {
     equal(&[("\\foo{Area of x}", "\\foo{area  of x}")]);
     unequal(&[("\\foo{x}", "\\foo{X}"), ("\\foo \\Delta", "\\foo \\delta"), ("\\foo{AB}", "\\foo{ab}")]);
 }

@@ -16,7 +16,7 @@ pub(crate) enum Passage {
     Open,
     /// Every chunk of bytes is delayed by this time.
     Late(Duration),
-    /// No byte passes. New connections are accepted and not answered. No connection is closed.
+    /// No byte passes. New connections are accepted, but their bytes are not read.
     Blocked,
 }
 
@@ -27,7 +27,7 @@ struct State {
     cuts: u64,
 }
 
-/// A relay in front of one address. It ends when this is dropped.
+/// A relay in front of one address. The relay and its connections end when this value is dropped.
 pub(crate) struct Relay {
     pub(crate) address: SocketAddr,
     state: watch::Sender<State>,
@@ -44,7 +44,7 @@ impl Relay {
         let connections = tracker.clone();
         let accepting = tracker.spawn(async move {
             loop {
-                // Accepting fails while this process has no descriptor left, and works again later.
+                // `accept` fails while this process has no free descriptor, and succeeds again later.
                 if let Ok((client, _)) = listener.accept().await {
                     connections.spawn(pass(client, target, seen.clone()));
                 }
@@ -62,7 +62,7 @@ impl Relay {
         self.state.send_modify(|state| state.cuts += 1);
     }
 
-    /// Changes what happens to the bytes of all connections from now on.
+    /// Changes the treatment of the bytes of all connections from now on.
     pub(crate) fn set(&self, passage: Passage) {
         self.state.send_modify(|state| state.passage = passage);
     }
@@ -70,13 +70,13 @@ impl Relay {
 
 /// Relays one connection until a side closes it, the relay cuts it, or the relay is dropped.
 async fn pass(client: TcpStream, target: SocketAddr, mut seen: watch::Receiver<State>) {
-    let born = seen.borrow().cuts;
+    let cuts_before = seen.borrow().cuts;
     let mut passage = seen.clone();
     let relayed = async {
         if !until_open(&mut passage).await {
             return;
         }
-        // If the server is away, the connection of the client is closed.
+        // If the server does not accept the connection, the connection of the client is closed.
         let Ok(server) = TcpStream::connect(target).await else { return };
         let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
         tokio::select! {
@@ -86,13 +86,13 @@ async fn pass(client: TcpStream, target: SocketAddr, mut seen: watch::Receiver<S
     };
     tokio::select! {
         () = relayed => {}
-        () = until_cut(&mut seen, born) => {}
+        () = until_cut(&mut seen, cuts_before) => {}
     }
 }
 
-/// Waits until connections that began at count `born` are cut, or the relay is dropped.
-async fn until_cut(seen: &mut watch::Receiver<State>, born: u64) {
-    let _ = seen.wait_for(|state| state.cuts > born).await;
+/// Waits until connections that began after `cuts_before` cuts are cut, or the relay is dropped.
+async fn until_cut(seen: &mut watch::Receiver<State>, cuts_before: u64) {
+    let _ = seen.wait_for(|state| state.cuts > cuts_before).await;
 }
 
 /// Waits while the relay is blocked. Returns `false` if the relay was dropped.

@@ -11,7 +11,7 @@ fn render(source: &str, unix_seconds: Option<i64>) -> Result<String, DataError> 
 }
 
 #[test]
-fn blocks_are_trimmed_as_transformers_has_them() {
+fn blocks_are_trimmed_as_in_transformers() {
     let source =
         "{{ bos_token }}\n  {% for message in messages %}\n{{ message.role }};\n  {% endfor %}\nend\n";
     assert_eq!(render(source, None).unwrap(), "<s>\nsystem;\nuser;\nend");

@@ -58,7 +58,7 @@ fn slots_that_are_given_back_come_again_with_handles_that_were_never_given_out()
 }
 
 #[test]
-fn a_reserved_slot_is_no_row_and_comes_back_when_it_is_released() {
+fn a_reserved_slot_is_not_a_row_and_is_reused_after_its_release() {
     let mut slots = Slots::default();
     let handle = slots.reserve();
     assert!(slots.is_reserved(handle) && slots.row(handle).is_none() && slots.take(handle).is_none());

@@ -51,7 +51,7 @@ fn every_shape_is_read() {
 }
 
 #[test]
-fn other_shapes_are_errors_that_say_why() {
+fn other_shapes_are_errors_with_a_reason() {
     let many = format!("{{\"inputs\": [{0}], \"outputs\": [{0}]}}", vec!["1"; CASES_MAX + 1].join(","));
     for (ground_truth, word) in [
         ("", "expected unit tests"),

@@ -63,7 +63,7 @@ async fn an_endless_printer_is_cut_off() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_sleeper_ends_at_its_deadline_with_all_that_it_has_started() {
+async fn a_sleeping_candidate_and_its_children_end_at_the_deadline() {
     let session = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        os.setsid()\ntime.sleep(1000)";
     let other_program = "import subprocess\nsubprocess.run(['sleep', '1000'], start_new_session=True)";
     for fixture in fixtures(|config| config.time_s = 1.0).await {
@@ -78,7 +78,7 @@ async fn a_sleeper_ends_at_its_deadline_with_all_that_it_has_started() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_candidate_leaves_running_ends_with_it() {
+async fn processes_that_a_candidate_leaves_end_with_it() {
     let daemon = "import os, sys, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: time.sleep(1000)\n    time.sleep(1000)\nprint('done')";
     let bare = "import subprocess\nsubprocess.Popen(['sleep', '1000'], env={}, start_new_session=True)\nprint('done')";
     for fixture in fixtures(|_| {}).await {
@@ -208,7 +208,7 @@ async fn our_environment_is_not_theirs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn there_are_no_rights_to_be_had() {
+async fn a_candidate_cannot_gain_privileges() {
     let powers = "import os, subprocess\n\
          for deed in [lambda: os.setuid(1), lambda: os.chroot('/'), lambda: os.nice(-5)]:\n    \
          try: deed(); print('could')\n    except OSError: pass\n\

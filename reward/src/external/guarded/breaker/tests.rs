@@ -76,7 +76,7 @@ async fn probes_come_with_doubling_pauses_until_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_reward_says_how_long_to_wait() {
+async fn the_reward_sets_the_pause_before_a_retry() {
     let breaker = Breaker::new(CONFIG);
     let suspicion = suspected(&breaker);
     let pause = |asked_s: u64| {

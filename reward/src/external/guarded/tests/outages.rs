@@ -63,7 +63,7 @@ async fn no_job_fails_in_an_outage_and_only_probes_are_sent() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reward_that_hangs_is_out_too() {
+async fn a_hanging_reward_is_an_outage() {
     /// Hangs for ten minutes.
     struct Hangs(Instant);
     impl RewardRunner for Hangs {

@@ -81,7 +81,7 @@ fn members_are_equal_by_value() {
 }
 
 #[test]
-fn what_is_not_checked_is_refused() {
+fn invalid_and_unsupported_schemas_are_refused() {
     for (schema, words) in [
         (json!({"if": true}), "\"if\""),
         (json!({"anyOf": []}), "array of schemas"),

@@ -238,7 +238,7 @@ fn stream_with_a_delta() -> Vec<u8> {
 }
 
 #[test]
-fn what_the_queue_does_not_take_is_refused_by_its_name() {
+fn types_that_the_queue_does_not_accept_are_refused_by_name() {
     let words: ArrayRef = Arc::new(StringArray::from(vec!["a", "b", "c"]));
     let sound = stream_of(vec![words], &IpcWriteOptions::default());
     assert!(decode_batches(Buffer::from(sound.as_slice()), usize::MAX).is_ok());
