@@ -16,7 +16,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use rolldock_cli::{
-    Cli, Command, LogFormat, UsageError, consume, data, fleet, generate, history, proxy, queue, reward,
+    Cli, Command, LogFormat, UsageError, consume, data, fleet, gateway, generate, history, proxy, queue,
+    reward,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Builder;
@@ -62,6 +63,7 @@ async fn run_command(cli: Cli) -> ExitCode {
         Command::Run(args) => run::run(args, &progress).await,
         Command::Simengine(args) => simengine::serve(args).await.map(done),
         Command::Proxy(args) => proxy::run(args).await.map(done),
+        Command::Gateway(args) => gateway::run(*args).await.map(done),
         Command::Fleet(args) => fleet::run(args).await.map(done),
         Command::Data(args) => data::run(args).await.map(done),
         Command::Queue(args) => queue::run(args).await.map(done),
