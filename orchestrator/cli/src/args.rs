@@ -6,6 +6,7 @@ mod copies;
 mod data;
 mod examples;
 mod fleet;
+mod gateway;
 mod history;
 mod report;
 mod reward;
@@ -25,6 +26,7 @@ pub use connections::ServiceConnectionArgs;
 pub use copies::{ExportArgs, ExportFormat, RestoreArgs, SalvageArgs, SnapshotArgs};
 pub use data::{DataArgs, DataCommand, PrepareArgs};
 pub use fleet::{EngineDialect, FleetArgs, FleetCommand, ProxyArgs};
+pub use gateway::{GatewayArgs, History};
 pub use history::LedgerArgs;
 pub use report::ReportArgs;
 pub use reward::{AdvantageArgs, RewardArgs, RewardCommand, ScoreArgs};
@@ -75,6 +77,9 @@ pub enum Command {
     /// Balance requests over a fleet: clients talk to it as to one server
     #[command(after_help = examples::PROXY)]
     Proxy(ProxyArgs),
+    /// Serve agents, and record their calls as trajectories for a trainer
+    #[command(after_help = examples::GATEWAY)]
+    Gateway(Box<GatewayArgs>),
     /// Show or change the fleet of a run or a proxy
     #[command(after_help = examples::FLEET)]
     Fleet(FleetArgs),

@@ -8,7 +8,9 @@ use rolldock_gateway::{Entropy, Gateway, GatewayConfig, Limits, Sampling};
 use rolldock_listener::Connections;
 use rolldock_loadbalancer::control::vllm::VllmControl;
 use rolldock_loadbalancer::membership::name_of;
-use rolldock_loadbalancer::{BalancerConfig, EngineControl, LoadBalancer, Monitor, MonitorConfig, ServerSpec};
+use rolldock_loadbalancer::{
+    BalancerConfig, EngineControl, LoadBalancer, Monitor, MonitorConfig, ServerSpec,
+};
 use rolldock_process::{
     Endings, hold_for_files, keep_metrics, of_members, queue_folder, say, serve_queue, threads_default,
     unix_seconds,
@@ -143,10 +145,7 @@ fn balancer(args: &GatewayArgs) -> anyhow::Result<LoadBalancer> {
 }
 
 /// The queue for rows, with its partition. If it is in this process, it is returned a second time.
-async fn queue(
-    args: &GatewayArgs,
-    scope: &Scope,
-) -> anyhow::Result<(Arc<dyn Queue>, Option<TransferQueue>)> {
+async fn queue(args: &GatewayArgs, scope: &Scope) -> anyhow::Result<(Arc<dyn Queue>, Option<TransferQueue>)> {
     let spec = PartitionSpec {
         length_columns: ["prompt_ids", "response_ids"].map(str::to_owned).to_vec(),
         ..PartitionSpec::new(&args.partition, &args.tasks, args.capacity_rows)
@@ -160,8 +159,11 @@ async fn queue(
         queue.declare(spec).await?;
         return Ok((queue, None));
     }
-    let config =
-        QueueConfig { dir: Some(queue_folder(&args.out)), durability: args.durability, ..QueueConfig::default() };
+    let config = QueueConfig {
+        dir: Some(queue_folder(&args.out)),
+        durability: args.durability,
+        ..QueueConfig::default()
+    };
     let queue = blocking("queue open", move || TransferQueue::open(config)).await??;
     drop(queue.declare(spec).await?);
     if let Some(address) = args.queue_listen {

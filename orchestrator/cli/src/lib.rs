@@ -10,6 +10,7 @@ pub mod consume;
 pub mod data;
 mod file;
 pub mod fleet;
+pub mod gateway;
 pub mod generate;
 pub mod history;
 pub mod proxy;

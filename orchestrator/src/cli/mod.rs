@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use rolldock_cli::{
-    Cli, Command, LogFormat, UsageError, calibrate, consume, data, fleet, generate, history, proxy, queue,
-    reward,
+    Cli, Command, LogFormat, UsageError, calibrate, consume, data, fleet, gateway, generate, history, proxy,
+    queue, reward,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Builder;
@@ -66,6 +66,7 @@ async fn run_command(cli: Cli) -> ExitCode {
         Command::Calibrate(args) => calibrate::run(args).await.map(done),
         Command::Simengine(args) => simengine::serve(args).await.map(done),
         Command::Proxy(args) => proxy::run(args).await.map(done),
+        Command::Gateway(args) => gateway::run(*args).await.map(done),
         Command::Fleet(args) => fleet::run(args).await.map(done),
         Command::Data(args) => data::run(args).await.map(done),
         Command::Queue(args) => queue::run(args).await.map(done),

@@ -41,6 +41,12 @@ pub(super) const PROXY: &str = examples!(
     "rolldock proxy --fleet-file fleet.toml --policy least_work --max-loads auto --admin 127.0.0.1:7500",
 );
 
+pub(super) const GATEWAY: &str = examples!(
+    "rolldock gateway --endpoint http://10.0.0.1:8000 --tokenizer Qwen/Qwen3-8B --out runs/agents",
+    "rolldock gateway --endpoint http://127.0.0.1:8000 --tokenizer models/qwen3 --out runs/agents --durability os \
+     --turns-max 20 --queue-listen 127.0.0.1:7070",
+);
+
 pub(super) const FLEET: &str =
     examples!("rolldock fleet list", "rolldock fleet --admin http://10.0.0.9:7500 drain 10.0.0.1:8000",);
 

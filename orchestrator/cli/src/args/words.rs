@@ -29,6 +29,13 @@ pub(super) const PROBES: &[Word] = &[
 pub(super) const DURABILITIES: &[Word] =
     &[("none", "Nothing"), ("os", "A crash of the process"), ("fsync", "A crash of the machine")];
 
+/// `--unrewarded`: [`rolldock_gateway::Unrewarded`].
+pub(super) const UNREWARDED: &[Word] = &[
+    ("drop", "It is left out; the group is put with the others"),
+    ("zero", "Its reward is 0"),
+    ("drop_group", "The whole group is left out"),
+];
+
 /// Reads one of `words` as a `T`.
 pub(super) fn one_of<T: DeserializeOwned + Clone + Send + Sync + 'static>(
     words: &'static [Word],

@@ -185,3 +185,6 @@ impl Drop for Store {
 
 /// Trajectories whose records need not be kept.
 type Forgotten = HashSet<u64>;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,89 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use rolldock_queue::Durability;
+
+use super::file::{LogFile, put_entry};
+use super::{Entry, Store, StoreError};
+
+type Read = Vec<(u64, bool, Vec<u8>)>;
+
+fn read(dir: &Path) -> Read {
+    let mut all = Read::new();
+    LogFile::open(dir, false, |entry| {
+        all.push((entry.number, entry.is_last, entry.body.to_vec()));
+        Ok(())
+    })
+    .unwrap();
+    all
+}
+
+fn entry(number: u64, is_last: bool, body: &[u8]) -> Entry<'_> {
+    Entry { number, is_last, body }
+}
+
+#[tokio::test]
+async fn what_is_kept_is_read_back_in_order() {
+    for durability in [Durability::None, Durability::Os, Durability::Fsync] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path(), durability, |_| Ok(())).unwrap();
+        let mut expected = Read::new();
+        for number in 0..100_u64 {
+            let body = number.to_string().into_bytes();
+            let sequence = store.append(entry(number % 7, number % 10 == 9, &body));
+            expected.push((number % 7, number % 10 == 9, body));
+            if durability == Durability::None || number % 3 == 0 {
+                store.kept(sequence).await.unwrap();
+            }
+        }
+        let in_use = Store::open(folder.path(), durability, |_| Ok(()));
+        assert!(matches!(in_use, Err(StoreError::InUse { .. })));
+        store.close();
+        assert_eq!(store.error(), Some(StoreError::Closed));
+        assert_eq!(read(folder.path()), expected);
+        let late = store.append(entry(1, false, b"late"));
+        assert_eq!(store.kept(late).await, Err(StoreError::Closed));
+    }
+}
+
+#[test]
+fn a_rewrite_keeps_what_is_needed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut file = LogFile::open(folder.path(), true, |_| Ok(())).unwrap();
+    let mut body = Vec::new();
+    for (number, is_last, text) in
+        [(1, false, "a"), (2, false, "b"), (1, true, "c"), (3, false, "d"), (1, false, "e"), (2, false, "f")]
+    {
+        put_entry(&mut body, entry(number, is_last, text.as_bytes()));
+        file.append(&std::mem::take(&mut body)).unwrap();
+    }
+    file.rewrite(&HashSet::from([3])).unwrap();
+    put_entry(&mut body, entry(4, false, b"after"));
+    file.append(&body).unwrap();
+    assert_eq!(file.sizes().rewrites, 1);
+    assert_eq!(file.sizes().bytes, folder.path().join("trajectories.log").metadata().unwrap().len());
+    drop(file);
+    let texts: Vec<String> =
+        read(folder.path()).into_iter().map(|(_, _, body)| String::from_utf8(body).unwrap()).collect();
+    assert_eq!(texts, ["b", "c", "e", "f", "after"]);
+}
+
+#[test]
+fn damage_in_the_middle_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut file = LogFile::open(folder.path(), false, |_| Ok(())).unwrap();
+    let mut body = Vec::new();
+    put_entry(&mut body, entry(1, false, b"some text"));
+    file.append(&body).unwrap();
+    file.append(&body).unwrap();
+    drop(file);
+    let path = folder.path().join("trajectories.log");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[50] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let refused = LogFile::open(folder.path(), false, |_| Ok(())).unwrap_err();
+    assert!(matches!(refused, StoreError::Damaged { .. }), "{refused}");
+    assert!(refused.to_string().contains("damaged at offset=24"), "{refused}");
+}
