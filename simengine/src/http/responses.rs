@@ -40,6 +40,7 @@ fn answer(face: &Face, asked: &Value, turn: &ChatTurn) -> Response<Body> {
             "role": "assistant",
             "status": "completed",
             "type": "message",
+            "phase": null,
         }));
     }
     for call in turn.message["tool_calls"].as_array().into_iter().flatten() {
@@ -82,12 +83,28 @@ fn answer(face: &Face, asked: &Value, turn: &ChatTurn) -> Response<Body> {
         "truncation": "disabled",
         "usage": {
             "input_tokens": turn.prompt_tokens,
-            "input_tokens_details": { "cached_tokens": turn.cached_tokens },
+            "input_tokens_details": {
+                "cached_tokens": turn.cached_tokens,
+                "cache_write_tokens": 0,
+                "input_tokens_per_turn": [],
+                "cached_tokens_per_turn": [],
+            },
             "output_tokens": turn.completion_tokens,
-            "output_tokens_details": { "reasoning_tokens": 0 },
+            "output_tokens_details": {
+                "reasoning_tokens": 0,
+                "tool_output_tokens": 0,
+                "output_tokens_per_turn": [],
+                "tool_output_tokens_per_turn": [],
+            },
             "total_tokens": turn.prompt_tokens + turn.completion_tokens,
         },
         "user": asked["user"],
+        "presence_penalty": asked["presence_penalty"].as_f64().unwrap_or(0.0),
+        "frequency_penalty": asked["frequency_penalty"].as_f64().unwrap_or(0.0),
+        "kv_transfer_params": null,
+        "ec_transfer_params": null,
+        "input_messages": null,
+        "output_messages": null,
     });
     json_response(StatusCode::OK, &body)
 }
