@@ -1,4 +1,14 @@
 //! `client`: the cost of a request in this process, while it runs and after it has finished.
+//!
+//! - `reading`: the time to read an answer, compared with the JSON libraries;
+//! - `receiving`: the CPU time of a request, compared with a client that drops the bytes of the answer;
+//! - `bodies`, `typed`, `replay`: the answers, their types for the libraries, and the server that sends them.
+
+mod bodies;
+mod reading;
+mod receiving;
+mod replay;
+mod typed;
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -6,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use futures::StreamExt;
-use rolldock::engine::http::{HttpConfig, HttpEngine, read_recorded};
+use rolldock::engine::http::{HttpConfig, HttpEngine};
 use rolldock::engine::{Engine, GenerateRequest, SamplingParams};
 use rolldock::rollout::{
     AgentLoopManager, CarryLimits, EarlyStop, Grading, Launch, OnStop, Phase, PromptFeed, RequestShape,
@@ -23,6 +33,8 @@ use crate::figures::{Bar, Figure};
 use crate::serve::{MODEL, ServeArgs, Served};
 use crate::workload::{LastToken, Numbered, column_bytes};
 
+pub(crate) use replay::{ReplayArgs, serve as replay};
+
 const TOKENS: u32 = 8192;
 const PROMPT_TOKENS: usize = 256;
 const SERVERS: usize = 4;
@@ -34,8 +46,9 @@ const BODY_BYTES_MAX: usize = 64 << 20;
 
 pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let mut figures = Vec::new();
+    let mut figures = reading::measure(quick)?;
     runtime.block_on(async {
+        figures.extend(receiving::measure(quick).await?);
         let answering = Served::start(&ServeArgs {
             servers: SERVERS,
             tokens: TOKENS,
@@ -43,7 +56,6 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
             time_scale: 0.005,
             stall: false,
         })?;
-        figures.extend(parsing(&answering.urls[0], quick).await?);
         figures.push(cpu_per_request(&answering.urls, quick).await?);
         figures.push(memory_per_finished_sample(&answering.urls).await?);
         drop(answering);
@@ -65,14 +77,14 @@ fn sampling() -> SamplingParams {
     SamplingParams { temperature: 1.0, top_p: 1.0, top_k: -1, stop_token_ids: Vec::new() }
 }
 
-fn request(number: u64) -> GenerateRequest {
+fn request(prompt_ids: &[u32], max_tokens: u32, number: u64) -> GenerateRequest {
     GenerateRequest {
         request_id: format!("bench-{number}").into(),
-        prompt_ids: Numbered::new(PROMPT_TOKENS).prompt(number).ids,
+        prompt_ids: prompt_ids.into(),
         prompt_text: "".into(),
         n: 1,
         seed: number,
-        max_tokens: TOKENS,
+        max_tokens,
         sampling: Arc::new(sampling()),
         progress: None,
         stream: false,
@@ -97,52 +109,6 @@ async fn connect(urls: &[String], scope: &Scope) -> anyhow::Result<HttpEngine> {
     Ok(engine)
 }
 
-/// The bytes of a recorded answer that one core reads per second: with our reader, and with serde_json, which
-/// builds a tree.
-async fn parsing(url: &str, quick: bool) -> anyhow::Result<Vec<Figure>> {
-    let request = request(0);
-    let http = reqwest::Client::new();
-    let ids = request.prompt_ids.to_vec();
-    let generate = serde_json::json!({
-        "model": MODEL, "token_ids": ids, "return_token_ids": true,
-        "sampling_params": { "max_tokens": TOKENS, "seed": 0, "logprobs": 0 },
-    });
-    let completions = serde_json::json!({
-        "model": MODEL, "prompt": ids, "return_token_ids": true, "max_tokens": TOKENS, "seed": 0, "logprobs": 0,
-    });
-    let rounds = if quick { 20 } else { 200 };
-    let mut figures = Vec::new();
-    for (path, body) in [("/inference/v1/generate", generate), ("/v1/completions", completions)] {
-        let answer = http.post(format!("{url}{path}")).json(&body).send().await?.error_for_status()?;
-        let answer = answer.bytes().await?;
-        let per_second =
-            |reading: Duration| answer.len() as f64 * f64::from(rounds) / reading.as_secs_f64() / 1e6;
-        let started = cpu::own();
-        for _ in 0..rounds {
-            let generation = read_recorded(&request, answer.chunks(16 << 10))?;
-            anyhow::ensure!(
-                generation.samples[0].response_ids.len() == TOKENS as usize,
-                "a token is missing"
-            );
-        }
-        let ours = cpu::own() - started;
-        let started = cpu::own();
-        for _ in 0..rounds {
-            let tree: serde_json::Value = serde_json::from_slice(&answer)?;
-            anyhow::ensure!(tree.is_object(), "no object");
-        }
-        let tree = cpu::own() - started;
-        let name = format!(
-            "{path}, {TOKENS} tokens, {} bytes: read by one core (peer: serde_json tree)",
-            answer.len()
-        );
-        figures.push(
-            Figure::new(name, per_second(ours), "MB/s").against(per_second(tree)).bar(Bar::RatioAtLeast(2.0)),
-        );
-    }
-    Ok(figures)
-}
-
 /// CPU time of this process per finished request, with a constant number of running requests.
 async fn cpu_per_request(urls: &[String], quick: bool) -> anyhow::Result<Figure> {
     let scope = Scope::new();
@@ -157,7 +123,8 @@ async fn cpu_per_request(urls: &[String], quick: bool) -> anyhow::Result<Figure>
                 let requests = numbers.map(|number| {
                     let engine = &engine;
                     let server = (number as usize % SERVERS).to_string();
-                    async move { engine.generate(&server, request(number)).await }
+                    let prompt_ids = Numbered::new(PROMPT_TOKENS).prompt(number).ids;
+                    async move { engine.generate(&server, request(&prompt_ids, TOKENS, number)).await }
                 });
                 let mut running = futures::stream::iter(requests).buffer_unordered(RUNNING / WORKERS);
                 while let Some(generation) = running.next().await {

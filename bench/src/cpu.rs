@@ -8,7 +8,16 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// CPU time of all threads of this process so far.
 pub(crate) fn own() -> Duration {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
+    read(ClockId::ProcessCPUTime)
+}
+
+/// CPU time of this thread so far.
+pub(crate) fn of_this_thread() -> Duration {
+    read(ClockId::ThreadCPUTime)
+}
+
+fn read(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 

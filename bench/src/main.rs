@@ -15,6 +15,7 @@ mod python;
 mod queue;
 mod reward;
 mod rollout;
+mod scale;
 mod serve;
 mod truth;
 mod workload;
@@ -45,6 +46,8 @@ enum Command {
     Lifecycle(Options),
     /// CPU and memory of the engine client, and of a run that only waits
     Client(Options),
+    /// CPU, memory and latencies with up to 50,000 running samples on 1,024 simulated servers
+    Scale(Options),
     /// The cost of choosing a server, and how each routing policy copes with a fleet that has a fault
     Fleet(FleetOptions),
     /// Throughput of a served queue, latency of small takes, and memory of rows
@@ -60,6 +63,9 @@ enum Command {
     /// Answers requests immediately, for another sub-command
     #[command(hide = true)]
     Echo,
+    /// Replays an answer in a separate process, for another sub-command
+    #[command(hide = true)]
+    Replay(client::ReplayArgs),
     /// Serves simulated servers in a separate process, for another sub-command
     #[command(hide = true)]
     Serve(serve::ServeArgs),
@@ -118,6 +124,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Rollout(options) => (rollout::measure(options.quick)?, options),
         Command::Lifecycle(options) => (lifecycle::measure(options.quick)?, options),
         Command::Client(options) => (client::measure(options.quick)?, options),
+        Command::Scale(options) => (scale::measure(options.quick)?, options),
         Command::Fleet(FleetOptions { options, peer }) => (fleet::measure(options.quick, peer)?, options),
         Command::Queue(QueueOptions { options, peer }) => (queue::measure(options.quick, peer)?, options),
         Command::Python(QueueOptions { options, peer }) => {
@@ -132,6 +139,10 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Truth(options) => (truth::measure(options.quick)?, options),
         Command::Echo => {
             fleet::echo()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Replay(args) => {
+            client::replay(&args)?;
             return Ok(ExitCode::SUCCESS);
         }
         Command::Serve(args) => {

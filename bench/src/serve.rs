@@ -107,24 +107,31 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn start(args: &ServeArgs) -> anyhow::Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg("serve").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut arguments = vec!["serve".to_owned()];
         for (flag, value) in [
             ("--servers", args.servers.to_string()),
             ("--tokens", args.tokens.to_string()),
             ("--max-num-seqs", args.max_num_seqs.to_string()),
             ("--time-scale", args.time_scale.to_string()),
         ] {
-            command.args([flag, &value]);
+            arguments.extend([flag.to_owned(), value]);
         }
         if args.stall {
-            command.arg("--stall");
+            arguments.push("--stall".to_owned());
         }
-        let mut child = command.spawn().context("cannot start the simulated servers")?;
-        let stdout = child.stdout.take().context("the simulated servers have no standard output")?;
+        Self::spawn(&arguments, args.servers)
+    }
+
+    /// Starts servers by a hidden sub-command of this program, which prints their URLs and an empty line.
+    pub(crate) fn spawn(arguments: &[String], servers: usize) -> anyhow::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(arguments);
+        let started = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = started.context("cannot start the servers")?;
+        let stdout = child.stdout.take().context("the servers have no standard output")?;
         let lines = BufReader::new(stdout).lines();
         let urls: Vec<String> = lines.map_while(Result::ok).take_while(|line| !line.is_empty()).collect();
-        anyhow::ensure!(urls.len() == args.servers, "the simulated servers did not start");
+        anyhow::ensure!(urls.len() == servers, "the servers did not start");
         Ok(Self { urls, child })
     }
 }

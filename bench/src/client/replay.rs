@@ -1,0 +1,140 @@
+//! A server that answers each request with the same recorded answer, in a separate process.
+//!
+//! It writes bytes that are ready, so the engine client is measured with as much data as it can take. It
+//! answers the probe of the engine client like a vLLM server that has the dialect of the answer.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Args, ValueEnum};
+use memchr::memmem;
+use rolldock::scope::Scope;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::bodies::{Body, Face};
+use crate::serve::{MODEL, Served};
+
+/// Requests of the probe are shorter than this, and other requests are longer.
+const PROBE_BYTES_MAX: usize = 512;
+
+/// The answer that is replayed.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ReplayArgs {
+    /// Endpoint of the answer
+    #[arg(long)]
+    pub(crate) face: Face,
+    /// Tokens of the answer
+    #[arg(long)]
+    pub(crate) tokens: usize,
+}
+
+impl ReplayArgs {
+    /// Starts the server in a child process.
+    pub(super) fn start(&self) -> anyhow::Result<Served> {
+        let face = self.face.to_possible_value().context("the endpoint has no name")?;
+        let tokens = self.tokens.to_string();
+        Served::spawn(&["replay", "--face", face.get_name(), "--tokens", &tokens].map(str::to_owned), 1)
+    }
+}
+
+/// The possible answers, each with its head.
+struct Answers {
+    face: Face,
+    models: Vec<u8>,
+    version: Vec<u8>,
+    absent: Vec<u8>,
+    refused: Vec<u8>,
+    one_token: Vec<u8>,
+    recorded: Vec<u8>,
+}
+
+impl Answers {
+    fn new(args: &ReplayArgs) -> anyhow::Result<Self> {
+        let one_token = "{\"choices\":[{\"index\":0,\"text\":\"a\",\"logprobs\":{\"token_logprobs\":[-0.5]},\
+                         \"finish_reason\":\"length\",\"token_ids\":[7],\"prompt_token_ids\":[1]}]}";
+        let models = format!("{{\"data\":[{{\"id\":\"{MODEL}\",\"max_model_len\":131072}}]}}");
+        Ok(Self {
+            face: args.face,
+            models: answer("200 OK", models.as_bytes()),
+            version: answer("200 OK", b"{\"version\":\"0.32.0\"}"),
+            absent: answer("404 Not Found", b"{\"detail\":\"Not Found\"}"),
+            refused: answer("400 Bad Request", b"{\"error\":{\"message\":\"token_ids is missing\"}}"),
+            one_token: answer("200 OK", one_token.as_bytes()),
+            recorded: answer("200 OK", &Body::new(args.face, args.tokens)?.text),
+        })
+    }
+
+    fn of(&self, path: &str, body_bytes: usize) -> &[u8] {
+        let is_probe = body_bytes < PROBE_BYTES_MAX;
+        match (path, self.face) {
+            ("/v1/models", _) => &self.models,
+            ("/version", _) => &self.version,
+            ("/inference/v1/generate", Face::Generate) if is_probe => &self.refused,
+            ("/v1/completions", Face::Completions) if is_probe => &self.one_token,
+            (path, face) if path == face.path() => &self.recorded,
+            _ => &self.absent,
+        }
+    }
+}
+
+fn answer(status: &str, body: &[u8]) -> Vec<u8> {
+    let length = body.len();
+    let head =
+        format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n");
+    [head.as_bytes(), body].concat()
+}
+
+/// Serves until standard input ends, which happens at the latest when the parent process ends.
+pub(crate) fn serve(args: &ReplayArgs) -> anyhow::Result<()> {
+    let answers = Arc::new(Answers::new(args)?);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    runtime.block_on(async {
+        let scope = Scope::new();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        println!("http://{}\n", listener.local_addr()?);
+        let parent_gone = scope.spawn_blocking("parent watch", || std::io::stdin().lines().count());
+        let connections = scope.child();
+        let accepting = scope.spawn("replay", async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let answers = Arc::clone(&answers);
+                connections.spawn_detached("replay", async move {
+                    // An error only means that the client has closed the connection.
+                    let _ = answer_all(stream, &answers).await;
+                });
+            }
+        });
+        parent_gone.await?;
+        drop(accepting);
+        scope.close(Duration::from_millis(100)).await;
+        Ok(())
+    })
+}
+
+async fn answer_all(mut stream: TcpStream, answers: &Answers) -> anyhow::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut input = Vec::new();
+    loop {
+        let head_end = loop {
+            if let Some(at) = memmem::find(&input, b"\r\n\r\n") {
+                break at + 4;
+            }
+            if stream.read_buf(&mut input).await? == 0 {
+                return Ok(());
+            }
+        };
+        let head = std::str::from_utf8(&input[..head_end])?;
+        let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        let body_bytes: usize = length.map_or(Ok(0), str::parse)?;
+        while input.len() < head_end + body_bytes {
+            if stream.read_buf(&mut input).await? == 0 {
+                return Ok(());
+            }
+        }
+        input.drain(..head_end + body_bytes);
+        stream.write_all(answers.of(&path, body_bytes)).await?;
+    }
+}

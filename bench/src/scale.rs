@@ -1,0 +1,306 @@
+//! `scale`: what a rollout costs beyond its engines, from 1,000 to 50,000 running samples.
+//!
+//! The rollout and the simulated servers share one process and one thread, in virtual time. The engines' own
+//! share is told apart by a second run: the same requests go to the same servers directly, as many at a time,
+//! without rollout, board and balancer. The difference in CPU time and in memory is the rollout's.
+//!
+//! Virtual time passes while nothing runs, so the share of a core follows from the cost of a sample: a fleet
+//! finishes as many samples per second as run, divided by the mean time of a request.
+//!
+//! A further task asks for a permit again and again. The time of a permit is the CPU time of this thread
+//! between the request and the grant. There is always room, so the task does not wait for a place, and other
+//! programs on the machine do not count.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use parking_lot::Mutex;
+use rolldock::engine::simulated::SimulatedEngine;
+use rolldock::engine::{Engine, GenerateRequest, SamplingParams};
+use rolldock::rollout::{
+    AgentLoopManager, EarlyStop, Grading, Handed, Launch, PromptFeed, RolloutConfig, RolloutParts,
+    sample_seed,
+};
+use rolldock::scope::Scope;
+use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, Outcome, PermitRequest, ServerSpec};
+use rolldock_simengine::{LengthConfig, ServerConfig, SimServer, Workload, WorkloadConfig};
+use tokio::sync::mpsc;
+
+use crate::counting::held_bytes;
+use crate::cpu;
+use crate::figures::{Bar, Figure};
+use crate::rollout::{FleetShape, Mode, config};
+use crate::workload::{EOS, LastToken, Numbered, answers};
+
+const SEED: u64 = 42;
+const SAMPLES_PER_GROUP: usize = 16;
+const WORKERS: usize = 8;
+const PROMPT_TOKENS: usize = 128;
+const MAX_RESPONSE: u32 = 8192;
+/// Permits of a server. A fleet has a quarter more of them than samples run.
+const PERMITS: u32 = 64;
+/// Number of samples that each run finishes at least.
+const SAMPLES_MIN: usize = 40_000;
+/// Simulated time between two requests of the task that measures permits.
+const PERMIT_EVERY: Duration = Duration::from_millis(20);
+/// Simulated time between two readings of the memory.
+const MEMORY_EVERY: Duration = Duration::from_millis(200);
+
+/// A fleet and the samples that run on it.
+#[derive(Debug, Clone, Copy)]
+struct Point {
+    groups_per_worker: usize,
+    servers: usize,
+}
+
+/// The points of the curve, with 49 samples on each server.
+const CURVE: [Point; 4] = [
+    Point { groups_per_worker: 8, servers: 21 },
+    Point { groups_per_worker: 32, servers: 84 },
+    Point { groups_per_worker: 128, servers: 334 },
+    Point { groups_per_worker: 392, servers: 1024 },
+];
+
+impl Point {
+    fn running(self) -> usize {
+        WORKERS * self.groups_per_worker * SAMPLES_PER_GROUP
+    }
+
+    /// Number of groups of a run: each place of a group is used at least twice.
+    fn groups(self, quick: bool) -> usize {
+        let least = if quick { SAMPLES_MIN / 2 } else { SAMPLES_MIN };
+        let turns = least.div_ceil(self.running()).max(2);
+        turns * self.running() / SAMPLES_PER_GROUP
+    }
+}
+
+/// The cost of a run.
+#[derive(Debug, Default)]
+struct Cost {
+    /// CPU seconds for each sample.
+    cpu: f64,
+    /// The most memory that was held at a time, in bytes, beyond what was held before.
+    memory: f64,
+    /// Mean simulated seconds of a request.
+    request_seconds: f64,
+    /// CPU seconds of each measured permit, in order of their size.
+    permits: Vec<f64>,
+}
+
+impl Cost {
+    fn permit(&self, share: f64) -> f64 {
+        let place = (self.permits.len() as f64 * share) as usize;
+        self.permits.get(place.min(self.permits.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+    }
+}
+
+pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    let mut first = None;
+    for point in CURVE {
+        let groups = point.groups(quick);
+        let engines = in_virtual_time(engines_alone(point, groups))?;
+        let whole = in_virtual_time(rollout(point, groups))?;
+        let is_last = point.running() >= 50_000;
+        let name = |what: &str| format!("{} samples on {} servers: {what}", point.running(), point.servers);
+        let beyond = whole.cpu - engines.cpu;
+        let figure = Figure::new(name("CPU of a sample beyond the engines"), beyond * 1e6, "us");
+        let flat_to = *first.get_or_insert(beyond * 1e6);
+        figures.push(figure.against_named("the first point", flat_to).bar(Bar::RatioAtMost(1.2)));
+        figures.push(Figure::new(name("CPU of a sample, the engines alone"), engines.cpu * 1e6, "us"));
+        let cores = beyond * point.running() as f64 / whole.request_seconds;
+        let cores = Figure::new(name("CPU beyond the engines"), cores, "cores");
+        figures.push(if is_last { cores.bar(Bar::AtMost(1.0)) } else { cores });
+        let bytes = (whole.memory - engines.memory).max(0.0);
+        let per_sample = bytes / point.running() as f64;
+        figures.push(Figure::new(name("memory of a sample beyond the engines"), per_sample, "bytes"));
+        let memory = Figure::new(name("memory beyond the engines"), bytes / 1e9, "GB");
+        figures.push(if is_last { memory.bar(Bar::AtMost(1.5)) } else { memory });
+        figures.push(Figure::new(name("permit, p50"), whole.permit(0.5) * 1e6, "us"));
+        let p99 = Figure::new(name("permit, p99"), whole.permit(0.99) * 1e6, "us");
+        figures.push(p99.bar(Bar::AtMost(1e3)));
+    }
+    Ok(figures)
+}
+
+fn in_virtual_time(run: impl Future<Output = anyhow::Result<Cost>>) -> anyhow::Result<Cost> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
+    runtime.block_on(run)
+}
+
+/// Lengths differ little, so the samples of a group end close together, and nearly all places are in use.
+fn fleet(point: Point, scope: &Scope) -> anyhow::Result<SimulatedEngine> {
+    let workload = Arc::new(Workload::new(WorkloadConfig {
+        seed: SEED,
+        eos_id: EOS,
+        length: LengthConfig {
+            median_easy: 1_500.0,
+            median_hard: 1_500.0,
+            sigma: 0.15,
+            wrong_factor: 1.0,
+            max: MAX_RESPONSE,
+            ..LengthConfig::default()
+        },
+        ..WorkloadConfig::default()
+    }));
+    let servers = (0..point.servers).map(|number| {
+        let config =
+            ServerConfig { name: format!("s{number}"), max_num_seqs: PERMITS, ..ServerConfig::default() };
+        let token = scope.token().clone();
+        SimServer::start(config, Arc::clone(&workload), answers(), scope.tracker(), token)
+    });
+    Ok(SimulatedEngine::new(servers.collect::<Result<Vec<_>, _>>()?))
+}
+
+/// The most memory that is held while a task reads it, beyond what was held before.
+#[derive(Clone)]
+struct Memory {
+    before: usize,
+    most: Arc<Mutex<usize>>,
+}
+
+impl Memory {
+    fn new() -> Self {
+        Self { before: held_bytes(), most: Arc::default() }
+    }
+
+    async fn watch(self) {
+        loop {
+            tokio::time::sleep(MEMORY_EVERY).await;
+            let held = held_bytes();
+            let mut most = self.most.lock();
+            *most = held.max(*most);
+        }
+    }
+
+    fn most(&self) -> f64 {
+        self.most.lock().saturating_sub(self.before) as f64
+    }
+}
+
+/// Sends the requests of a rollout to the servers directly, as many at a time.
+async fn engines_alone(point: Point, groups: usize) -> anyhow::Result<Cost> {
+    let memory = Memory::new();
+    let scope = Scope::new();
+    let engine = fleet(point, &scope)?;
+    let watching = scope.spawn("memory", memory.clone().watch());
+    let names: Vec<String> = (0..point.servers).map(|number| format!("s{number}")).collect();
+    let sampling = Arc::new(SamplingParams::default());
+    let prompts = Numbered::new(PROMPT_TOKENS);
+    let samples = groups * SAMPLES_PER_GROUP;
+    let started = cpu::own();
+    let requests = (0..samples).map(|number| {
+        let (group, index) = (number / SAMPLES_PER_GROUP, number % SAMPLES_PER_GROUP);
+        let prompt = prompts.prompt(group as u64);
+        let request = GenerateRequest {
+            request_id: format!("bench-{group}-{index}-0").into(),
+            prompt_ids: prompt.ids,
+            prompt_text: "".into(),
+            n: 1,
+            seed: sample_seed(SEED, prompt.uid.0, 0, 0) + index as u64,
+            max_tokens: MAX_RESPONSE,
+            sampling: Arc::clone(&sampling),
+            progress: None,
+            stream: false,
+            resumed: None,
+            cache_salt: None,
+        };
+        engine.generate(&names[number % names.len()], request)
+    });
+    let mut running = futures::stream::iter(requests).buffer_unordered(point.running());
+    while let Some(generation) = running.next().await {
+        generation?;
+    }
+    let cpu = (cpu::own() - started).as_secs_f64() / samples as f64;
+    drop((running, watching));
+    scope.close(Duration::from_secs(1)).await;
+    Ok(Cost { cpu, memory: memory.most(), ..Cost::default() })
+}
+
+fn config_of(point: Point, groups: usize) -> anyhow::Result<RolloutConfig> {
+    let standard = config(FleetShape { servers: WORKERS, mixed: false }, Mode::Off)?;
+    Ok(RolloutConfig {
+        seed: SEED,
+        workers: WORKERS,
+        max_concurrent_prompts: point.groups_per_worker,
+        samples_per_prompt: SAMPLES_PER_GROUP as u32,
+        gen_batch_size: groups,
+        max_gen_batches: 1,
+        max_response_length: MAX_RESPONSE,
+        launch: Launch::Batch,
+        early_stop: EarlyStop::Off,
+        // Every group is valid, so a run has as many samples as were sent.
+        gates: Arc::default(),
+        ..standard
+    })
+}
+
+/// Runs a rollout whose groups are dropped as soon as they are handed on.
+async fn rollout(point: Point, groups: usize) -> anyhow::Result<Cost> {
+    let memory = Memory::new();
+    let scope = Scope::new();
+    let engine = fleet(point, &scope)?;
+    let watching = scope.spawn("memory", memory.clone().watch());
+    let started = cpu::own();
+    let named = (0..point.servers).map(|number| ServerSpec::unreached(format!("s{number}"), PERMITS));
+    let balancer =
+        LoadBalancer::new(BalancerConfig { seed: SEED, ..BalancerConfig::default() }, named.collect())?;
+    let permits: Arc<Mutex<Vec<f64>>> = Arc::default();
+    let asking = scope.spawn("permits", ask_for_permits(balancer.clone(), Arc::clone(&permits)));
+    let grading = Grading::Inline(Arc::new(LastToken));
+    let parts = RolloutParts { engine: Arc::new(engine), balancer, grading };
+    let mut manager = AgentLoopManager::new(config_of(point, groups)?, parts, scope.clone());
+    let control = manager.control();
+    let prompts = PromptFeed::inline(Box::new(Numbered::new(PROMPT_TOKENS)));
+    let (sender, mut handed) = mpsc::unbounded_channel();
+    let taking = scope.spawn("taking", async move {
+        let (mut samples, mut seconds) = (0, 0.0);
+        while let Some(one) = handed.recv().await {
+            if let Handed::Group(group) = one {
+                control.was_put();
+                samples += group.samples.len();
+                seconds += group.samples.iter().map(|sample| sample.spent.engine.as_secs_f64()).sum::<f64>();
+            }
+        }
+        (samples, seconds)
+    });
+    manager.generate_into(&prompts, groups, sender).await?;
+    let (samples, seconds) = taking.await?;
+    anyhow::ensure!(samples == groups * SAMPLES_PER_GROUP, "only {samples} samples");
+    let cpu = (cpu::own() - started).as_secs_f64() / samples as f64;
+    drop((asking, watching));
+    scope.close(Duration::from_secs(1)).await;
+    let mut permits = std::mem::take(&mut *permits.lock());
+    permits.sort_by(f64::total_cmp);
+    Ok(Cost { cpu, memory: memory.most(), request_seconds: seconds / samples as f64, permits })
+}
+
+/// Asks for a permit again and again, and notes the CPU time of each.
+async fn ask_for_permits(balancer: LoadBalancer, seconds: Arc<Mutex<Vec<f64>>>) {
+    loop {
+        tokio::time::sleep(PERMIT_EVERY).await;
+        let started = cpu::of_this_thread();
+        let asked = balancer.acquire(PermitRequest::new(1)).await;
+        let took = (cpu::of_this_thread() - started).as_secs_f64();
+        if let Ok(permit) = asked {
+            permit.finish(Outcome::Cancelled);
+            seconds.lock().push(took);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_run_finishes_its_samples_and_measures_permits() {
+        let point = Point { groups_per_worker: 1, servers: 4 };
+        let engines = in_virtual_time(engines_alone(point, 16)).unwrap();
+        let whole = in_virtual_time(rollout(point, 16)).unwrap();
+        assert!(engines.cpu > 0.0 && whole.cpu > 0.0 && whole.memory > 0.0);
+        assert!(whole.request_seconds > 1.0, "{whole:?}");
+        assert!(whole.permits.len() > 100 && whole.permit(0.5) <= whole.permit(0.99));
+    }
+}
