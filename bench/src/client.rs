@@ -189,6 +189,7 @@ fn manager(urls: &[String], engine: HttpEngine, scope: &Scope) -> anyhow::Result
         max_gen_batches: 1,
         max_response_length: TOKENS,
         launch: Launch::Batch,
+        launch_confidence: 0.9,
         early_stop: EarlyStop::Fifo,
         on_stop: OnStop::Discard,
         request: RequestShape::Sample,

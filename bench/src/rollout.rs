@@ -191,6 +191,7 @@ pub(crate) fn config(shape: FleetShape, mode: Mode) -> anyhow::Result<RolloutCon
         max_gen_batches: 20,
         max_response_length: MAX_RESPONSE,
         launch,
+        launch_confidence: 0.9,
         early_stop,
         on_stop,
         request: RequestShape::Sample,

@@ -178,6 +178,7 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
             "rollout.max_concurrent_prompts",
             "rollout.max_gen_batches",
             "rollout.launch",
+            "rollout.launch_confidence",
             "rollout.request",
             "rollout.sample_attempts_max",
         ],

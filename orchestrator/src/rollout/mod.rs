@@ -39,6 +39,7 @@ mod look;
 mod manager;
 mod meter;
 mod outage;
+mod outlook;
 mod reasons;
 mod sample;
 mod staleness;

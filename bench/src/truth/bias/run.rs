@@ -204,6 +204,7 @@ fn config_of(case: &Case, seed: u64) -> anyhow::Result<RolloutConfig> {
         early_stop: case.early_stop,
         on_stop: case.on_stop,
         launch: case.launch,
+        launch_confidence: 0.9,
         request: RequestShape::Group,
         bias_audit: case.audit,
         // In a biased mode the guard would change the mode.
