@@ -179,6 +179,7 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
             "rollout.max_gen_batches",
             "rollout.launch",
             "rollout.launch_confidence",
+            "rollout.stragglers",
             "rollout.request",
             "rollout.sample_attempts_max",
         ],

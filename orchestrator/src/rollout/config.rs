@@ -8,7 +8,7 @@ use rolldock_reward::{Estimator, Gates, Shaping};
 
 use crate::engine::SamplingParams;
 use crate::rollout::board::BoardConfig;
-use crate::rollout::{BiasGuard, EarlyStop, Launch, OnStop, RequestShape, Staleness};
+use crate::rollout::{BiasGuard, EarlyStop, Launch, OnStop, RequestShape, Staleness, Stragglers};
 
 /// The time limits of a step's waits.
 #[derive(Debug, Clone)]
@@ -54,6 +54,7 @@ pub struct RolloutConfig {
     pub max_response_length: u32,
     pub launch: Launch,
     pub launch_confidence: f64,
+    pub stragglers: Stragglers,
     pub early_stop: EarlyStop,
     pub on_stop: OnStop,
     pub request: RequestShape,

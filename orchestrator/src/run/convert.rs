@@ -74,6 +74,7 @@ pub(crate) fn rollout_config(recipe: &Recipe, run_id: &str, gates: Arc<Gates>) -
         max_response_length: rollout.max_response_length,
         launch: recipe.launch(),
         launch_confidence: rollout.launch_confidence,
+        stragglers: rollout.stragglers,
         early_stop: rollout.early_stop,
         on_stop: rollout.on_stop,
         request: rollout.request,

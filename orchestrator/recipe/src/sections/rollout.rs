@@ -1,6 +1,6 @@
 //! How a step is collected, the deadlines, and the validation of the policy.
 
-use rolldock_dispatch::modes::{BiasGuard, EarlyStop, Launch, OnStop, RequestShape};
+use rolldock_dispatch::modes::{BiasGuard, EarlyStop, Launch, OnStop, RequestShape, Stragglers};
 use rolldock_engine::SamplingParams;
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,9 @@ pub struct Rollout {
     /// 0.5 and below 1.
     #[serde(default = "default_launch_confidence")]
     pub launch_confidence: f64,
+    /// What happens to the last samples of a step on slow servers: `stay`, or `move` to faster servers.
+    #[serde(default)]
+    pub stragglers: Stragglers,
     /// Whether a request generates one sample or a whole group.
     #[serde(default)]
     pub request: RequestShape,

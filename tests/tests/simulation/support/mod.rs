@@ -13,7 +13,8 @@ use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::engine::{FinishReason, SampleOutput, SamplingParams};
 use rolldock::rollout::{
     AgentLoopManager, CarryLimits, EarlyStop, Grade, Grader, Grading, Group, Launch, OnStop, PromptFeed,
-    RequestShape, RolloutConfig, RolloutParts, RolloutTimeouts, Sample, Staleness, invariants, sample_seed,
+    RequestShape, RolloutConfig, RolloutParts, RolloutTimeouts, Sample, Staleness, Stragglers, invariants,
+    sample_seed,
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{
@@ -124,6 +125,7 @@ fn random_config(seed: u64, samples_per_prompt: u32, rng: &mut StdRng) -> Rollou
         max_gen_batches: rng.random_range(1..=4),
         launch: pick(rng, &[Launch::Batch, Launch::OnDemand]),
         launch_confidence: pick(rng, &[0.5, 0.9, 0.99]),
+        stragglers: pick(rng, &[Stragglers::Stay, Stragglers::Move]),
         early_stop: pick(rng, &[EarlyStop::First, EarlyStop::Fifo, EarlyStop::Fifo, EarlyStop::Off]),
         on_stop,
         request,
@@ -213,6 +215,7 @@ fn plain_config(seed: u64) -> RolloutConfig {
         max_response_length: 200,
         launch: Launch::Batch,
         launch_confidence: 0.9,
+        stragglers: Stragglers::Stay,
         early_stop: EarlyStop::Fifo,
         on_stop: OnStop::Requeue,
         request: RequestShape::Sample,
