@@ -20,7 +20,7 @@ use rolldock::engine::http::{HttpConfig, HttpEngine};
 use rolldock::engine::{Engine, GenerateRequest, SamplingParams};
 use rolldock::rollout::{
     AgentLoopManager, CarryLimits, EarlyStop, Grading, Launch, OnStop, Phase, PromptFeed, RequestShape,
-    RolloutConfig, RolloutParts, RolloutTimeouts, Staleness,
+    RolloutConfig, RolloutParts, RolloutTimeouts, Staleness, Stragglers,
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, Priority, ServerSpec};
@@ -156,6 +156,8 @@ fn manager(urls: &[String], engine: HttpEngine, scope: &Scope) -> anyhow::Result
         max_gen_batches: 1,
         max_response_length: TOKENS,
         launch: Launch::Batch,
+        launch_confidence: 0.9,
+        stragglers: Stragglers::Stay,
         early_stop: EarlyStop::Fifo,
         on_stop: OnStop::Discard,
         request: RequestShape::Sample,

@@ -14,7 +14,7 @@ use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::engine::{Engine, GenerateRequest, SamplingParams};
 use rolldock::rollout::{
     AgentLoopManager, CarryLimits, EarlyStop, Grading, Launch, OnStop, PromptFeed, RequestShape,
-    RolloutConfig, RolloutParts, RolloutTimeouts, Staleness, sample_seed,
+    RolloutConfig, RolloutParts, RolloutTimeouts, Staleness, Stragglers, sample_seed,
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, Priority, ServerSpec};
@@ -191,6 +191,8 @@ pub(crate) fn config(shape: FleetShape, mode: Mode) -> anyhow::Result<RolloutCon
         max_gen_batches: 20,
         max_response_length: MAX_RESPONSE,
         launch,
+        launch_confidence: 0.9,
+        stragglers: Stragglers::Stay,
         early_stop,
         on_stop,
         request: RequestShape::Sample,

@@ -17,6 +17,7 @@
 //! # Deliberately absent
 //! Gates do not decide whether a step is short, because only the caller knows the step's prompts and target.
 
+mod alike;
 mod outside;
 mod rule;
 
@@ -27,9 +28,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use crate::invariants::Violation;
-use crate::{GroupFilter, RewardError};
+use crate::{FilterMetric, GroupFilter, RewardError};
 use outside::Outside;
 
+pub use alike::Finished;
 pub use outside::GateRow;
 pub use rule::GateRule;
 
@@ -213,6 +215,8 @@ pub struct Gates {
     gates: Vec<Named>,
     outside: Vec<Outside>,
     samples_min: Option<usize>,
+    /// The metric and the tolerance of each `variance` gate.
+    variances: Vec<(FilterMetric, f64)>,
 }
 
 impl fmt::Debug for Gates {
@@ -233,6 +237,9 @@ impl Gates {
             gates.push(called, Box::new(rule.clone()), yields)?;
             if let GateRule::MinSamples { samples } = rule {
                 gates.samples_min = gates.samples_min.max(Some(*samples));
+            }
+            if let GateRule::Variance { metric, tolerance } = rule {
+                gates.variances.push((*metric, *tolerance));
             }
         }
         let unknown = yielding.iter().find(|name| !gates.all().any(|gate| *gate.name == ***name));
@@ -261,6 +268,7 @@ impl Gates {
                 })
                 .collect(),
             samples_min: self.samples_min,
+            variances: self.variances.clone(),
         }
     }
 

@@ -51,7 +51,9 @@ pub use advantage::{Advantage, Estimator, TurnEstimator, TurnRewards};
 pub use error::{ErrorClass, RewardError};
 pub use external::{ExternalConfig, OnFailure, RewardHealth, RewardJob, RewardRunner, RewardState};
 pub use filter::{FilterMetric, GroupFilter};
-pub use gates::{GateConfig, GateCounts, GateRow, GateRule, Gates, GatesConfig, GroupView, Rejection};
+pub use gates::{
+    Finished, GateConfig, GateCounts, GateRow, GateRule, Gates, GatesConfig, GroupView, Rejection,
+};
 pub use overlong::Overlong;
 pub use scorer::{
     Gsm8k, Gsm8kMethod, Math, MathDapo, Parts, Score, ScoreInput, Scorer, ScorerConfig, Variant,

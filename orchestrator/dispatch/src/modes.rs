@@ -49,6 +49,17 @@ impl fmt::Display for Launch {
     }
 }
 
+/// What happens to the last samples of a step on slow servers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stragglers {
+    /// They stay on their servers.
+    #[default]
+    Stay,
+    /// They continue with their tokens on faster servers that have room, if this is expected to be quicker.
+    Move,
+}
+
 /// The samples that one request asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]

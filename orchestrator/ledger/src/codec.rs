@@ -16,6 +16,8 @@ const TEXT_BYTES_MAX: usize = 1024;
 pub(super) const SETTLED_MAX: usize = 4096;
 /// Maximum number of gates in a record. Runs have fewer.
 const GATES_MAX: u64 = 1024;
+/// Maximum number of numbers of a record of the launch's evidence. There are four for each sample of a group.
+const OUTLOOK_MAX: u64 = 1 << 20;
 
 /// The error for bytes that are not a record: the value that the reader expected.
 pub(super) type Expected = &'static str;
@@ -185,6 +187,11 @@ pub(super) fn encode(record: &Record, into: &mut Encoder) {
             into.byte(13);
             into.text(early_stop);
         }
+        Record::Outlook { bits } => {
+            into.byte(14);
+            into.number(bits.len() as u64);
+            bits.iter().for_each(|bits| into.0.extend_from_slice(&bits.to_le_bytes()));
+        }
     }
 }
 
@@ -313,6 +320,14 @@ pub(super) fn decode(from: &mut Decoder<'_>) -> Result<Record, Expected> {
         11 => decode_meters(from).map(Record::Meters),
         12 => Ok(Record::Bias { number: from.number()?, event: bias::decode(from)? }),
         13 => Ok(Record::Rule { early_stop: from.text()?.into() }),
+        14 => {
+            let count = from.number()?;
+            if count > OUTLOOK_MAX {
+                return Err("at most 1048576 numbers of evidence");
+            }
+            let bits = (0..count).map(|_| from.eight().map(u64::from_le_bytes));
+            Ok(Record::Outlook { bits: bits.collect::<Result<_, _>>()? })
+        }
         _ => Err("a known kind of record"),
     }
 }

@@ -127,8 +127,9 @@ pub struct GateRecord {
 /// The measurements of a run so far, for the next process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MetersRecord {
-    /// The counts of valid and of filtered groups from which the accept rate is estimated, each as the bits
-    /// of an `f64`. Older counts lose weight with every step, so the counts are not integers.
+    /// The groups whose samples differ, if other gates also judge them: those that these gates passed, and
+    /// those that they rejected. Each count is stored as the bits of an `f64`. Older counts lose weight with
+    /// every step, so the counts are not integers.
     pub accept_rate: [u64; 2],
     /// Rows that were dropped because they are too long, up to the last prompt that was sent out.
     pub overlong_dropped: u64,
@@ -196,6 +197,12 @@ pub enum Record {
     Rule {
         /// The name.
         early_stop: Arc<str>,
+    },
+    /// The evidence from which the launch estimates how many groups will be valid, as bits of `f64`. It is
+    /// written when a step begins and when a step ends.
+    Outlook {
+        /// The numbers.
+        bits: Arc<[u64]>,
     },
 }
 

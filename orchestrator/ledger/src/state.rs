@@ -95,6 +95,7 @@ pub struct LedgerState {
     /// The last dispatch that was accepted, until its tokens are counted.
     last_accepted: Option<DispatchId>,
     meters: Option<MetersRecord>,
+    outlook: Option<Arc<[u64]>>,
     bias: BiasMeter,
     /// The early-stop mode that the bias guard has set.
     rule: Option<Arc<str>>,
@@ -155,6 +156,10 @@ impl LedgerState {
             }
             Record::Rule { early_stop } => {
                 self.rule = Some(Arc::clone(early_stop));
+                Ok(())
+            }
+            Record::Outlook { bits } => {
+                self.outlook = Some(Arc::clone(bits));
                 Ok(())
             }
         }

@@ -178,6 +178,8 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
             "rollout.max_concurrent_prompts",
             "rollout.max_gen_batches",
             "rollout.launch",
+            "rollout.launch_confidence",
+            "rollout.stragglers",
             "rollout.request",
             "rollout.sample_attempts_max",
         ],

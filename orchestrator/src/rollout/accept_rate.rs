@@ -1,11 +1,11 @@
-//! The measured share of groups that pass the filter, for on-demand launch.
+//! The measured share of groups with differing samples that also pass the other gates.
 
-/// Every step halves the weight of earlier evidence, because the share changes as the policy learns.
-const AGEING: f64 = 0.5;
+/// Every step keeps this share of the weight of earlier evidence, because rates change as the policy learns.
+pub(crate) const AGEING: f64 = 0.5;
 /// A prior of two valid and two filtered groups. A few dozen groups outweigh it.
 const PRIOR: f64 = 2.0;
 
-/// A Beta posterior over the accept rate.
+/// A Beta posterior over a share of groups.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AcceptRate {
     valid: f64,
@@ -43,15 +43,6 @@ impl AcceptRate {
 
     pub(crate) fn mean(&self) -> f64 {
         (self.valid + PRIOR) / (self.valid + self.filtered + 2.0 * PRIOR)
-    }
-
-    /// The number of valid groups to expect among `running` groups: the mean minus one standard deviation. A
-    /// group too many costs its tokens. A group too few costs more: the step waits for one more whole
-    /// response at its end.
-    pub(crate) fn expected_at_least(&self, running: usize) -> f64 {
-        let rate = self.mean();
-        let expected = running as f64 * rate;
-        (expected - (expected * (1.0 - rate)).sqrt()).max(0.0)
     }
 }
 

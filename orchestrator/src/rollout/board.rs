@@ -26,13 +26,12 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use rolldock_dispatch::{Bucket, TokenTotals, Totals};
+use rolldock_dispatch::{TokenTotals, Totals};
 use serde::{Deserialize, Serialize};
 
-use crate::rollout::accept_rate::AcceptRate;
 use crate::rollout::carry::CarriedGroup;
-use crate::rollout::dispatches::SentOut;
 use crate::rollout::feed::Drawn;
+use crate::rollout::outlook::{Outlook, Standing};
 use crate::rollout::staleness::Staleness;
 use crate::rollout::{Dispatches, EarlyStop, Group, Launch, OnStop};
 use rolldock_reward::Gates;
@@ -43,6 +42,7 @@ mod meters;
 mod oldest;
 mod prompts;
 mod restore;
+mod sending;
 mod steps;
 
 /// The settings of the recipe that the board needs.
@@ -51,6 +51,9 @@ pub(crate) struct BoardConfig {
     pub(crate) early_stop: EarlyStop,
     pub(crate) on_stop: OnStop,
     pub(crate) launch: Launch,
+    /// See `recipe::Rollout`: the probability with which the launched groups reach the target.
+    pub(crate) launch_confidence: f64,
+    pub(crate) samples_per_prompt: u32,
     pub(crate) gen_batch_size: usize,
     pub(crate) max_gen_batches: usize,
     pub(crate) staleness: Staleness,
@@ -105,7 +108,8 @@ pub(crate) struct EndedStep {
 enum Slot {
     /// A prompt that waits for its next dispatch.
     Queued(Requeued),
-    Running(Dispatch),
+    /// A running group, and what its finished samples show.
+    Running(Dispatch, Standing),
     /// A valid group that is not decided yet.
     Valid(Box<Group>),
 }
@@ -151,7 +155,8 @@ pub(crate) struct Board {
     stopped: bool,
     /// Whether a reward is in an outage, so that samples wait for it.
     reward_is_out: bool,
-    accept_rate: AcceptRate,
+    /// Estimates how many of the running groups will be valid.
+    outlook: Outlook,
     meters: Meters,
 }
 
@@ -159,6 +164,7 @@ impl Board {
     pub(crate) fn new(config: BoardConfig) -> Self {
         let config_version = config.staleness.first_version;
         Self {
+            outlook: Outlook::new(config.samples_per_prompt, config.launch_confidence, &config.gates),
             dispatches: Dispatches::new(config.ledger_entries_max, config.audits),
             config,
             step: 0,
@@ -183,99 +189,8 @@ impl Board {
             decided: VecDeque::new(),
             stopped: true,
             reward_is_out: false,
-            accept_rate: AcceptRate::default(),
             meters: Meters::default(),
         }
-    }
-
-    /// The next group for a worker with a free place.
-    pub(crate) fn next(&mut self) -> Next {
-        if self.stopped {
-            return Next::Done;
-        }
-        if self.reward_is_out {
-            return Next::Wait;
-        }
-        if let Some(number) = self.queued.pop_first() {
-            // A queued prompt needs no check by `may_dispatch_new`: every later group waits for its decision.
-            let Some(Slot::Queued(requeued)) = self.slots.remove(&number) else { return Next::Wait };
-            return Next::Run(self.send_out_again(number, requeued));
-        }
-        if !self.may_dispatch_new() {
-            return Next::Wait;
-        }
-        let Some(Drawn { prompt, drawn_to, counts }) = self.fresh.pop_front() else { return Next::Wait };
-        self.dispatched_new += 1;
-        self.batches_opened = self.dispatched_new.div_ceil(self.config.gen_batch_size);
-        let number = self.next_number;
-        self.next_number += 1;
-        let policy_version = self.policy_version;
-        let id = self.dispatches.dispatch(SentOut {
-            number,
-            parent: None,
-            prompt: &prompt,
-            step: self.step,
-            policy_version,
-            first_attempt: 0,
-            returns: 0,
-            drawn_to,
-            brought: None,
-        });
-        self.note_drawn(counts);
-        let prompt = Arc::new(prompt);
-        Next::Run(self.send_out(Dispatch {
-            id,
-            number,
-            prompt,
-            first_attempt: 0,
-            policy_version,
-            carried: None,
-            returns: 0,
-            was_judged: false,
-        }))
-    }
-
-    fn send_out_again(&mut self, number: u64, requeued: Requeued) -> Dispatch {
-        let Requeued { parent, prompt, first_attempt, carried, returns, was_judged } = requeued;
-        // If a carried token is too old, all carried tokens are dropped and the group starts again.
-        let fresh_from = self.config.staleness.fresh_from(self.claim_version());
-        let tokens = carried.as_ref().map_or(0, |group| group.tokens());
-        let carried = carried.filter(|group| group.policy_version_min() >= fresh_from);
-        if carried.is_none() {
-            self.dispatches.tokens().carried_in_vain(tokens);
-        }
-        let brought = carried.is_some().then_some((Bucket::Carried, tokens));
-        let oldest = carried.as_ref().map_or(u64::MAX, |group| group.policy_version_min());
-        let policy_version = self.policy_version.min(oldest);
-        let id = self.dispatches.dispatch(SentOut {
-            number,
-            parent: Some(parent),
-            prompt: &prompt,
-            step: self.step,
-            policy_version,
-            first_attempt,
-            returns,
-            drawn_to: None,
-            brought,
-        });
-        // Without its carried tokens, the group is generated and judged anew.
-        let was_judged = was_judged && carried.is_some();
-        self.send_out(Dispatch {
-            id,
-            number,
-            prompt,
-            first_attempt,
-            policy_version,
-            carried,
-            returns,
-            was_judged,
-        })
-    }
-
-    fn send_out(&mut self, dispatch: Dispatch) -> Dispatch {
-        self.slots.insert(dispatch.number, Slot::Running(dispatch.clone()));
-        self.running += 1;
-        dispatch
     }
 
     /// Stops the step before its target. Nothing more is sent out or accepted.

@@ -8,7 +8,7 @@ use rolldock_reward::{Estimator, Gates, Shaping};
 
 use crate::engine::SamplingParams;
 use crate::rollout::board::BoardConfig;
-use crate::rollout::{BiasGuard, EarlyStop, Launch, OnStop, RequestShape, Staleness};
+use crate::rollout::{BiasGuard, EarlyStop, Launch, OnStop, RequestShape, Staleness, Stragglers};
 
 /// The time limits of a step's waits.
 #[derive(Debug, Clone)]
@@ -53,6 +53,8 @@ pub struct RolloutConfig {
     pub max_gen_batches: usize,
     pub max_response_length: u32,
     pub launch: Launch,
+    pub launch_confidence: f64,
+    pub stragglers: Stragglers,
     pub early_stop: EarlyStop,
     pub on_stop: OnStop,
     pub request: RequestShape,
@@ -82,6 +84,8 @@ impl RolloutConfig {
             early_stop: self.early_stop,
             on_stop: self.on_stop,
             launch: self.launch,
+            launch_confidence: self.launch_confidence,
+            samples_per_prompt: self.samples_per_prompt,
             gen_batch_size: self.gen_batch_size,
             max_gen_batches: self.max_gen_batches,
             staleness: self.staleness,

@@ -128,6 +128,11 @@ impl Dispatches {
         self.write(|| Record::Meters(meters.clone()));
     }
 
+    /// Writes the evidence of the launch to the ledger.
+    pub(crate) fn note_outlook(&self, bits: impl FnOnce() -> Arc<[u64]>) {
+        self.write(|| Record::Outlook { bits: bits() });
+    }
+
     fn write(&self, record: impl FnOnce() -> Record) {
         if let Some(journal) = &self.journal {
             journal.append(record());

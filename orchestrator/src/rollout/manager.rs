@@ -26,11 +26,12 @@ use crate::rollout::meter::Meter;
 use crate::rollout::outage::RewardWatch;
 use crate::rollout::sample::StepContext;
 use crate::rollout::step_ends::{Handed, StepEnds, StepMetrics};
+use crate::rollout::stragglers::{Movable, Mover};
 use crate::rollout::timeline::Timeline;
 use crate::rollout::waits::Waits;
 use crate::rollout::worker::audited::Audits;
 use crate::rollout::worker::{AgentLoopWorker, Signals, StepState};
-use crate::rollout::{Group, OnStop, PromptFeed, RolloutConfig, RolloutError, invariants};
+use crate::rollout::{Group, OnStop, PromptFeed, RolloutConfig, RolloutError, Stragglers, invariants};
 use crate::scope::Scope;
 
 /// The groups of a step, and its metrics.
@@ -233,6 +234,7 @@ impl AgentLoopManager {
         }
         // The step is noted before the first await, so that it is known even if this future is dropped.
         self.step = self.board.lock().step();
+        let _moving = context.movable.as_ref().map(|movable| self.start_mover(movable));
         let drawn = self.drive(prompts, &context, &state).await;
         let interrupted = self.scope.token().is_cancelled();
         self.engine.settle(self.config.timeouts.drain).await;
@@ -265,6 +267,7 @@ impl AgentLoopManager {
             meter: Arc::clone(&self.meter),
             tokens: Arc::clone(self.board.lock().dispatches().tokens()),
             timeline: Arc::clone(&self.timeline),
+            movable: (self.config.stragglers == Stragglers::Move).then(Arc::default),
             waits: Arc::clone(&self.waits),
             sampling: Arc::new(self.config.sampling.clone()),
             priority_new: self.priority_new,
@@ -273,6 +276,17 @@ impl AgentLoopManager {
             carries: self.config.on_stop == OnStop::Carry,
             cut: cut.clone(),
         }
+    }
+
+    /// Moves requests of the step to faster servers until the returned handle is dropped.
+    fn start_mover(&self, movable: &Arc<Movable>) -> AbortOnDropHandle<()> {
+        let mover = Mover {
+            movable: Arc::clone(movable),
+            board: Arc::clone(&self.board),
+            balancer: self.balancer.clone(),
+            max_response_length: self.config.max_response_length,
+        };
+        self.scope.spawn("mover of stragglers", mover.run())
     }
 
     fn step_end(&self, counts: Counts, interrupted: bool) -> StepEnd {

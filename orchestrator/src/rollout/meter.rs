@@ -43,6 +43,10 @@ pub struct StepCosts {
     pub replays: u64,
     /// Samples that hit the token limit.
     pub truncated: u64,
+    /// Moves of samples from a slow server to a faster one.
+    pub moves: u64,
+    /// Tokens of prompts and responses whose prefill these moves repeat.
+    pub moved_tokens: u64,
     /// The total time that finished samples spent in each phase.
     pub spent: Spent,
     /// The loads of the servers by name.
@@ -51,8 +55,10 @@ pub struct StepCosts {
 
 impl StepCosts {
     fn add(&mut self, other: &Self) {
-        let Self { samples, tokens, samples_cancelled, attempts_extra, replays, truncated, spent, servers } =
-            other;
+        let Self { samples, tokens, samples_cancelled, attempts_extra, replays, truncated, .. } = other;
+        let Self { moves, moved_tokens, spent, servers, .. } = other;
+        self.moves += moves;
+        self.moved_tokens += moved_tokens;
         self.samples += samples;
         self.tokens += tokens;
         self.samples_cancelled += samples_cancelled;
@@ -140,6 +146,16 @@ impl Meter {
         let mut step = self.step.lock();
         step.samples_cancelled += u64::from(samples);
         step.servers.entry(Arc::clone(server)).or_default().cancelled += u64::from(samples);
+    }
+
+    /// Counts a sample that leaves a slow server. `prefill` is the number of tokens of its prompt and its
+    /// response so far.
+    pub(crate) fn moved(&self, prefill: u64) {
+        metrics::counter!("rolldock_moves_total").increment(1);
+        metrics::counter!("rolldock_moved_tokens_total").increment(prefill);
+        let mut step = self.step.lock();
+        step.moves += 1;
+        step.moved_tokens += prefill;
     }
 
     pub(crate) fn request_failed(&self, server: &Arc<str>, new_attempt: bool) {

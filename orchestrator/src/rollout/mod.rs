@@ -39,10 +39,12 @@ mod look;
 mod manager;
 mod meter;
 mod outage;
+mod outlook;
 mod reasons;
 mod sample;
 mod staleness;
 mod step_ends;
+mod stragglers;
 mod timeline;
 mod tokens;
 mod waits;
@@ -62,7 +64,7 @@ pub use look::{GroupLook, StepLook, WaitLook};
 pub use manager::{AgentLoopManager, RolloutOutput, RolloutParts};
 pub use meter::{ServerLoad, StepCosts};
 pub use rolldock_dispatch::modes::{
-    BiasGuard, EarlyStop, GuardAction, Launch, OnSilence, OnStale, OnStop, RequestShape,
+    BiasGuard, EarlyStop, GuardAction, Launch, OnSilence, OnStale, OnStop, RequestShape, Stragglers,
 };
 pub use sample::sample_seed;
 pub use staleness::Staleness;

@@ -25,6 +25,7 @@ use crate::engine::{Admission, Engine, EngineError, Progress, SamplingParams};
 use crate::rollout::board::Dispatch;
 use crate::rollout::grading::Grades;
 use crate::rollout::meter::Meter;
+use crate::rollout::stragglers::{MOVES_MAX, Movable};
 use crate::rollout::timeline::Timeline;
 use crate::rollout::tokens::TokenBook;
 use crate::rollout::waits::{Phase, Subject, Waits};
@@ -55,6 +56,8 @@ pub(crate) struct StepContext {
     pub(crate) meter: Arc<Meter>,
     pub(crate) tokens: Arc<TokenBook>,
     pub(crate) timeline: Arc<Timeline>,
+    /// The requests that can be moved; `None` if none is moved.
+    pub(crate) movable: Option<Arc<Movable>>,
     pub(crate) waits: Arc<Waits>,
     pub(crate) sampling: Arc<SamplingParams>,
     pub(crate) priority_new: Priority,
@@ -113,6 +116,8 @@ enum Trouble {
     NoPermit(String),
     /// The group was cut off.
     Cut,
+    /// The sample leaves its server for a faster one, and avoids these servers.
+    Moved(Vec<ServerId>),
 }
 
 impl Trouble {
@@ -122,6 +127,7 @@ impl Trouble {
             Self::ServerLost => format!("server={server} was lost"),
             Self::NoPermit(reason) => reason.clone(),
             Self::Cut => "cut off".to_owned(),
+            Self::Moved(_) => format!("moved away from server={server}"),
         }
     }
 }
@@ -146,6 +152,9 @@ struct Tries {
     unreachable: u32,
     busy: u32,
     failed_on: Vec<ServerId>,
+    moves: u32,
+    /// Servers that are too slow for a sample that moves.
+    avoid: Vec<ServerId>,
     spent: Spent,
     /// The tokens so far, for a request with one sample.
     so_far: CarriedSample,
@@ -198,6 +207,8 @@ impl SampleRequest<'_> {
             unreachable: 0,
             busy: 0,
             failed_on: Vec::new(),
+            moves: 0,
+            avoid: Vec::new(),
             spent: so_far.spent,
             so_far,
         };
@@ -261,6 +272,10 @@ impl SampleRequest<'_> {
         tries: &mut Tries,
     ) -> Result<(), String> {
         let config = &self.context.config;
+        if let Trouble::Moved(avoid) = trouble {
+            self.moved(avoid, tries);
+            return Ok(());
+        }
         let reason = trouble.words(server_name);
         let is_replay = match trouble {
             Trouble::Engine(EngineError::Refused { .. } | EngineError::Unfit { .. }) => return Err(reason),
@@ -302,6 +317,21 @@ impl SampleRequest<'_> {
         Ok(())
     }
 
+    /// Whether a request of these tries may be moved to a faster server.
+    fn can_move(&self, tries: &Tries) -> bool {
+        let segments_max = self.context.config.carry.segments_max;
+        self.count == 1 && tries.moves < MOVES_MAX && tries.so_far.segments + 1 < segments_max
+    }
+
+    /// Notes that a request was aborted, so that its sample continues on a faster server.
+    fn moved(&self, avoid: &[ServerId], tries: &mut Tries) {
+        tries.moves += 1;
+        tries.sent += 1;
+        tries.avoid = avoid.to_vec();
+        let prefill = self.dispatch.prompt.ids.len() as u64 + u64::from(tries.so_far.tokens());
+        self.context.meter.moved(prefill);
+    }
+
     /// Whether the sample continues after an abort that this run did not request.
     fn outlives_abort(&self, tries: &mut Tries) -> bool {
         let segments_max = self.context.config.carry.segments_max;
@@ -337,7 +367,7 @@ impl SampleRequest<'_> {
         let request = PermitRequest {
             group: Some(self.dispatch.prompt.uid.0),
             priority: if started { Priority::Started } else { self.context.priority_new },
-            exclude: tries.failed_on.clone(),
+            exclude: tries.failed_on.iter().chain(&tries.avoid).copied().collect(),
             deadline: Some(asked_at + self.context.config.timeouts.permit),
             expected_tokens: self.expected_tokens(&tries.so_far),
             ..PermitRequest::new(self.count)
@@ -349,6 +379,7 @@ impl SampleRequest<'_> {
         };
         let permit = permit.map_err(|error| Trouble::NoPermit(error.to_string()))?;
         self.group_started.store(true, Ordering::Relaxed);
+        tries.avoid.clear();
         tries.spent.permit += asked_at.elapsed();
         Ok(permit)
     }

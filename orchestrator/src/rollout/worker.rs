@@ -106,6 +106,14 @@ impl StepState {
         self.signals.changed.notify_waiters();
     }
 
+    /// Tells the board about finished samples of a group. Their values may prove that the group is valid.
+    fn finished(&self, dispatch: &Dispatch, samples: &[Sample]) {
+        let needs_more = self.board.lock().finished(dispatch.id, dispatch.number, samples);
+        if needs_more {
+            self.signals.changed.notify_waiters();
+        }
+    }
+
     fn end(&self, context: &StepContext, dispatch: &Dispatch, end: GroupEnd) {
         if let GroupEnd::Failed(reason) = &end {
             let failures = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
@@ -195,7 +203,8 @@ impl AgentLoopWorker {
     }
 
     async fn end_of_group(&self, dispatch: &Dispatch, graded: &Mutex<Vec<Sample>>) -> GroupEnd {
-        let work = AssertUnwindSafe(collect(&self.context, dispatch, graded)).catch_unwind();
+        let finished = |samples: &[Sample]| self.state.finished(dispatch, samples);
+        let work = AssertUnwindSafe(collect(&self.context, dispatch, graded, &finished)).catch_unwind();
         tokio::pin!(work);
         let ended = tokio::select! {
             biased;
@@ -267,9 +276,14 @@ fn requests<'a>(
     left.map(|index| request(index, 1, carried.sample(index).cloned())).collect()
 }
 
-/// Collects the samples of a group, filters the group and computes its advantages. If the group is cut off,
-/// its graded samples stay in `graded`.
-async fn collect(context: &StepContext, dispatch: &Dispatch, graded: &Mutex<Vec<Sample>>) -> GroupEnd {
+/// Collects the samples of a group, filters the group and computes its advantages. It passes graded samples to
+/// `heard` at once. If the group is cut off, its graded samples stay in `graded`.
+async fn collect(
+    context: &StepContext,
+    dispatch: &Dispatch,
+    graded: &Mutex<Vec<Sample>>,
+    heard: &(dyn Fn(&[Sample]) + Sync),
+) -> GroupEnd {
     let dispatched_at = context.epoch.elapsed();
     let _running = context.waits.begin_group(dispatch.id);
     let group_started = AtomicBool::new(false);
@@ -284,7 +298,10 @@ async fn collect(context: &StepContext, dispatch: &Dispatch, graded: &Mutex<Vec<
     let mut pending: FuturesUnordered<_> = requests.iter().map(run).collect();
     while let Some((request, finished)) = pending.next().await {
         match finished {
-            Ok(finished) => graded.lock().extend(finished),
+            Ok(finished) => {
+                heard(&finished);
+                graded.lock().extend(finished);
+            }
             Err(Unfinished::Cut(sample)) => {
                 is_cut = true;
                 cut_off.extend(sample.map(|sample| *sample));

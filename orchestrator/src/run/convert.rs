@@ -73,6 +73,8 @@ pub(crate) fn rollout_config(recipe: &Recipe, run_id: &str, gates: Arc<Gates>) -
         max_gen_batches: rollout.max_gen_batches,
         max_response_length: rollout.max_response_length,
         launch: recipe.launch(),
+        launch_confidence: rollout.launch_confidence,
+        stragglers: rollout.stragglers,
         early_stop: rollout.early_stop,
         on_stop: rollout.on_stop,
         request: rollout.request,

@@ -132,6 +132,8 @@ fn no_gate_lets_everything_pass() {
     let none = gates(json!({}));
     assert_eq!(check(&none, &[]), Ok(()));
     assert!(none.counts().is_empty());
+    assert!(none.only_compare() && none.differ(&Finished::default()), "every group passes");
+    assert!(!one(json!({"gate": "min_samples", "samples": 2})).only_compare());
 }
 
 #[test]
@@ -193,6 +195,28 @@ proptest! {
         let gate = one(json!({"gate": "variance", "metric": metric}));
         let published = GroupFilter { enable: true, metric }.check(&accs, &rewards);
         prop_assert_eq!(reason(gate.check(&view, true)).map(|(reason, _)| reason), published.err().map(|reason| reason.as_str()));
+    }
+
+    #[test]
+    fn finished_samples_prove_exactly_what_the_variance_gates_decide(accs in values(), tolerance in 0.0..2.0_f64, is_exact: bool) {
+        let tolerance = if is_exact { 0.0 } else { tolerance };
+        let rewards: Vec<f32> = accs.iter().rev().copied().collect();
+        let by_acc = json!({"gate": "variance", "metric": "acc", "tolerance": tolerance});
+        let by_reward = json!({"name": "other", "gate": "variance", "metric": "reward"});
+        let both = gates(json!({"gates": [by_acc, by_reward]}));
+        prop_assert!(both.only_compare());
+        let (mut finished, mut proven) = (Finished::default(), both.differ(&Finished::default()));
+        for (acc, reward) in accs.iter().zip(&rewards) {
+            finished.add(*acc, *reward);
+            let differ = both.differ(&finished);
+            prop_assert!(differ || !proven, "what is proven stays proven");
+            proven = differ;
+        }
+        let (truncated, tokens) = (vec![false; accs.len()], vec![0; accs.len()]);
+        let view = GroupView { accs: &accs, rewards: &rewards, truncated: &truncated, tokens: &tokens };
+        prop_assert_eq!(both.check(&view, true).is_ok(), proven);
+        prop_assert_eq!(finished.samples() as usize, accs.len());
+        prop_assert_eq!(finished.first_is_right(), accs.first().is_some_and(|acc| *acc > 0.0));
     }
 
     #[test]

@@ -7,5 +7,6 @@
 mod flow;
 mod outage;
 mod steps;
+mod stragglers;
 mod support;
 mod watchdog;

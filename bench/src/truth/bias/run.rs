@@ -14,7 +14,7 @@ use rolldock::dispatch::{TokenTotals, Totals};
 use rolldock::engine::{Engine, EngineError, FinishReason, GenerateRequest, Generation, SampleOutput};
 use rolldock::rollout::{
     AgentLoopManager, BiasGuard, Grade, Grader, Grading, GuardAction, OnStop, PromptFeed, RequestShape,
-    RolloutConfig, RolloutOutput, RolloutParts, StepMetrics, sample_seed,
+    RolloutConfig, RolloutOutput, RolloutParts, StepMetrics, Stragglers, sample_seed,
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, ServerSpec};
@@ -204,6 +204,8 @@ fn config_of(case: &Case, seed: u64) -> anyhow::Result<RolloutConfig> {
         early_stop: case.early_stop,
         on_stop: case.on_stop,
         launch: case.launch,
+        launch_confidence: 0.9,
+        stragglers: Stragglers::Stay,
         request: RequestShape::Group,
         bias_audit: case.audit,
         // In a biased mode the guard would change the mode.

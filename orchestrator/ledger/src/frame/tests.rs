@@ -97,6 +97,9 @@ fn all_kinds() -> Vec<Record> {
     let events = decisions.map(BiasEvent::Decided).into_iter().chain(others);
     records.extend(events.map(|event| Record::Bias { number: u64::MAX, event }));
     records.push(Record::Rule { early_stop: "fifo".into() });
+    records.extend(
+        [vec![], vec![0.5_f64.to_bits(), u64::MAX]].map(|bits| Record::Outlook { bits: bits.into() }),
+    );
     records.extend(fates.map(|fate| Record::end(id, fate)));
     let ends = [StepEnd::Reached, StepEnd::OutOfBatches, StepEnd::OutOfPrompts, StepEnd::Interrupted];
     records.extend(ends.map(|end| Record::StepEnd(StepEndRecord { step: 5, end })));

@@ -57,6 +57,9 @@ pub struct Resumption {
     pub run_tokens: TokenTotals,
     /// The measurements of the run; `None` if there are none yet.
     pub meters: Option<MetersRecord>,
+    /// The evidence from which the launch estimates how many groups will be valid; `None` if there is none
+    /// yet.
+    pub outlook: Option<Arc<[u64]>>,
     /// The bias meter. It no longer follows numbers that were lost with the process.
     pub bias: BiasMeter,
     /// The early-stop mode that the bias guard has set; `None` if the guard has not acted.
@@ -128,6 +131,7 @@ impl LedgerState {
             run_totals: self.totals.clone(),
             run_tokens: self.run_tokens,
             meters: self.meters.clone(),
+            outlook: self.outlook.clone(),
             bias: self.bias.clone(),
             rule: self.rule.clone(),
             life: self.lives + 1,

@@ -36,6 +36,10 @@ pub(super) fn check_cut_off(recipe: &Recipe, checks: &mut Checks<'_>) {
         });
     }
     check_bias_audit(recipe, checks);
+    let confidence = rollout.launch_confidence;
+    checks.require((0.5..1.0).contains(&confidence), "rollout.launch_confidence", || {
+        format!("expected a probability from 0.5 to below 1, found {confidence}")
+    });
 }
 
 fn check_bias_audit(recipe: &Recipe, checks: &mut Checks<'_>) {

@@ -1,6 +1,6 @@
 //! How a step is collected, the deadlines, and the validation of the policy.
 
-use rolldock_dispatch::modes::{BiasGuard, EarlyStop, Launch, OnStop, RequestShape};
+use rolldock_dispatch::modes::{BiasGuard, EarlyStop, Launch, OnStop, RequestShape, Stragglers};
 use rolldock_engine::SamplingParams;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,13 @@ pub struct Rollout {
     /// By default `on_demand` in `policy.mode = "sync"`, and `batch` in the other modes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<Launch>,
+    /// The probability with which the groups that `on_demand` has launched must reach the target, at least
+    /// 0.5 and below 1.
+    #[serde(default = "default_launch_confidence")]
+    pub launch_confidence: f64,
+    /// What happens to the last samples of a step on slow servers: `stay`, or `move` to faster servers.
+    #[serde(default)]
+    pub stragglers: Stragglers,
     /// Whether a request generates one sample or a whole group.
     #[serde(default)]
     pub request: RequestShape,
@@ -155,6 +162,10 @@ fn default_concurrent_prompts() -> usize {
 
 fn one() -> usize {
     1
+}
+
+fn default_launch_confidence() -> f64 {
+    0.9
 }
 
 fn default_attempts() -> u32 {

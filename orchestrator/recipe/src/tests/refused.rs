@@ -51,6 +51,8 @@ fn a_value_that_cannot_work_is_refused_with_its_key() {
         (&["rollout.on_stop=carry", "rollout.carry.grace=9.5"], "rollout.carry.grace"),
         (&["rollout.bias_guard.share=1.0"], "rollout.bias_guard.share"),
         (&["rollout.bias_audit=1.5"], "rollout.bias_audit"),
+        (&["rollout.launch_confidence=0.4"], "rollout.launch_confidence"),
+        (&["rollout.launch_confidence=1"], "rollout.launch_confidence"),
         (
             &["rollout.bias_guard.share=0.1", "rollout.early_stop=first", "rollout.on_stop=discard"],
             "rollout.bias_audit",

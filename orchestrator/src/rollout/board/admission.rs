@@ -45,8 +45,13 @@ impl Board {
 
     /// Whether the groups under way are expected to miss the target.
     fn needs_more(&self) -> bool {
-        let sure = (self.accepted_count + self.undecided.len()) as f64;
-        sure + self.accept_rate.expected_at_least(self.running) < self.target as f64
+        self.misses(self.target)
+    }
+
+    /// Whether fewer than `wanted` groups are expected from the groups that are accepted, valid or under way.
+    fn misses(&self, wanted: usize) -> bool {
+        let sure = self.accepted_count + self.undecided.len();
+        !self.outlook.reaches(wanted.saturating_sub(sure), self.queued.len())
     }
 
     /// Whether one more new prompt is allowed.
@@ -88,9 +93,7 @@ impl Board {
     /// Whether the groups under way are expected to be too few for the steps up to `last`.
     fn flow_needs_more(&self, last: u64) -> bool {
         let steps_left = last.saturating_sub(self.step).saturating_add(1);
-        let wanted = steps_left as f64 * self.target as f64;
-        let sure = (self.accepted_count + self.undecided.len()) as f64;
-        sure + self.accept_rate.expected_at_least(self.running + self.queued.len()) < wanted
+        self.misses(usize::try_from(steps_left).unwrap_or(usize::MAX).saturating_mul(self.target))
     }
 
     /// The number of groups without a decision.

@@ -8,6 +8,7 @@ use rolldock_dispatch::{Bucket, DispatchId, Fate, Waste};
 
 use super::{Board, Dispatch, GroupEnd, Requeued, Slot};
 use crate::rollout::carry::CarriedGroup;
+use crate::rollout::outlook::Standing;
 use crate::rollout::reasons::counted_as;
 use crate::rollout::staleness::RETURNS_MAX;
 use crate::rollout::{Group, OnStale, OnStop};
@@ -16,19 +17,20 @@ impl Board {
     /// Notes how a dispatch ended. A dispatch that has already ended is ignored.
     pub(crate) fn end(&mut self, id: DispatchId, number: u64, end: GroupEnd) {
         match self.slots.get(&number) {
-            Some(Slot::Running(dispatch)) if dispatch.id == id => {}
+            Some(Slot::Running(dispatch, _)) if dispatch.id == id => {}
             _ => return,
         }
-        let Some(Slot::Running(dispatch)) = self.slots.remove(&number) else { return };
+        let Some(Slot::Running(dispatch, standing)) = self.slots.remove(&number) else { return };
         self.running -= 1;
+        self.outlook.leave(&standing);
         match end {
             GroupEnd::Filtered(reason) => {
-                self.judged(&dispatch, false);
+                self.judged(&dispatch, &standing, false);
                 self.dispatches.decided(number, Decision::Filtered);
                 self.dispatches.end(id, Fate::Filtered(reason), Bucket::Filtered);
             }
             GroupEnd::SetAside(group) => {
-                self.judged(&dispatch, false);
+                self.judged(&dispatch, &standing, false);
                 self.set_aside.insert(number, group);
             }
             GroupEnd::Failed(reason) => {
@@ -36,7 +38,7 @@ impl Board {
                 self.dispatches.end(id, Fate::Failed(reason), Bucket::Wasted(Waste::FailedAttempt));
             }
             GroupEnd::Valid(group) => {
-                self.judged(&dispatch, true);
+                self.judged(&dispatch, &standing, true);
                 self.keep_valid(number, group);
             }
             GroupEnd::Cancelled => self.cut_off(dispatch, None),
@@ -50,9 +52,9 @@ impl Board {
     }
 
     /// Counts the gates' decision about a group, unless an earlier process has counted it.
-    fn judged(&mut self, dispatch: &Dispatch, is_valid: bool) {
+    fn judged(&mut self, dispatch: &Dispatch, standing: &Standing, is_valid: bool) {
         if !dispatch.was_judged {
-            self.accept_rate.record(is_valid);
+            self.outlook.judged(standing, is_valid);
         }
     }
 

@@ -8,7 +8,7 @@ use super::Board;
 use crate::data::DrawCounts;
 use crate::rollout::accept_rate::AcceptRate;
 
-/// The measurements that neither the gates nor the accept rate store.
+/// The measurements that neither the gates nor the launch store.
 #[derive(Debug, Default)]
 pub(super) struct Meters {
     /// The counts of the data source when it returned the last prompt that was sent out. Prompts that were
@@ -26,7 +26,7 @@ impl Board {
         }
         let gates = self.config.gates.counts().into_iter();
         let record = MetersRecord {
-            accept_rate: self.accept_rate.to_bits(),
+            accept_rate: self.outlook.others().to_bits(),
             overlong_dropped: self.meters.drawn.overlong_dropped,
             overlong_truncated: self.meters.drawn.overlong_truncated,
             gates: gates
@@ -55,9 +55,15 @@ impl Board {
         }
     }
 
+    /// Writes the evidence of the launch to the ledger. It is written once or twice a step, because it is
+    /// longer than the other measurements.
+    pub(super) fn note_outlook(&self) {
+        self.dispatches.note_outlook(|| self.outlook.to_bits().into());
+    }
+
     /// Continues from the measurements of an earlier process.
-    pub(super) fn restore_meters(&mut self, measured: MetersRecord) {
-        self.accept_rate = AcceptRate::from_bits(measured.accept_rate);
+    pub(super) fn restore_meters(&mut self, measured: MetersRecord, outlook: Option<&[u64]>) {
+        self.outlook.restore(AcceptRate::from_bits(measured.accept_rate), outlook.unwrap_or_default());
         self.meters.drawn.overlong_dropped = measured.overlong_dropped;
         self.meters.drawn.overlong_truncated = measured.overlong_truncated;
         for GateRecord { name, passed, rejected, kept } in measured.gates {

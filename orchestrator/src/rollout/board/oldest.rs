@@ -24,7 +24,7 @@ impl Board {
     /// The group that the step waits for: the first running group in dispatch order.
     pub(crate) fn waits_for(&self) -> Option<(DispatchId, Arc<Prompt>)> {
         self.slots.values().find_map(|slot| match slot {
-            Slot::Running(dispatch) => Some((dispatch.id, Arc::clone(&dispatch.prompt))),
+            Slot::Running(dispatch, _) => Some((dispatch.id, Arc::clone(&dispatch.prompt))),
             _ => None,
         })
     }
@@ -38,7 +38,7 @@ impl Board {
     pub(crate) fn oldest(&self) -> Option<Oldest> {
         let (number, slot) = self.slots.iter().find(|(_, slot)| !matches!(slot, Slot::Valid(_)))?;
         let (dispatch, prompt, is_running) = match slot {
-            Slot::Running(dispatch) => (dispatch.id, Arc::clone(&dispatch.prompt), true),
+            Slot::Running(dispatch, _) => (dispatch.id, Arc::clone(&dispatch.prompt), true),
             Slot::Queued(requeued) => (requeued.parent, Arc::clone(&requeued.prompt), false),
             Slot::Valid(_) => return None,
         };

@@ -33,7 +33,7 @@ impl Board {
         let tokens = resumption.run_tokens.after_restart(kept);
         self.dispatches.restore(resumption.next_dispatch.0, resumption.run_totals, tokens, resumption.bias);
         if let Some(measured) = resumption.meters {
-            self.restore_meters(measured);
+            self.restore_meters(measured, resumption.outlook.as_deref());
         }
         self.next_number = resumption.next_number;
         self.policy_version = self.policy_version.max(resumption.policy_version);

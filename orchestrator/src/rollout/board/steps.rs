@@ -99,12 +99,13 @@ impl Board {
         let accepted_before = self.accepted_before.remove(&step);
         self.accepted_count = accepted_before.unwrap_or(0);
         self.ages.clear();
-        // If an earlier process began this step, it has aged the accept rate already.
+        // If an earlier process began this step, it has aged the evidence already.
         if accepted_before.is_none() {
-            self.accept_rate.age();
+            self.outlook.age();
         }
         self.dispatches.begin_step(step, self.target as u64, self.policy_version);
         self.note_meters();
+        self.note_outlook();
     }
 
     /// Decides the groups whose turn has come, until the step reaches its target.
@@ -241,7 +242,10 @@ impl Board {
         let numbers: Vec<u64> = self.slots.keys().copied().collect();
         for number in numbers {
             match self.slots.remove(&number) {
-                Some(Slot::Running(dispatch)) => self.cut_off_dead(dispatch),
+                Some(Slot::Running(dispatch, standing)) => {
+                    self.outlook.leave(&standing);
+                    self.cut_off_dead(dispatch);
+                }
                 Some(Slot::Valid(group)) if self.config.on_stop == OnStop::Discard => {
                     self.undecided.remove(&number);
                     let decision = self.cut_as(Some(GroupFigures::from(&*group)));
@@ -260,6 +264,7 @@ impl Board {
             }
         }
         self.note_meters();
+        self.note_outlook();
         self.dispatches.check()?;
         invariants::settled(self.dispatches.step_totals(), &self.dispatches.tokens().step())
     }

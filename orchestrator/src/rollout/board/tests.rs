@@ -5,7 +5,7 @@ mod schedules;
 use std::time::Duration;
 
 use rolldock_dispatch::{FinishReason, PromptUid, Spent};
-use rolldock_reward::Rejection;
+use rolldock_reward::{GateConfig, GateRule, GatesConfig, GroupFilter, Rejection};
 
 use crate::data::Prompt;
 
@@ -80,13 +80,26 @@ fn config(early_stop: EarlyStop, on_stop: OnStop, launch: Launch) -> BoardConfig
         early_stop,
         on_stop,
         launch,
+        launch_confidence: 0.9,
+        samples_per_prompt: 4,
         gen_batch_size: 8,
         max_gen_batches: 4,
         staleness: Staleness::default(),
         ledger_entries_max: 16,
-        gates: Arc::default(),
+        gates: published(),
         audits: false,
     }
+}
+
+/// The published filter.
+fn published() -> Arc<Gates> {
+    Arc::new(Gates::new(&GatesConfig::from(GroupFilter::default())).unwrap())
+}
+
+/// Samples of a group with these accuracies.
+fn graded(dispatch: &Dispatch, accs: &[f32]) -> Vec<Sample> {
+    let sample = group(dispatch, 0).samples.remove(0);
+    accs.iter().map(|acc| Sample { acc: *acc, reward: *acc, ..sample.clone() }).collect()
 }
 
 fn feed(board: &mut Board, next_row: &mut u64) {
@@ -273,11 +286,70 @@ fn on_demand_sends_out_what_the_accept_rate_asks_for() {
     let mut row = 0;
     board.begin_step(1, 4);
     let started = run_all(&mut board, &mut row);
-    assert!((8..=16).contains(&started.len()), "4 groups at an unknown rate: {}", started.len());
+    assert!((8..=32).contains(&started.len()), "4 groups at an unknown rate: {}", started.len());
     for dispatch in &started {
         board.end(dispatch.id, dispatch.number, GroupEnd::Filtered("no_variance"));
     }
     assert!(!run_all(&mut board, &mut row).is_empty(), "none was valid: more are needed");
+}
+
+#[test]
+fn on_demand_launches_nothing_beyond_what_is_proven_and_more_for_what_is_useless() {
+    let mut board = Board::new(config(EarlyStop::Fifo, OnStop::Requeue, Launch::OnDemand));
+    let mut row = 0;
+    board.begin_step(1, 4);
+    let started = run_all(&mut board, &mut row);
+    let launched = started.len();
+    for dispatch in &started[..4] {
+        let needs_more = board.finished(dispatch.id, dispatch.number, &graded(dispatch, &[1.0, 0.0]));
+        assert!(!needs_more);
+    }
+    // The target is proven, so nothing that the other groups turn out to be asks for more.
+    for dispatch in &started[4..] {
+        assert!(!board.finished(dispatch.id, dispatch.number, &graded(dispatch, &[1.0; 4])));
+    }
+    assert!(run_all(&mut board, &mut row).is_empty());
+
+    let mut board = Board::new(config(EarlyStop::Fifo, OnStop::Requeue, Launch::OnDemand));
+    board.begin_step(1, 4);
+    let started = run_all(&mut board, &mut row);
+    assert_eq!(started.len(), launched);
+    let woken: Vec<bool> = started
+        .iter()
+        .map(|dispatch| board.finished(dispatch.id, dispatch.number, &graded(dispatch, &[1.0; 4])))
+        .collect();
+    assert_eq!(woken.iter().filter(|woken| **woken).count(), 1, "workers are woken once: {woken:?}");
+    assert!(run_all(&mut board, &mut row).len() >= 4, "before the first group has ended");
+}
+
+#[test]
+fn a_higher_confidence_launches_more() {
+    let launched = [0.5, 0.9, 0.99].map(|launch_confidence| {
+        let config = config(EarlyStop::Fifo, OnStop::Requeue, Launch::OnDemand);
+        let mut board = Board::new(BoardConfig { launch_confidence, ..config });
+        board.begin_step(1, 6);
+        run_all(&mut board, &mut 0).len()
+    });
+    assert!(launched.is_sorted() && launched[0] < launched[2], "{launched:?}");
+}
+
+#[test]
+fn carried_samples_prove_what_they_proved_before() {
+    let mut board = Board::new(config(EarlyStop::Fifo, OnStop::Carry, Launch::OnDemand));
+    let mut row = 0;
+    board.begin_step(1, 1);
+    let started = run_all(&mut board, &mut row);
+    let (first, rest) = started.split_first().unwrap();
+    board.end(first.id, 0, GroupEnd::Valid(group(first, 0)));
+    for dispatch in rest {
+        let kept = CarriedGroup { graded: graded(dispatch, &[1.0, 0.0]), samples: Vec::new() };
+        board.end(dispatch.id, dispatch.number, GroupEnd::Carried(Box::new(kept)));
+    }
+    board.end_step().unwrap();
+    board.begin_step(2, rest.len());
+    let again = run_all(&mut board, &mut row);
+    assert_eq!(again.len(), rest.len(), "all of them are proven, so no new prompt is needed");
+    assert_eq!(board.outlook.counts(), (rest.len(), 0, 0));
 }
 
 #[test]

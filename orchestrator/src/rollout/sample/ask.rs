@@ -1,14 +1,17 @@
 //! One try of a request: sends it to the engine and awaits the answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures::future::BoxFuture;
 use rolldock_dispatch::DispatchId;
-use rolldock_loadbalancer::{Outcome, Permit};
+use rolldock_loadbalancer::{Outcome, Permit, ServerId};
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{SEED_MASK, SampleRequest, StepContext, Tries, Trouble, sample_seed};
 use crate::engine::{EngineError, GenerateRequest, Generation, Progress, Resumed};
+use crate::rollout::stragglers::{Begun, Entered};
 use crate::rollout::timeline::RequestEnd;
 use crate::rollout::waits::{Phase, Subject};
 
@@ -90,6 +93,7 @@ impl SampleRequest<'_> {
             format!("{}-{}-{}-{}", context.config.run_id, self.dispatch.id, self.first, tries.sent).into();
         let request = self.request(tries, &request_id, progress);
         let progress = context.config.carry.stream.then(|| progress.clone());
+        let in_flight_progress = progress.clone();
         let subject = Subject { server: Some(Arc::clone(server_name)), progress, ..self.subject() };
         let _on_engine = context.waits.enter(Phase::Engine, subject);
         let mut in_flight = InFlight {
@@ -104,21 +108,31 @@ impl SampleRequest<'_> {
         };
         let generating = context.engine.generate(server_name, request);
         tokio::pin!(generating);
-        let answer = tokio::select! {
-            biased;
-            answer = &mut generating => answer,
-            () = permit.revoked() => {
-                in_flight.end = RequestEnd::Failed;
-                return Err(Trouble::ServerLost);
-            }
-            () = self.context.is_cut() => {
-                // Either the request is aborted, or its complete answer arrives first. The caller drops this
-                // future after a time limit.
-                tokio::select! {
-                    biased;
-                    answer = &mut generating => answer,
-                    () = self.interrupted(server_name, &in_flight.request_id) => return Err(Trouble::Cut),
+        let mut move_order = self.movable(&permit, tries, in_flight_progress);
+        let mut moves = None;
+        let answer = loop {
+            tokio::select! {
+                biased;
+                answer = &mut generating => break answer,
+                () = permit.revoked() => {
+                    in_flight.end = RequestEnd::Failed;
+                    return Err(Trouble::ServerLost);
                 }
+                () = self.context.is_cut() => {
+                    // Either the request is aborted, or its complete answer arrives first. The caller drops
+                    // this future after a time limit.
+                    tokio::select! {
+                        biased;
+                        answer = &mut generating => break answer,
+                        () = self.interrupted(server_name, &in_flight.request_id) => return Err(Trouble::Cut),
+                    }
+                }
+                avoid = ordered(&mut move_order) => {
+                    move_order = None;
+                    moves = Some((avoid, context.engine.interrupt(server_name, &in_flight.request_id)));
+                }
+                // Either the abort arrives and the request is answered, or the request goes on here.
+                () = aborted(&mut moves, context.config.carry.grace) => moves = None,
             }
         };
         in_flight.answered = true;
@@ -128,12 +142,25 @@ impl SampleRequest<'_> {
             Err(_) => RequestEnd::Failed,
         };
         permit.finish(outcome(&answer));
-        match answer {
-            Err(EngineError::Aborted { .. }) if context.carries && context.cut.is_cancelled() => {
+        match (answer, moves) {
+            (Err(EngineError::Aborted { .. }), _) if context.carries && context.cut.is_cancelled() => {
                 Err(Trouble::Cut)
             }
-            answer => answer.map_err(Trouble::Engine),
+            (Err(EngineError::Aborted { .. }), Some((avoid, _))) => Err(Trouble::Moved(avoid)),
+            (answer, _) => answer.map_err(Trouble::Engine),
         }
+    }
+
+    /// Enters the request among those that may be moved, unless it may not.
+    fn movable(&self, permit: &Permit, tries: &Tries, progress: Option<Progress>) -> Option<Entered> {
+        let movable = self.context.movable.as_ref().filter(|_| self.can_move(tries))?;
+        Some(movable.enter(Begun {
+            key: (self.dispatch.id, self.first),
+            server: permit.server(),
+            before: tries.so_far.tokens(),
+            prompt: self.dispatch.prompt.ids.len() as u32,
+            progress,
+        }))
     }
 
     /// Asks the engine to end a request, and returns when the grace period for its answer is over. A streamed
@@ -146,6 +173,26 @@ impl SampleRequest<'_> {
         let limit = tokio::time::sleep(carry.grace);
         self.context.engine.interrupt(server_name, request_id).await;
         limit.await;
+    }
+}
+
+/// Completes when the request must move; never if it may not be moved.
+async fn ordered(entered: &mut Option<Entered>) -> Vec<ServerId> {
+    match entered {
+        Some(entered) => entered.ordered().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Completes when the engine has been asked to abort a request that moves, and the request goes on all the
+/// same.
+async fn aborted(moves: &mut Option<(Vec<ServerId>, BoxFuture<'_, ()>)>, grace: Duration) {
+    match moves {
+        Some((_, abort)) => {
+            abort.await;
+            tokio::time::sleep(grace).await;
+        }
+        None => std::future::pending().await,
     }
 }
 

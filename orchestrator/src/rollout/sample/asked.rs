@@ -45,7 +45,7 @@ impl<'a> Asked<'a> {
         let waste = self.waste(trouble);
         let was_admitted = match trouble {
             Trouble::Engine(error) => error.admission() == Admission::Possible,
-            Trouble::ServerLost | Trouble::NoPermit(_) | Trouble::Cut => true,
+            Trouble::ServerLost | Trouble::NoPermit(_) | Trouble::Cut | Trouble::Moved(_) => true,
         };
         let all = if was_admitted { self.counted() } else { Counted::default() };
         let tokens = &self.context.tokens;
@@ -60,7 +60,9 @@ impl<'a> Asked<'a> {
             Trouble::Engine(EngineError::Failed { .. }) if self.progress.generated().is_whole => {
                 Waste::LostAnswer
             }
-            Trouble::Engine(_) | Trouble::ServerLost | Trouble::NoPermit(_) => Waste::FailedAttempt,
+            Trouble::Engine(_) | Trouble::ServerLost | Trouble::NoPermit(_) | Trouble::Moved(_) => {
+                Waste::FailedAttempt
+            }
         }
     }
 

@@ -26,10 +26,10 @@ use tokio_util::task::AbortOnDropHandle;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{AgentLoopWorker, collect, panic_message};
-use crate::rollout::RolloutConfig;
 use crate::rollout::board::{Board, Dispatch, GroupEnd};
 use crate::rollout::meter::Meter;
 use crate::rollout::sample::StepContext;
+use crate::rollout::{RolloutConfig, Sample};
 use crate::scope::Scope;
 
 /// Draws the groups that run on if they are cut off, and owns the tasks of the running audits.
@@ -128,7 +128,11 @@ impl Audited {
     async fn run(self, ended: oneshot::Sender<GroupEnd>) {
         let Self { context, dispatch, outcome, books, board } = self;
         let graded = Mutex::new(Vec::new());
-        let end = match AssertUnwindSafe(collect(&context, &dispatch, &graded)).catch_unwind().await {
+        // A launch that needs more groups learns it at the next end of a group, so nobody is woken here.
+        let heard = |samples: &[Sample]| {
+            board.lock().finished(dispatch.id, dispatch.number, samples);
+        };
+        let end = match AssertUnwindSafe(collect(&context, &dispatch, &graded, &heard)).catch_unwind().await {
             Ok(end) => end,
             Err(panic) => GroupEnd::Failed(panic_message(&*panic)),
         };

@@ -13,7 +13,8 @@ use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::engine::{FinishReason, SampleOutput, SamplingParams};
 use rolldock::rollout::{
     AgentLoopManager, CarryLimits, EarlyStop, Grade, Grader, Grading, Group, Launch, OnStop, PromptFeed,
-    RequestShape, RolloutConfig, RolloutParts, RolloutTimeouts, Sample, Staleness, invariants, sample_seed,
+    RequestShape, RolloutConfig, RolloutParts, RolloutTimeouts, Sample, Staleness, Stragglers, invariants,
+    sample_seed,
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{
@@ -123,6 +124,8 @@ fn random_config(seed: u64, samples_per_prompt: u32, rng: &mut StdRng) -> Rollou
         gen_batch_size: rng.random_range(6..=16),
         max_gen_batches: rng.random_range(1..=4),
         launch: pick(rng, &[Launch::Batch, Launch::OnDemand]),
+        launch_confidence: pick(rng, &[0.5, 0.9, 0.99]),
+        stragglers: pick(rng, &[Stragglers::Stay, Stragglers::Move]),
         early_stop: pick(rng, &[EarlyStop::First, EarlyStop::Fifo, EarlyStop::Fifo, EarlyStop::Off]),
         on_stop,
         request,
@@ -211,6 +214,8 @@ fn plain_config(seed: u64) -> RolloutConfig {
         max_gen_batches: 1_000,
         max_response_length: 200,
         launch: Launch::Batch,
+        launch_confidence: 0.9,
+        stragglers: Stragglers::Stay,
         early_stop: EarlyStop::Fifo,
         on_stop: OnStop::Requeue,
         request: RequestShape::Sample,

@@ -23,8 +23,10 @@ proptest! {
         targets in prop::collection::vec(0_usize..12, 1..5),
         choices in prop::collection::vec((any::<prop::sample::Index>(), 0_u8..10), 400),
         version_steps in prop::collection::vec(0_u64..3, 5),
+        has_length_gate: bool,
     ) {
-        let mut board = Board::new(config(early_stop, on_stop, launch));
+        let gates = if has_length_gate { with_length() } else { published() };
+        let mut board = Board::new(BoardConfig { gates, ..config(early_stop, on_stop, launch) });
         let mut row = 0;
         let mut version = 0;
         let mut seen = BTreeSet::new();
@@ -39,6 +41,11 @@ proptest! {
                 if board.is_finished() { break; }
                 prop_assert!(!running.is_empty(), "nothing runs and the step is not finished: a hang");
                 let (which, what) = choices.next().unwrap_or((running_index(), 9));
+                let finishing = &running[which.index(running.len())];
+                let accs = [f32::from(what % 2), f32::from(what % 3)];
+                let samples = graded(finishing, &accs[..usize::from(what % 3)]);
+                board.finished(finishing.id, finishing.number, &samples);
+                prop_assert_eq!(board.outlook.counts(), counted(&board));
                 let dispatch = running.swap_remove(which.index(running.len()));
                 let end = match what {
                     2 | 4 if board.is_stopped() => GroupEnd::Carried(carried(&dispatch, version)),
@@ -63,8 +70,31 @@ proptest! {
             let all: Vec<u64> = numbers.into_iter().chain(kept).collect();
             prop_assert_eq!(invariants::accepted_once(&all, target, &mut seen), Ok(()));
             prop_assert_eq!(board.end_step(), Ok(()));
+            prop_assert_eq!(board.outlook.counts(), (0, 0, 0), "nothing runs between steps");
         }
     }
+}
+
+/// The published filter, and a gate that finished samples do not prove anything about.
+fn with_length() -> Arc<Gates> {
+    let mut config = GatesConfig::from(GroupFilter::default());
+    let rule = GateRule::Length { mean_tokens_min: Some(5.0), mean_tokens_max: None };
+    config.gates.push(GateConfig { name: None, rule });
+    Arc::new(Gates::new(&config).unwrap())
+}
+
+/// The running groups that are proven, that have no finished sample, and the others.
+fn counted(board: &Board) -> (usize, usize, usize) {
+    let mut counts = (0, 0, 0);
+    for slot in board.slots.values() {
+        let Slot::Running(_, standing) = slot else { continue };
+        match (standing.is_proven(), standing.finished()) {
+            (true, _) => counts.0 += 1,
+            (false, 0) => counts.1 += 1,
+            (false, _) => counts.2 += 1,
+        }
+    }
+    counts
 }
 
 fn running_index() -> prop::sample::Index {
@@ -127,6 +157,8 @@ fn play_flow(
         );
         let (which, what) = choices.next().unwrap_or((running_index(), 9));
         let dispatch: Dispatch = running.swap_remove(which.index(running.len()));
+        let samples = graded(&dispatch, &[1.0, f32::from(what % 2)]);
+        board.finished(dispatch.id, dispatch.number, &samples);
         let end = match what {
             0..=2 => GroupEnd::Filtered("no_variance"),
             3 => GroupEnd::GivenUp,
