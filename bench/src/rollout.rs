@@ -46,12 +46,14 @@ pub(crate) enum Mode {
     First,
     /// The default of this project.
     Fifo,
-    /// The default, with as many prompts as the accept rate requires.
+    /// The default, with as many prompts as the running groups require.
     OnDemand,
+    /// As `OnDemand`, and the last samples of a step leave slow servers.
+    Moving,
 }
 
 impl Mode {
-    const ALL: [Self; 4] = [Self::Off, Self::First, Self::Fifo, Self::OnDemand];
+    const ALL: [Self; 5] = [Self::Off, Self::First, Self::Fifo, Self::OnDemand, Self::Moving];
 
     fn name(self) -> &'static str {
         match self {
@@ -59,6 +61,7 @@ impl Mode {
             Self::First => "first",
             Self::Fifo => "fifo",
             Self::OnDemand => "fifo, on demand",
+            Self::Moving => "fifo, on demand, moving",
         }
     }
 
@@ -67,8 +70,12 @@ impl Mode {
             Self::Off => (EarlyStop::Off, OnStop::Requeue, Launch::Batch),
             Self::First => (EarlyStop::First, OnStop::Discard, Launch::Batch),
             Self::Fifo => (EarlyStop::Fifo, OnStop::Requeue, Launch::Batch),
-            Self::OnDemand => (EarlyStop::Fifo, OnStop::Requeue, Launch::OnDemand),
+            Self::OnDemand | Self::Moving => (EarlyStop::Fifo, OnStop::Requeue, Launch::OnDemand),
         }
+    }
+
+    fn stragglers(self) -> Stragglers {
+        if self == Self::Moving { Stragglers::Move } else { Stragglers::Stay }
     }
 }
 
@@ -128,7 +135,7 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
             let name = format!("geometric mean, {fleet} servers, {}", mode.name());
             let time_figure = Figure::new(format!("{name}: step time / FIFO bound"), time, "x");
             figures.push(match mode {
-                Mode::Fifo | Mode::OnDemand => time_figure.against(means[0][0]).bar(Bar::RatioAtMost(1.0)),
+                Mode::Fifo | Mode::OnDemand | Mode::Moving => time_figure.against(means[0][0]).bar(Bar::RatioAtMost(1.0)),
                 Mode::Off | Mode::First => time_figure.against(means[0][0]),
             });
             figures.push(Figure::new(format!("{name}: length bias"), bias, "x"));
@@ -192,7 +199,7 @@ pub(crate) fn config(shape: FleetShape, mode: Mode) -> anyhow::Result<RolloutCon
         max_response_length: MAX_RESPONSE,
         launch,
         launch_confidence: 0.9,
-        stragglers: Stragglers::Stay,
+        stragglers: mode.stragglers(),
         early_stop,
         on_stop,
         request: RequestShape::Sample,
