@@ -17,10 +17,12 @@ from pathlib import Path
 ROLLDOCK = sys.argv[1]
 # The longest time until all metrics have moved.
 MOVED_MAX_S = 90
-# Counters of rare faults, which exist and stay 0 here.
+# Counters of rare faults and of moves, which exist and stay 0 here.
 RARE = {
     "rolldock_aborts_dropped_total",
     "rolldock_engines_recovered_total",
+    "rolldock_moved_tokens_total",
+    "rolldock_moves_total",
     "rolldock_weight_update_failures_total",
 }
 SECTIONS = {

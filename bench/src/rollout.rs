@@ -135,7 +135,9 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
             let name = format!("geometric mean, {fleet} servers, {}", mode.name());
             let time_figure = Figure::new(format!("{name}: step time / FIFO bound"), time, "x");
             figures.push(match mode {
-                Mode::Fifo | Mode::OnDemand | Mode::Moving => time_figure.against(means[0][0]).bar(Bar::RatioAtMost(1.0)),
+                Mode::Fifo | Mode::OnDemand | Mode::Moving => {
+                    time_figure.against(means[0][0]).bar(Bar::RatioAtMost(1.0))
+                }
                 Mode::Off | Mode::First => time_figure.against(means[0][0]),
             });
             figures.push(Figure::new(format!("{name}: length bias"), bias, "x"));

@@ -79,6 +79,10 @@ impl StepCosts {
     }
 }
 
+/// The samples that left slow servers, and the tokens whose prefill these moves repeat.
+const MOVES: &str = "rolldock_moves_total";
+const MOVED_TOKENS: &str = "rolldock_moved_tokens_total";
+
 /// The evidence for the decode rate of a request.
 #[derive(Debug, Default)]
 struct Rate {
@@ -97,6 +101,9 @@ pub(crate) struct Meter {
 
 impl Meter {
     pub(crate) fn new(max_response_length: u32) -> Self {
+        // A run without a move has these counters too.
+        metrics::counter!(MOVES).increment(0);
+        metrics::counter!(MOVED_TOKENS).increment(0);
         Self { max_response_length, rate: Arc::default(), step: Mutex::default() }
     }
 
@@ -151,8 +158,8 @@ impl Meter {
     /// Counts a sample that leaves a slow server. `prefill` is the number of tokens of its prompt and its
     /// response so far.
     pub(crate) fn moved(&self, prefill: u64) {
-        metrics::counter!("rolldock_moves_total").increment(1);
-        metrics::counter!("rolldock_moved_tokens_total").increment(prefill);
+        metrics::counter!(MOVES).increment(1);
+        metrics::counter!(MOVED_TOKENS).increment(prefill);
         let mut step = self.step.lock();
         step.moves += 1;
         step.moved_tokens += prefill;

@@ -13,11 +13,13 @@ use tempfile::TempDir;
 use crate::support::metrics::{Scrapes, documented, scrape};
 use crate::support::{Rolldock, Running, Simengine, pause_for, recipe, wait_for};
 
-/// Counters of rare faults, which exist and stay 0 in the run below. The tests of their crates cause these
-/// faults.
-const RARE: [&str; 3] = [
+/// Counters of rare faults and of moves, which exist and stay 0 in the run below. The tests of their crates cause
+/// these faults, and the simulation has the moves.
+const RARE: [&str; 5] = [
     "rolldock_aborts_dropped_total",
     "rolldock_engines_recovered_total",
+    "rolldock_moved_tokens_total",
+    "rolldock_moves_total",
     "rolldock_weight_update_failures_total",
 ];
 /// The longest time until all other metrics have moved.
