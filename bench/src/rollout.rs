@@ -1,6 +1,9 @@
 //! `rollout`: the step time compared with the best possible time for the drawn work, and the bias of the
 //! accepted data.
 //!
+//! The KV caches of the servers hold fewer samples than their batches have places, and the bounds know this.
+//! The figures "without KV limit" are relative to bounds that do not.
+//!
 //! All rollouts run in virtual time. Only the CPU time of the simulated fleet is measured in real time. The
 //! work is drawn by a pure function of the seed, so the bounds and the unbiased reference are computed from
 //! the draws and not from the samples that ran.
@@ -29,6 +32,11 @@ use crate::workload::{EOS, EveryPrompt, LastToken, Numbered, answers};
 
 pub(crate) const SEED: u64 = 42;
 pub(crate) const TARGET: usize = 256;
+/// Number of samples of mean length, with their prompts, that the KV cache of a server holds: fewer than the
+/// places of its batch, as on a real server of a model with 8 billion parameters.
+const CACHED_SAMPLES: f64 = 85.0;
+/// Number of prompts from which the mean length is computed.
+const PROMPTS_OF_MEAN: u64 = 512;
 const SAMPLES: u32 = 16;
 const MAX_RESPONSE: u32 = 8192;
 pub(crate) const PROMPT_TOKENS: usize = 128;
@@ -107,6 +115,10 @@ impl FleetShape {
 struct Outcome {
     /// The time divided by the sum of the steps' FIFO bounds.
     over_fifo_bound: f64,
+    /// The time divided by the sum of the FIFO bounds of servers whose KV caches have no end.
+    over_bound_without_cache: f64,
+    /// Samples that the servers preempted, per step.
+    preemptions: f64,
     /// The time divided by the saturation bound of all steps.
     over_saturation_bound: f64,
     length_bias: f64,
@@ -122,9 +134,10 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
         let mut means = [[1.0_f64; 2]; Mode::ALL.len()];
         let shapes = [8, 16].map(|servers| FleetShape { servers, mixed });
         for shape in shapes {
-            let off = run(shape, Mode::Off, steps)?.over_fifo_bound;
+            let mut off = None;
             for (mode, mean) in Mode::ALL.into_iter().zip(&mut means) {
                 let outcome = run(shape, mode, steps)?;
+                let off = *off.get_or_insert(outcome.over_fifo_bound);
                 mean[0] *= outcome.over_fifo_bound.powf(1.0 / shapes.len() as f64);
                 mean[1] *= outcome.length_bias.powf(1.0 / shapes.len() as f64);
                 figures.extend(figures_of(shape, mode, &outcome, off));
@@ -152,6 +165,8 @@ fn figures_of(shape: FleetShape, mode: Mode, outcome: &Outcome, off: f64) -> Vec
     let bias = Figure::new(name("length bias"), outcome.length_bias, "x");
     vec![
         Figure::new(name("step time / FIFO bound"), outcome.over_fifo_bound, "x").against(off),
+        Figure::new(name("step time / FIFO bound without KV limit"), outcome.over_bound_without_cache, "x"),
+        Figure::new(name("preemptions of a step"), outcome.preemptions, "samples"),
         Figure::new(name("run time / saturation bound"), outcome.over_saturation_bound, "x"),
         // Decisions in dispatch order cannot be biased.
         if mode == Mode::First { bias } else { bias.bar(Bar::Within(0.99, 1.01)) },
@@ -174,17 +189,26 @@ pub(crate) fn start_servers(
     workload: &Arc<Workload>,
     scope: &Scope,
 ) -> anyhow::Result<Vec<SimServer>> {
+    let common = server_config(workload);
     let start = |(number, speed): (usize, &f64)| {
-        let config = ServerConfig {
-            name: format!("s{number}"),
-            speed: *speed,
-            max_num_seqs: PERMITS,
-            ..ServerConfig::default()
-        };
+        let config = ServerConfig { name: format!("s{number}"), speed: *speed, ..common.clone() };
         let token = scope.token().clone();
         Ok(SimServer::start(config, Arc::clone(workload), answers(), scope.tracker(), token)?)
     };
     speeds.iter().enumerate().map(start).collect()
+}
+
+/// A server of speed 1 whose KV cache holds [`CACHED_SAMPLES`] samples.
+fn server_config(workload: &Workload) -> ServerConfig {
+    let prompts = Numbered::new(PROMPT_TOKENS);
+    let mut drawn = Lengths::default();
+    for row in 0..PROMPTS_OF_MEAN {
+        let group = draw_group(workload, &prompts.prompt(row));
+        group.samples.iter().for_each(|(tokens, right)| drawn.add(*tokens, *right));
+    }
+    let config = ServerConfig { max_num_seqs: PERMITS, ..ServerConfig::default() };
+    let tokens = CACHED_SAMPLES * (PROMPT_TOKENS as f64 + drawn.mean_length());
+    ServerConfig { kv_blocks: (tokens / f64::from(config.block_tokens)) as u32, ..config }
 }
 
 pub(crate) fn config(shape: FleetShape, mode: Mode) -> anyhow::Result<RolloutConfig> {
@@ -258,11 +282,14 @@ async fn collect(shape: FleetShape, mode: Mode, steps: usize) -> anyhow::Result<
         }
     }
     let generated: u64 = engine.servers().map(|server| server.stats().generation_tokens_total).sum();
+    let preemptions: u64 = engine.servers().map(|server| server.stats().preemptions_total).sum();
     scope.close(Duration::from_secs(1)).await;
     let reference = reference(&workload, &shape.speeds(), steps);
     let (seconds, valid) = (elapsed.as_secs_f64(), reference.all_valid());
     Ok(Outcome {
         over_fifo_bound: seconds / reference.fifo_s,
+        over_bound_without_cache: seconds / reference.fifo_without_cache_s,
+        preemptions: preemptions as f64 / steps as f64,
         over_saturation_bound: seconds / reference.saturation_s,
         length_bias: accepted.mean_length() / valid.mean_length(),
         acc_bias: accepted.mean_acc() / valid.mean_acc(),
@@ -272,7 +299,7 @@ async fn collect(shape: FleetShape, mode: Mode, steps: usize) -> anyhow::Result<
 
 /// The bounds and the unbiased reference of `steps` steps: the results of the draws alone.
 pub(crate) fn reference(workload: &Workload, speeds: &[f64], steps: usize) -> Reference {
-    let fleet = FleetModel { server: ServerConfig::default(), speeds: speeds.to_vec(), permits: PERMITS };
+    let fleet = FleetModel { server: server_config(workload), speeds: speeds.to_vec(), permits: PERMITS };
     let prompts = Numbered::new(PROMPT_TOKENS);
     let draws = (0..).map(|row| draw_group(workload, &prompts.prompt(row)));
     Reference::new(&fleet, draws, TARGET, steps)

@@ -4,12 +4,18 @@
 //! are known without a rollout. The **FIFO bound** of a step is the least time in which the fleet could
 //! finish the first so many valid groups in data order: the larger of the total work over the capacity and
 //! the longest sample on the fastest server. The **saturation bound** is the total work over the capacity,
-//! for steps that overlap. Both count the groups that the filter throws away before the last valid group.
+//! for steps that overlap. Both count the groups that the filter throws away before the last valid group, and
+//! both know how many samples the KV caches hold (module `work`).
 //!
 //! # Invariants
-//! A bound is never above the time of a schedule: prefill, waiting and the ends of batches are not counted.
+//! A bound is never above the time of a schedule: prefill, waiting and the ends of batches are not counted. A
+//! property test plays schedules on a model of its own.
+
+mod work;
 
 use rolldock_simengine::ServerConfig;
+
+use work::{Limit, Work};
 
 /// The numbers of samples, tokens and right answers, for the mean length and accuracy.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -73,30 +79,22 @@ pub struct FleetModel {
 }
 
 impl FleetModel {
-    /// The seconds that a sample needs on a server of speed 1 in a batch of `batch` samples: its share of the
-    /// fixed cost of each decoding step, plus its own cost. The result is a lower bound, because prefill is
-    /// not counted.
-    fn seconds_of(&self, prompt_tokens: u32, tokens: u32, batch: f64) -> f64 {
-        let server = &self.server;
-        let tokens = f64::from(tokens);
-        let per_token = server.decode_base_ns as f64 / batch + server.decode_ns_per_seq as f64;
-        let cache_tokens = tokens * (f64::from(prompt_tokens) + tokens / 2.0);
-        (tokens * per_token + cache_tokens * server.decode_ns_per_kv_token as f64) * 1e-9
-    }
-
     /// The bounds of a step that needs all of these groups.
     pub fn bounds(&self, groups: &[DrawnGroup]) -> StepBounds {
         let fleet_speed: f64 = self.speeds.iter().sum();
         let best_speed = self.speeds.iter().copied().fold(0.0, f64::max);
-        let (mut work, mut longest) = (0.0, 0.0_f64);
+        let mut work = Work::default();
         for group in groups {
-            for (tokens, _) in &group.samples {
-                work += self.seconds_of(group.prompt_tokens, *tokens, f64::from(self.permits));
-                longest = longest.max(self.seconds_of(group.prompt_tokens, *tokens, 1.0));
-            }
+            group.samples.iter().for_each(|(tokens, _)| work.add(&self.server, group.prompt_tokens, *tokens));
         }
-        let saturation_s = work / fleet_speed;
-        StepBounds { fifo_s: saturation_s.max(longest / best_speed), saturation_s }
+        let saturated = |limit| work.seconds(&self.server, self.permits, limit) / fleet_speed;
+        let longest_s = work.longest_s() / best_speed;
+        let saturation_s = saturated(Limit::Cache);
+        StepBounds {
+            fifo_s: saturation_s.max(longest_s),
+            fifo_without_cache_s: saturated(Limit::Places).max(longest_s),
+            saturation_s,
+        }
     }
 }
 
@@ -105,6 +103,8 @@ impl FleetModel {
 pub struct StepBounds {
     /// The FIFO bound.
     pub fifo_s: f64,
+    /// The FIFO bound of servers whose KV caches have no end.
+    pub fifo_without_cache_s: f64,
     /// The saturation bound.
     pub saturation_s: f64,
 }
@@ -119,6 +119,8 @@ pub struct Reference {
     pub tokens: u64,
     /// The sum of the steps' FIFO bounds, in seconds.
     pub fifo_s: f64,
+    /// The sum of the steps' FIFO bounds of servers whose KV caches have no end, in seconds.
+    pub fifo_without_cache_s: f64,
     /// The bound of all steps together, in seconds.
     pub saturation_s: f64,
 }
@@ -149,6 +151,7 @@ impl Reference {
             reference.tokens += lengths.sum::<u64>();
             let bounds = fleet.bounds(&groups);
             reference.fifo_s += bounds.fifo_s;
+            reference.fifo_without_cache_s += bounds.fifo_without_cache_s;
             reference.saturation_s += bounds.saturation_s;
             reference.valid.push(valid);
         }

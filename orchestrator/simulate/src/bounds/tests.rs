@@ -1,3 +1,5 @@
+mod schedules;
+
 use super::*;
 
 fn fleet(speeds: &[f64]) -> FleetModel {

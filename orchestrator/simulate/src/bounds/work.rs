@@ -1,0 +1,74 @@
+//! The least time of given work on one server: no schedule is faster, also none that knows every length
+//! beforehand.
+//!
+//! A server decodes in steps. A step costs a fixed time, a time per sample, and a time per token of the KV cache
+//! that it reads. The last two are sums over the tokens, so a schedule can only save steps. A step decodes at
+//! most one token of each sample that has a place. The samples of a step hold at most the tokens of the KV
+//! cache, so there are at least as many steps as the sum, over all decoded tokens, of the response tokens that
+//! their samples hold, divided by the tokens of the cache.
+//!
+//! # Deliberately absent
+//! Prefill, the prompts' part of the cache (samples may share it), the rounding to blocks, and the end of a
+//! step, where few samples are left. All of them would raise the bound.
+
+use rolldock_simengine::ServerConfig;
+
+/// The work of a set of samples, in the units that a server's costs have.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Work {
+    /// Response tokens.
+    tokens: f64,
+    /// Tokens after the first one of each sample. The prefill yields the first one.
+    decoded: f64,
+    /// The sum, over all decoded tokens, of the tokens in the cache that a step reads for them.
+    read: f64,
+    /// The same sum without the prompt: the response tokens that the sample itself holds.
+    held: f64,
+    longest_s: f64,
+}
+
+/// The limits of a server that a bound knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Limit {
+    /// The number of samples in a step.
+    Places,
+    /// The number of samples, and the tokens of the KV cache.
+    Cache,
+}
+
+impl Work {
+    /// Adds a sample of `tokens` response tokens after a prompt of `prompt` tokens.
+    pub(super) fn add(&mut self, server: &ServerConfig, prompt: u32, tokens: u32) {
+        let (prompt, tokens) = (f64::from(prompt), f64::from(tokens));
+        let decoded = (tokens - 1.0).max(0.0);
+        let held = tokens * decoded / 2.0;
+        let read = held + decoded * prompt;
+        self.tokens += tokens;
+        self.decoded += decoded;
+        self.held += held;
+        self.read += read;
+        let alone_ns = tokens * server.decode_base_ns as f64 + own_ns(server, decoded, read);
+        self.longest_s = self.longest_s.max(alone_ns * 1e-9);
+    }
+
+    /// Seconds of the longest sample alone on a server of speed 1.
+    pub(super) fn longest_s(&self) -> f64 {
+        self.longest_s
+    }
+
+    /// The least seconds of all samples on a server of speed 1, with at most `places` of them in a step.
+    pub(super) fn seconds(&self, server: &ServerConfig, places: u32, limit: Limit) -> f64 {
+        let by_places = self.tokens / f64::from(places);
+        let cache_tokens = f64::from(server.kv_blocks) * f64::from(server.block_tokens);
+        let steps = match limit {
+            Limit::Places => by_places,
+            Limit::Cache => by_places.max(self.held / cache_tokens),
+        };
+        (steps * server.decode_base_ns as f64 + own_ns(server, self.decoded, self.read)) * 1e-9
+    }
+}
+
+/// The part of the costs that belongs to the tokens themselves.
+fn own_ns(server: &ServerConfig, decoded: f64, read: f64) -> f64 {
+    decoded * server.decode_ns_per_seq as f64 + read * server.decode_ns_per_kv_token as f64
+}
