@@ -51,8 +51,7 @@ class TrainBatch:
 
     @property
     def number(self) -> int:
-        """The number of the batch since the loader was made, from 1. Numbers rise, and some may be skipped.
-        """
+        """The number of the batch since the loader was made, from 1. Numbers rise and may have gaps."""
         return self._read.plan.number
 
     @property

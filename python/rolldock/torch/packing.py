@@ -53,8 +53,7 @@ class Fields:
 
     @property
     def of_lengths(self) -> list[str]:
-        """The smallest columns from which the number of tokens and of tokens to learn from can be computed.
-        """
+        """The smallest columns from which the numbers of tokens and of trained tokens can be computed."""
         return [self.prompt, self.mask]
 
 
