@@ -14,6 +14,7 @@ use rolldock_queue::{
     Durability, PartitionSpec, Put, QueueConfig, QueueError, RowHandle, Sampler, Take, TransferQueue,
 };
 use support::{assert_same, furnish, in_memory, on_disk, restore, rows, seen, snapshot};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 const TOKENS: i32 = 1024;
@@ -127,6 +128,7 @@ async fn a_checkpoint_writes_only_live_records() {
 async fn under_traffic(queue: TransferQueue) {
     let partition = queue.declare(PartitionSpec::new("train", ["train"], 65_536)).await.unwrap();
     let acknowledged = Arc::new(Mutex::new((0_i64, 0_i64)));
+    let moments = watch::Sender::new(0_i64);
     let producing = async {
         for group in 0..400_i64 {
             let put = Put { group_size: 4, ..Put::group(group.to_string(), rows(group * 4, 4, 64)) };
@@ -134,6 +136,10 @@ async fn under_traffic(queue: TransferQueue) {
             acknowledged.lock().0 = group + 1;
             if group % 8 == 0 {
                 tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            // However slow the snapshots are, three of them end before the puts do.
+            if group % 100 == 99 && group < 300 {
+                moments.subscribe().wait_for(|moments| *moments > group / 100).await.unwrap();
             }
         }
     };
@@ -145,7 +151,6 @@ async fn under_traffic(queue: TransferQueue) {
         }
     };
     let watching = async {
-        let mut moments = 0;
         while acknowledged.lock().0 < 400 {
             let before = *acknowledged.lock();
             let bytes = snapshot(&queue, None).await;
@@ -170,11 +175,11 @@ async fn under_traffic(queue: TransferQueue) {
                 assert!(before.1 <= first && first <= after.1 + 1, "{before:?} {first} {after:?}");
                 assert_eq!(copied.stats().dispositions.acked, first as u64 * 4);
             }
-            moments += 1;
+            moments.send_modify(|moments| *moments += 1);
         }
-        moments
     };
-    let ((), (), moments) = tokio::join!(producing, consuming, watching);
+    let ((), (), ()) = tokio::join!(producing, consuming, watching);
+    let moments = *moments.borrow();
     assert!(moments > 2, "{moments}");
     assert!(queue.verify().await.unwrap().is_sound());
 }
