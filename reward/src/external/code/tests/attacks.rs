@@ -252,7 +252,7 @@ async fn all_tests_together_have_a_limit() {
     };
     let fixture = fixture(SandboxChoice::Auto, change).await.unwrap();
     let score = fixture.score(naps, &pairs).await;
-    assert!(score.acc == 0.0 && score.score < 0.1, "{score:?}");
+    assert!(score.acc == 0.0 && score.score < 0.25, "{score:?}");
     assert!(score.pred.unwrap().starts_with("timed out in all"));
     fixture.leaves_nothing().await;
 }
