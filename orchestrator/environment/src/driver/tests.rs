@@ -125,7 +125,7 @@ async fn equal_seeds_give_equal_trajectories_and_a_wrong_answer_is_worth_nothing
     assert_eq!(first.reward(), 0.0);
 }
 
-/// A calculator that takes its time, and checks that nobody who waits for it holds a permit.
+/// A calculator that takes its time, and checks that no trajectory that waits for it holds a permit.
 struct Slow {
     calculator: Calculator,
     balancer: LoadBalancer,

@@ -1,4 +1,4 @@
-//! The calls of whoever runs the agents: they make trajectories, and say how they ended.
+//! The calls of the program that runs the agents: it makes trajectories, and says how they ended.
 //!
 //! | call | what it does |
 //! |---|---|

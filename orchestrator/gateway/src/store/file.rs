@@ -149,7 +149,7 @@ impl LogFile {
         self.length > REWRITE_BYTES && self.length > GROWTH * self.base
     }
 
-    /// Replaces the file by one without the records that nobody needs.
+    /// Replaces the file by one without the records that are not needed any more.
     pub(super) fn rewrite(&mut self, forgotten: &Forgotten) -> Result<(), StoreError> {
         // The index of each trajectory's last `is_last` record.
         let mut since: HashMap<u64, u64> = HashMap::new();
