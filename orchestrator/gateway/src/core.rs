@@ -104,7 +104,7 @@ impl Core {
         Some(sequence)
     }
 
-    /// Gives a trajectory its reward. The same reward again changes nothing.
+    /// Gives a trajectory its reward. Repeating the reward changes nothing.
     ///
     /// # Errors
     /// The trajectory has another reward, or it is too late for one.

@@ -2,7 +2,7 @@
 //!
 //! At the end of a step the fast servers run empty, while samples on slow servers go on alone. The mover looks
 //! at the running requests in short intervals. It acts only when no new prompt is needed and no request waits
-//! for a permit, so the moved samples take places that nobody else wants. A sample that is moved is aborted on
+//! for a permit, so the moved samples take free places. A sample that is moved is aborted on
 //! its server, keeps its tokens, and continues from prompt and tokens on a faster server, like a sample that a
 //! pause has aborted.
 //!

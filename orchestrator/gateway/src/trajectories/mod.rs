@@ -13,7 +13,7 @@
 //!
 //! # Invariants
 //! - A trajectory ends exactly once, and its end has one name.
-//! - A reward is given once. The same reward again changes nothing, and another one is refused.
+//! - A reward is given once. Repeating the reward changes nothing, and another one is refused.
 //! - A group ends when all its trajectories are settled or its own deadline has passed, so an abandoned
 //!   session never holds its group.
 //! - Whatever is in memory can be made from the log.
