@@ -3,10 +3,14 @@
 //! Clients take snapshots and verify, each at its own pace. The queue is on disk and almost empty, but rows
 //! are put and removed all the time. The calls run in short-lived threads with buffers of very different
 //! sizes, a load for which allocators keep most memory.
+//!
+//! A queue remembers the names of the latest groups and the tokens of the latest puts, up to a limit. They are
+//! not growth without a bound, so the bench puts as many groups as a queue remembers before it measures.
 
 use std::time::Duration;
 
 use anyhow::Context;
+use arrow_array::RecordBatch;
 use futures::future::try_join_all;
 use rolldock_queue::{Put, Queue, RemoteQueue, Take};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
@@ -20,6 +24,10 @@ const MAINTAINERS: usize = 4;
 /// Number of groups that are put, taken and acked each second.
 const GROUPS: usize = 10;
 const GROUP_ROWS: usize = 16;
+/// The number of groups that a queue remembers, as `docs/src/queue-operations.md` says, and a few more.
+const REMEMBERED_GROUPS: usize = 66_000;
+/// Number of clients that put these groups.
+const FILLERS: usize = 8;
 /// The largest allowed ratio of the last third to the middle third. The first third is the warm-up.
 const GROWTH_MAX: f64 = 1.05;
 /// Number of points of the printed curve.
@@ -32,6 +40,9 @@ pub(super) async fn figures(seconds: u64) -> anyhow::Result<Vec<Figure>> {
     let server = Server::start(Some(dir.path()))?;
     let before = server.resident()? / 1e6;
     server.declared("train", 1 << 12).await?;
+    let clients = (0..FILLERS).map(|_| server.client()).collect::<anyhow::Result<Vec<_>>>()?;
+    try_join_all(clients.into_iter().enumerate().map(|(filler, client)| fill(client, filler))).await?;
+    let filled = server.resident()? / 1e6;
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut maintaining = Vec::new();
     for _ in 0..MAINTAINERS {
@@ -45,7 +56,12 @@ pub(super) async fn figures(seconds: u64) -> anyhow::Result<Vec<Figure>> {
     let (middle, last) = (most(&curve[third..2 * third]), most(&curve[2 * third..]));
     let what = format!("snapshots and verifies for {seconds} s over an almost empty queue: resident memory");
     Ok(vec![
-        Figure::new(format!("{what} before"), before, "MB"),
+        Figure::new("an empty server: resident memory", before, "MB"),
+        Figure::new(
+            format!("a server that remembers {REMEMBERED_GROUPS} groups: resident memory"),
+            filled,
+            "MB",
+        ),
         Figure::new(format!("{what}, most in the last third"), last, "MB")
             .against_named("the middle third", middle)
             .bar(Bar::RatioAtMost(GROWTH_MAX)),
@@ -80,16 +96,31 @@ async fn maintain(client: RemoteQueue, mut pace: Pace) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Puts and consumes one client's share of the groups that a queue remembers.
+async fn fill(client: RemoteQueue, filler: usize) -> anyhow::Result<()> {
+    let rows = data::small(1)?;
+    for number in 0..REMEMBERED_GROUPS / FILLERS {
+        consume_group(&client, format!("filler {filler} {number}"), rows.clone()).await?;
+    }
+    Ok(())
+}
+
 async fn train(client: RemoteQueue, mut pace: Pace) -> anyhow::Result<()> {
-    let (rows, take) = (data::small(GROUP_ROWS)?, Take::groups("train", 1));
+    let rows = data::small(GROUP_ROWS)?;
     let mut number = 0_u64;
     while pace.goes_on().await {
         for _ in 0..GROUPS {
-            client.put("train", Put::group(format!("group {number}"), rows.clone()), None).await?;
+            consume_group(&client, format!("group {number}"), rows.clone()).await?;
             number += 1;
-            client.take("train", &take).await?.context("nothing to take")?.ack().await?;
         }
     }
+    Ok(())
+}
+
+/// Puts a group, and consumes a group, which another client may have put.
+async fn consume_group(client: &RemoteQueue, name: String, rows: RecordBatch) -> anyhow::Result<()> {
+    client.put("train", Put::group(name, rows), None).await?;
+    client.take("train", &Take::groups("train", 1)).await?.context("nothing to take")?.ack().await?;
     Ok(())
 }
 
