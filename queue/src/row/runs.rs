@@ -90,9 +90,10 @@ impl Runs {
         Self(runs)
     }
 
-    /// The bytes of its allocation, if it has one.
+    /// The bytes that its runs need on the heap. They follow from the runs alone, because a clone may have
+    /// another capacity than its original, and equal handles must count equally.
     pub(crate) fn heap_bytes(&self) -> usize {
-        if self.0.spilled() { self.0.capacity() * size_of::<Run>() } else { 0 }
+        if self.0.len() > self.0.inline_size() { self.0.len() * size_of::<Run>() } else { 0 }
     }
 
     pub(crate) fn handles(&self) -> Vec<RowHandle> {

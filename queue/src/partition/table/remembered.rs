@@ -91,6 +91,7 @@ impl<V: Value> Remembered<V> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::row::{RowHandle, Runs};
 
     fn remembered(texts: impl IntoIterator<Item = String>) -> Remembered<()> {
         let mut remembered = Remembered::default();
@@ -109,6 +110,27 @@ mod tests {
         assert_eq!((remembered.numbers.len(), remembered.check("names")), (TEXTS_MAX, Ok(())));
         remembered.numbers.insert(7, 0);
         assert!(remembered.check("names").is_err(), "the first text is forgotten");
+    }
+
+    /// A snapshot shares the blocks of texts, so the next text copies the last block, and a copied value may
+    /// have another capacity.
+    #[test]
+    fn the_size_is_right_although_blocks_are_copied_and_forgotten() {
+        let slots = |first: u32| (0..3).map(move |row| RowHandle { slot: first + 2 * row, generation: 1 });
+        let mut remembered = Remembered::default();
+        for number in 0..TEXTS_MAX as u32 + 2000 {
+            let shared = remembered.texts().clone();
+            remembered.insert(&number.to_string(), Runs::of(&slots(number).collect::<Vec<_>>()));
+            drop(shared);
+            if number % 10_000 == 0 {
+                assert_eq!(remembered.check("tokens"), Ok(()), "after {number} texts");
+            }
+        }
+        assert_eq!(remembered.check("tokens"), Ok(()));
+        while remembered.texts().len() > 0 {
+            remembered.forget_oldest();
+        }
+        assert_eq!(remembered.bytes(), 0);
     }
 
     #[test]

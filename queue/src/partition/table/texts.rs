@@ -13,7 +13,8 @@ const BLOCK_BYTES: usize = 16 << 10;
 
 /// A value that is kept with a text.
 pub(crate) trait Value: Clone {
-    /// The bytes of its allocations.
+    /// The bytes that it needs on the heap. A clone needs the same, whatever the allocator gave it: a block
+    /// that is shared is copied, and sizes are subtracted again when texts are forgotten.
     fn heap_bytes(&self) -> usize;
 }
 
