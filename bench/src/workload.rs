@@ -58,6 +58,7 @@ impl Numbered {
             visit: 0,
             ids: digits.chain((4..self.tokens).map(|_| 99)).collect(),
             text: "".into(),
+            messages: [].into(),
             answer: "".into(),
             source: "".into(),
             difficulty: None,

@@ -121,6 +121,7 @@ impl DatasetCursor {
             visit: self.position.epoch,
             ids: ids.into(),
             text: text.into(),
+            messages: record.prompt.into_messages(),
             answer: record.answer.into(),
             source: record.source.into(),
             difficulty: record.difficulty,

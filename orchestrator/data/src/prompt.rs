@@ -46,6 +46,8 @@ pub struct Prompt {
     pub ids: Arc<[u32]>,
     /// The text of `ids`, for people and for servers that take no ids.
     pub text: Arc<str>,
+    /// The messages of the row, for environments and agents. A prompt of plain text is one message of the user.
+    pub messages: Arc<[Message]>,
     /// The ground truth as the data set writes it. It is never parsed as a number, because some numbers do
     /// not fit into 64 bits.
     pub answer: Arc<str>,
@@ -114,6 +116,14 @@ pub enum PromptContent {
 }
 
 impl PromptContent {
+    /// The messages. Plain text is one message of the user.
+    pub fn into_messages(self) -> Arc<[Message]> {
+        match self {
+            Self::Text(content) => [Message { role: "user".to_owned(), content }].into(),
+            Self::Messages(messages) => messages.into(),
+        }
+    }
+
     /// Adds the prompt to a hash. Different prompts add different bytes.
     pub(crate) fn update(&self, hasher: &mut Xxh3) {
         match self {

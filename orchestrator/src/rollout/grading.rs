@@ -36,6 +36,17 @@ pub struct Grade {
 }
 
 impl Grade {
+    /// The grade of a sample that has a reward of its own. The reward is also its accuracy, limited to 0..=1.
+    pub(crate) fn of_reward(reward: f32, overlong_penalty: f32) -> Self {
+        Self {
+            score: reward,
+            acc: reward.clamp(0.0, 1.0),
+            overlong_penalty,
+            prediction: None,
+            parts: Parts::default(),
+        }
+    }
+
     fn new(score: Score, overlong_penalty: f32) -> Self {
         Self {
             score: score.score as f32,
@@ -51,10 +62,15 @@ impl Grade {
 pub trait Grader: Send + Sync + 'static {
     /// Grades a sample. The error is the reason why there is no grade; the sample then fails.
     fn grade(&self, prompt: &Prompt, output: &SampleOutput) -> Result<Grade, String>;
+
+    /// The penalty for a length of this many sampled tokens; zero or negative.
+    fn overlong_penalty(&self, _tokens: u32) -> f32 {
+        0.0
+    }
 }
 
-fn penalty(overlong: Option<&Overlong>, output: &SampleOutput) -> f32 {
-    overlong.map_or(0.0, |overlong| overlong.penalty(output.response_ids.len() as u32) as f32)
+fn penalty(overlong: Option<&Overlong>, tokens: u32) -> f32 {
+    overlong.map_or(0.0, |overlong| overlong.penalty(tokens) as f32)
 }
 
 /// Decodes as much of a response as the scorer reads, and scores the text.
@@ -84,7 +100,11 @@ impl Grader for TextGrader {
             extra: None,
         };
         let score = self.scorer.score(&input).map_err(|error| error.to_string())?;
-        Ok(Grade::new(score, penalty(self.overlong.as_ref(), output)))
+        Ok(Grade::new(score, self.overlong_penalty(output.response_ids.len() as u32)))
+    }
+
+    fn overlong_penalty(&self, tokens: u32) -> f32 {
+        penalty(self.overlong.as_ref(), tokens)
     }
 }
 
@@ -235,9 +255,17 @@ impl Grades {
                     }
                     Err(error) => return Err(Ungraded::Failed(error.to_string())),
                 };
-                let penalty = penalty(grader.overlong.as_ref(), &output);
+                let penalty = penalty(grader.overlong.as_ref(), output.response_ids.len() as u32);
                 Ok((output, Grade::new(score, penalty)))
             }
+        }
+    }
+
+    /// The penalty for a sample of this many sampled tokens; zero or negative.
+    pub(crate) fn overlong_penalty(&self, tokens: u32) -> f32 {
+        match &self.grading {
+            Grading::Inline(grader) | Grading::Pool { grader, .. } => grader.overlong_penalty(tokens),
+            Grading::Outside { grader, .. } => penalty(grader.overlong.as_ref(), tokens),
         }
     }
 

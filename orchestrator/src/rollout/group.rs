@@ -6,6 +6,7 @@ use std::time::Duration;
 use rolldock_dispatch::bias::GroupFigures;
 use rolldock_dispatch::{DispatchId, FinishReason, Spent, VersionSpan};
 use rolldock_reward::{Parts, Rejection};
+use rolldock_trajectory::Row;
 
 use crate::data::Prompt;
 
@@ -56,6 +57,20 @@ pub struct Sample {
     pub advantage: f32,
     /// The time that the sample spent in each phase.
     pub spent: Spent,
+    /// The rows of a sample that is a trajectory; `None` for a single answer. `response_ids` then has the
+    /// sampled tokens that the rows train, turn after turn.
+    pub trajectory: Option<Arc<SampleRows>>,
+}
+
+/// The part of a sample that only a trajectory has.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SampleRows {
+    /// One row for each path. All share the sample's reward and advantage.
+    pub rows: Vec<Row>,
+    /// Why it ended: `done`, `turns`, `tokens`, `time`, and further names of runners.
+    pub end: &'static str,
+    /// What was said about the trajectory, as the text of a JSON object.
+    pub metadata: String,
 }
 
 /// A prompt with all of its samples.

@@ -24,7 +24,7 @@ use crate::rollout::guard::GuardState;
 use crate::rollout::holding::Holding;
 use crate::rollout::meter::Meter;
 use crate::rollout::outage::RewardWatch;
-use crate::rollout::sample::StepContext;
+use crate::rollout::sample::{StepContext, TrajectoryRunner};
 use crate::rollout::step_ends::{Handed, StepEnds, StepMetrics};
 use crate::rollout::stragglers::{Movable, Mover};
 use crate::rollout::timeline::Timeline;
@@ -74,6 +74,7 @@ pub struct AgentLoopManager {
     scope: Scope,
     step: u64,
     priority_new: Priority,
+    trajectories: Option<Arc<dyn TrajectoryRunner>>,
 }
 
 impl AgentLoopManager {
@@ -96,8 +97,18 @@ impl AgentLoopManager {
             scope,
             step: 0,
             priority_new: config.priority_new,
+            trajectories: None,
             config: Arc::new(config),
         }
+    }
+
+    /// Lets `runner` run each sample as a trajectory. Without a runner, a sample is one answer of an engine.
+    ///
+    /// The tokens of trajectories that are cut off are not carried over: a recipe with
+    /// [`OnStop::Carry`] is an error elsewhere, and is treated as [`OnStop::Requeue`] here.
+    #[must_use]
+    pub fn with_trajectories(self, runner: Arc<dyn TrajectoryRunner>) -> Self {
+        Self { trajectories: Some(runner), ..self }
     }
 
     /// The step that the next call collects first.
@@ -273,8 +284,9 @@ impl AgentLoopManager {
             priority_new: self.priority_new,
             policy_version: Arc::clone(&self.policy_version),
             epoch: self.timeline.epoch(),
-            carries: self.config.on_stop == OnStop::Carry,
+            carries: self.config.on_stop == OnStop::Carry && self.trajectories.is_none(),
             cut: cut.clone(),
+            trajectories: self.trajectories.clone(),
         }
     }
 

@@ -59,14 +59,17 @@ pub use dispatches::{Dispatches, Entry};
 pub use error::RolloutError;
 pub use feed::PromptFeed;
 pub use grading::{Grade, Grader, Grading, OutsideGrader, TextGrader, gate_row, probe_job};
-pub use group::{Group, Sample};
+pub use group::{Group, Sample, SampleRows};
 pub use look::{GroupLook, StepLook, WaitLook};
 pub use manager::{AgentLoopManager, RolloutOutput, RolloutParts};
 pub use meter::{ServerLoad, StepCosts};
 pub use rolldock_dispatch::modes::{
     BiasGuard, EarlyStop, GuardAction, Launch, OnSilence, OnStale, OnStop, RequestShape, Stragglers,
 };
-pub use sample::sample_seed;
+pub use sample::{
+    EndedTrajectory, ModelCalls, TrajectoryFailure, TrajectoryJob, TrajectoryRunner, TurnAnswer, TurnPrompt,
+    sample_seed,
+};
 pub use staleness::Staleness;
 pub use step_ends::{Handed, StepMetrics};
 pub use timeline::{GroupRecord, HeldTimes, RequestEnd, RequestTimes, StepTimeline};

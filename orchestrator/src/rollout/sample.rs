@@ -42,9 +42,15 @@ const SEED_MASK: u64 = (1 << 48) - 1;
 
 mod ask;
 mod asked;
+mod calls;
 mod grade;
+mod runner;
+mod trajectory;
 
 use asked::Asked;
+
+pub use calls::{ModelCalls, TrajectoryFailure, TurnAnswer, TurnPrompt};
+pub use runner::{EndedTrajectory, TrajectoryJob, TrajectoryRunner};
 
 /// The state that all requests of a step share.
 #[derive(Clone)]
@@ -69,6 +75,8 @@ pub(crate) struct StepContext {
     pub(crate) carries: bool,
     /// Cancelled when groups are cut off.
     pub(crate) cut: CancellationToken,
+    /// Runs the samples as trajectories. `None` if a sample is one answer of an engine.
+    pub(crate) trajectories: Option<Arc<dyn TrajectoryRunner>>,
 }
 
 impl StepContext {
@@ -176,11 +184,13 @@ pub(crate) struct SampleRequest<'a> {
     pub(crate) dispatch: &'a Dispatch,
     /// Set when the first sample of the group gets a permit. The other samples then have priority over new
     /// groups.
-    pub(crate) group_started: &'a AtomicBool,
+    pub(crate) group_started: &'a Arc<AtomicBool>,
     pub(crate) first: u32,
     pub(crate) count: u32,
     /// The tokens that an earlier dispatch left. Only a request for one sample has them.
     pub(crate) carried: Option<CarriedSample>,
+    /// Set if the request is one turn of a trajectory, whose prompt is not that of the data set.
+    pub(crate) turn: Option<&'a TurnPrompt>,
 }
 
 impl SampleRequest<'_> {
@@ -248,7 +258,7 @@ impl SampleRequest<'_> {
 
     /// Whether nothing is left to generate.
     fn is_complete(&self, so_far: &mut CarriedSample) -> bool {
-        if so_far.segments > 0 && so_far.tokens() >= self.context.config.max_response_length {
+        if so_far.segments > 0 && so_far.tokens() >= self.tokens_max() {
             so_far.finish_reason.get_or_insert(FinishReason::Length);
         }
         so_far.finish_reason.is_some()
@@ -328,7 +338,7 @@ impl SampleRequest<'_> {
         tries.moves += 1;
         tries.sent += 1;
         tries.avoid = avoid.to_vec();
-        let prefill = self.dispatch.prompt.ids.len() as u64 + u64::from(tries.so_far.tokens());
+        let prefill = self.prompt_ids().len() as u64 + u64::from(tries.so_far.tokens());
         self.context.meter.moved(prefill);
     }
 
@@ -348,8 +358,19 @@ impl SampleRequest<'_> {
             dispatch: Some(self.dispatch.id),
             prompt_uid: Some(self.dispatch.prompt.uid),
             sample: Some(self.first),
+            detail: self.turn.map(|turn| format!("turn={}", turn.number).into()),
             ..Subject::default()
         }
+    }
+
+    /// The ids that the samples continue.
+    fn prompt_ids(&self) -> &Arc<[u32]> {
+        self.turn.map_or(&self.dispatch.prompt.ids, |turn| &turn.ids)
+    }
+
+    /// Maximum number of tokens of a sample.
+    fn tokens_max(&self) -> u32 {
+        self.turn.map_or(self.context.config.max_response_length, |turn| turn.tokens_max)
     }
 
     /// Waits before a request to a busy server is repeated.
@@ -389,7 +410,7 @@ impl SampleRequest<'_> {
     /// the estimate is 0, and the balancer uses the fleet's mean.
     fn expected_tokens(&self, so_far: &CarriedSample) -> u32 {
         let tokens = so_far.tokens();
-        tokens.min(self.context.config.max_response_length.saturating_sub(tokens))
+        tokens.min(self.tokens_max().saturating_sub(tokens))
     }
 }
 

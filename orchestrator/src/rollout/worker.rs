@@ -253,7 +253,7 @@ impl AgentLoopWorker {
 fn requests<'a>(
     context: &'a StepContext,
     dispatch: &'a Dispatch,
-    group_started: &'a AtomicBool,
+    group_started: &'a Arc<AtomicBool>,
 ) -> Vec<SampleRequest<'a>> {
     let samples = context.config.samples_per_prompt;
     let request = |first: u32, count: u32, carried: Option<CarriedSample>| SampleRequest {
@@ -263,17 +263,26 @@ fn requests<'a>(
         first,
         count,
         carried,
+        turn: None,
     };
     let Some(carried) = &dispatch.carried else {
         let count = match context.config.request {
-            RequestShape::Sample => 1,
-            RequestShape::Group => samples,
+            RequestShape::Group if context.trajectories.is_none() => samples,
+            RequestShape::Sample | RequestShape::Group => 1,
         };
         return (0..samples).step_by(count as usize).map(|first| request(first, count, None)).collect();
     };
     let is_graded = |index: &u32| carried.graded.iter().any(|sample| sample.index == *index);
     let left = (0..samples).filter(|index| !is_graded(index));
     left.map(|index| request(index, 1, carried.sample(index).cloned())).collect()
+}
+
+/// Runs a request: as a trajectory if the run has a runner for them.
+async fn run_sample(request: &SampleRequest<'_>) -> Result<Vec<Sample>, Unfinished> {
+    match &request.context.trajectories {
+        Some(runner) => Box::pin(request.run_trajectory(&**runner)).await,
+        None => request.run().await,
+    }
 }
 
 /// Collects the samples of a group, filters the group and computes its advantages. It passes graded samples to
@@ -286,7 +295,7 @@ async fn collect(
 ) -> GroupEnd {
     let dispatched_at = context.epoch.elapsed();
     let _running = context.waits.begin_group(dispatch.id);
-    let group_started = AtomicBool::new(false);
+    let group_started = Arc::new(AtomicBool::new(false));
     if let Some(carried) = &dispatch.carried {
         graded.lock().extend(carried.graded.iter().cloned());
     }
@@ -294,7 +303,7 @@ async fn collect(
     let mut cut_off = Vec::new();
     let mut is_cut = false;
     let mut spare = spare_samples(context);
-    let run = |request| async move { (request, SampleRequest::run(request).await) };
+    let run = |request| async move { (request, run_sample(request).await) };
     let mut pending: FuturesUnordered<_> = requests.iter().map(run).collect();
     while let Some((request, finished)) = pending.next().await {
         match finished {

@@ -73,6 +73,7 @@ pub(super) fn numbered(row: u64, tokens: usize) -> Prompt {
         visit: 0,
         ids: digits.chain((DIGITS..tokens).map(|_| FILLER)).collect(),
         text: "".into(),
+        messages: [].into(),
         answer: "".into(),
         source: "".into(),
         difficulty: None,

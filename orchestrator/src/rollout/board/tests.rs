@@ -19,6 +19,7 @@ fn prompt(row: u64) -> Prompt {
         visit: 0,
         ids: vec![1, 2, 3].into(),
         text: "1 + 1".into(),
+        messages: [].into(),
         answer: "2".into(),
         source: "test".into(),
         difficulty: None,
@@ -48,6 +49,7 @@ fn group(dispatch: &Dispatch, version: u64) -> Box<Group> {
         prediction: None,
         advantage: 0.0,
         spent: Spent::default(),
+        trajectory: None,
     };
     Box::new(Group {
         dispatch: dispatch.id,

@@ -27,6 +27,14 @@ fn segment_seed(first_seed: u64, segment: u32) -> u64 {
     xxh3_64(&key) & SEED_MASK
 }
 
+/// The seed of a turn of the trajectory whose own seed is `trajectory_seed`.
+fn turn_seed(trajectory_seed: u64, turn: u32) -> u64 {
+    let mut key = *b"............turn";
+    key[..8].copy_from_slice(&trajectory_seed.to_le_bytes());
+    key[8..12].copy_from_slice(&turn.to_le_bytes());
+    xxh3_64(&key) & SEED_MASK
+}
+
 /// Reports the end of a request to the timeline. If the request is dropped before its answer, the engine and
 /// the meter are told too.
 struct InFlight<'a> {
@@ -56,27 +64,43 @@ impl SampleRequest<'_> {
     /// The request as the engine gets it.
     fn request(&self, tries: &Tries, request_id: &Arc<str>, progress: &Progress) -> GenerateRequest {
         let config = &self.context.config;
-        let prompt = &self.dispatch.prompt;
-        let group_seed = sample_seed(config.seed, prompt.uid.0, prompt.visit, tries.attempt);
-        let first_seed = group_seed + u64::from(self.first);
+        let first_seed = self.first_seed(tries.attempt);
         let so_far = &tries.so_far;
         let is_resumed = so_far.segments > 0;
         let prompt_ids = match is_resumed {
-            true => prompt.ids.iter().chain(&so_far.response_ids).copied().collect(),
-            false => Arc::clone(&prompt.ids),
+            true => self.prompt_ids().iter().chain(&so_far.response_ids).copied().collect(),
+            false => Arc::clone(self.prompt_ids()),
         };
+        // Servers that take only text cannot run turns, because their prompts are ids.
+        let prompt_text = self.turn.map_or_else(|| Arc::clone(&self.dispatch.prompt.text), |_| "".into());
         GenerateRequest {
             request_id: Arc::clone(request_id),
             prompt_ids,
-            prompt_text: Arc::clone(&prompt.text),
+            prompt_text,
             n: self.count,
             seed: segment_seed(first_seed, so_far.segments),
-            max_tokens: config.max_response_length - so_far.tokens(),
+            max_tokens: self.tokens_max() - so_far.tokens(),
             sampling: Arc::clone(&self.context.sampling),
             progress: Some(progress.clone()),
             stream: config.carry.stream,
             resumed: is_resumed.then(|| Resumed { tokens: so_far.tokens(), seed: first_seed }),
             cache_salt: config.cache_salt.then(|| self.context.salt()),
+        }
+    }
+
+    /// The seed of the first sample of an attempt. Each turn of a trajectory has its own.
+    pub(super) fn first_seed(&self, attempt: u32) -> u64 {
+        let prompt = &self.dispatch.prompt;
+        let group_seed = sample_seed(self.context.config.seed, prompt.uid.0, prompt.visit, attempt);
+        let first_seed = group_seed + u64::from(self.first);
+        self.turn.map_or(first_seed, |turn| turn_seed(first_seed, turn.number))
+    }
+
+    fn request_id(&self, tries: &Tries) -> Arc<str> {
+        let sample = format!("{}-{}-{}", self.context.config.run_id, self.dispatch.id, self.first);
+        match self.turn {
+            Some(turn) => format!("{sample}-t{}-{}", turn.number, tries.sent).into(),
+            None => format!("{sample}-{}", tries.sent).into(),
         }
     }
 
@@ -89,8 +113,7 @@ impl SampleRequest<'_> {
         progress: &Progress,
     ) -> Result<Generation, Trouble> {
         let context = self.context;
-        let request_id: Arc<str> =
-            format!("{}-{}-{}-{}", context.config.run_id, self.dispatch.id, self.first, tries.sent).into();
+        let request_id = self.request_id(tries);
         let request = self.request(tries, &request_id, progress);
         let progress = context.config.carry.stream.then(|| progress.clone());
         let in_flight_progress = progress.clone();
@@ -158,7 +181,7 @@ impl SampleRequest<'_> {
             key: (self.dispatch.id, self.first),
             server: permit.server(),
             before: tries.so_far.tokens(),
-            prompt: self.dispatch.prompt.ids.len() as u32,
+            prompt: self.prompt_ids().len() as u32,
             progress,
         }))
     }

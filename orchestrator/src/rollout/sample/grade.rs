@@ -82,7 +82,7 @@ impl SampleRequest<'_> {
         try_join_all(gradings).await
     }
 
-    fn sample(
+    pub(super) fn sample(
         &self,
         carried: CarriedSample,
         output: SampleOutput,
@@ -113,6 +113,7 @@ impl SampleRequest<'_> {
             prediction: grade.prediction,
             advantage: 0.0,
             spent,
+            trajectory: None,
         }
     }
 }

@@ -102,6 +102,7 @@ impl PromptSource for Numbered {
             visit: 0,
             ids: vec![100, 200 + (row % 1000) as u32, 1300 + (row / 1000) as u32].into(),
             text: "".into(),
+            messages: [].into(),
             answer: "".into(),
             source: "".into(),
             difficulty: None,

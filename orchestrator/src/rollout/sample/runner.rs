@@ -1,0 +1,80 @@
+//! Samples that are trajectories: several calls of the model, with an environment or an agent between them.
+//!
+//! A [`TrajectoryRunner`] runs one trajectory for each sample of a group. The rollout treats a trajectory as
+//! it treats an answer: it belongs to a group, it has one reward and one advantage, it counts once for gates
+//! and for early stops, and a group of trajectories has one fate. Only its rows differ: a trajectory has one
+//! row for each path of its forest.
+//!
+//! # What a runner must do
+//! - It counts every token that a server samples for the trajectory exactly once: either it makes its turns by
+//!   [`ModelCalls::turn`], which counts, or it calls [`ModelCalls::sampled`] and [`ModelCalls::wasted`] as soon
+//!   as the number is known.
+//! - Its future is dropped when the group is cut off, becomes stale, is given up, or exceeds the time-out of
+//!   samples. Dropping it ends the whole trajectory: engine calls are aborted, permits return, processes end.
+//! - It enters each wait by [`ModelCalls::enter`], so that `rolldock why` and the watchdog see the wait.
+//!
+//! # Deliberately absent
+//! A trajectory that is cut off is not carried: its environment cannot be continued from tokens. Its tokens are
+//! wasted, and under `requeue` its prompt starts again with the same seed. Trajectories that were complete
+//! before the cut are kept while the process lives.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use rolldock_dispatch::Spent;
+use rolldock_trajectory::Trajectory;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::calls::{ModelCalls, TrajectoryFailure};
+use crate::data::Prompt;
+use crate::engine::SamplingParams;
+
+/// Runs trajectories. One runner serves all samples of a run, many at a time.
+pub trait TrajectoryRunner: Send + Sync + 'static {
+    /// Runs the trajectory of one sample to its end. Cancel-safe: dropping the future ends the trajectory.
+    fn run(&self, job: TrajectoryJob) -> BoxFuture<'_, Result<EndedTrajectory, TrajectoryFailure>>;
+}
+
+/// The sample whose trajectory is to be run.
+#[derive(Clone)]
+pub struct TrajectoryJob {
+    /// The identity of the trajectory, unique over the run and all dispatches. Rows have it as
+    /// `trajectory_uid`.
+    pub uid: Arc<str>,
+    /// The data-set row.
+    pub prompt: Arc<Prompt>,
+    /// The index of the sample in its group, from 0.
+    pub index: u32,
+    /// The seed of all random choices of this sample. A sample that starts again has the same seed.
+    pub seed: u64,
+    /// The sampling parameters of all turns.
+    pub sampling: Arc<SamplingParams>,
+    /// When the sample's time is over: the future is dropped then.
+    pub deadline: Instant,
+    /// Cancelled when the group is cut off. The future is dropped at the same time, so this is for tasks and
+    /// processes that the runner has started elsewhere.
+    pub cut: CancellationToken,
+    /// Calls of the model, and the counts of calls that the runner makes itself.
+    pub calls: ModelCalls,
+}
+
+/// A trajectory that has ended.
+#[derive(Debug, Clone)]
+pub struct EndedTrajectory {
+    /// The turns, with the rewards that they have.
+    pub trajectory: Trajectory,
+    /// The reward of the whole trajectory. `None` leaves it to the recipe's scorer, which reads `answer`.
+    pub reward: Option<f32>,
+    /// Why it ended, as rows and metrics name it: `done`, `turns`, `tokens`, `time`, and further names of
+    /// runners.
+    pub end: &'static str,
+    /// Whether a limit ended it before it was done. Its finish reason is then `length`.
+    pub is_truncated: bool,
+    /// What was said about the trajectory, as the text of a JSON object. Rows have it as `metadata`.
+    pub metadata: String,
+    /// The time that it spent waiting for permits and on engines, as far as the runner knows.
+    pub spent: Spent,
+    /// The server of its last turn; empty if it is not known.
+    pub server: Arc<str>,
+}
