@@ -10,11 +10,11 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-PAD, UNKNOWN, END = "<pad>", "<unknown>", "<end>"
+from characters import END_ID, FIRST, UNKNOWN, write_tokenizer
+
 #: The tokens in the order of their ids. The model has 32, of which these 15 are used.
-TOKENS = (PAD, UNKNOWN, END, *"0123456789+=")
+TOKENS = (*FIRST, *"0123456789+=")
 VOCABULARY = 32
-PAD_ID, END_ID = TOKENS.index(PAD), TOKENS.index(END)
 #: The tokens of a prompt, and the most of an answer.
 PROMPT_LENGTH, ANSWER_LENGTH_MAX = 6, 6
 HELD_OUT = 512
@@ -56,29 +56,4 @@ def write_data(folder: Path) -> None:
     for name, rows in zip(("train", "held_out"), problems(), strict=True):
         lines = (json.dumps({"prompt": row.prompt, "answer": row.answer}) + "\n" for row in rows)
         (folder / f"{name}.jsonl").write_text("".join(lines))
-    special = [
-        {"id": number, "content": token, "special": True}
-        | dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-        for number, token in enumerate((PAD, UNKNOWN, END))
-    ]
-    tokenizer = {
-        "version": "1.0",
-        "added_tokens": special,
-        "pre_tokenizer": {
-            "type": "Split",
-            "pattern": {"Regex": "."},
-            "behavior": "Isolated",
-            "invert": False,
-        },
-        "decoder": {"type": "Fuse"},
-        "model": {
-            "type": "WordLevel",
-            "vocab": {token: number for number, token in enumerate(TOKENS)},
-            "unk_token": UNKNOWN,
-        },
-    }
-    (folder / "tokenizer").mkdir(exist_ok=True)
-    (folder / "tokenizer" / "tokenizer.json").write_text(json.dumps(tokenizer))
-    (folder / "tokenizer" / "tokenizer_config.json").write_text(
-        json.dumps({"eos_token": END, "pad_token": PAD, "unk_token": UNKNOWN})
-    )
+    write_tokenizer(folder / "tokenizer", TOKENS)

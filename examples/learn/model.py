@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 import torch
-from arithmetic import ANSWER_LENGTH_MAX, END_ID, PAD_ID, VOCABULARY, Problem, ids_of, text_of
+from arithmetic import ANSWER_LENGTH_MAX, VOCABULARY, Problem, ids_of, text_of
+from characters import END_ID, PAD_ID
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
 

@@ -87,9 +87,19 @@ class Process:
 
 
 class Engine:
-    """A vLLM server on the CPU. Its model is in float32, so its log-probabilities equal those of torch."""
+    """A vLLM server on the CPU. Its model is in float32, so its log-probabilities equal those of torch.
 
-    def __init__(self, model: Path, folder: Path) -> None:
+    Args:
+        model: the folder of the model that it starts with.
+        folder: where its log is.
+        name: the model's name at the server.
+        tokenizer: the folder of a tokenizer with a chat template, for requests with messages. Without one,
+            all prompts are token ids.
+    """
+
+    def __init__(
+        self, model: Path, folder: Path, *, name: str = "adder", tokenizer: Path | None = None
+    ) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         vllm = Path(sys.executable).with_name("vllm")
@@ -98,10 +108,10 @@ class Engine:
         self.process = Process(
             "engine",
             [
-                *(str(vllm), "serve", str(model), "--served-model-name", "adder"),
+                *(str(vllm), "serve", str(model), "--served-model-name", name),
                 *("--host", "127.0.0.1", "--port", str(port), "--enable-scale-out", "--dtype", "float32"),
-                # The prompts are token ids, so the server needs no tokenizer.
-                *("--skip-tokenizer-init", "--generation-config", "vllm", "--max-model-len", "128"),
+                *(["--tokenizer", str(tokenizer)] if tokenizer else ["--skip-tokenizer-init"]),
+                *("--generation-config", "vllm", "--max-model-len", "128"),
                 *("--max-num-seqs", "256", "--max-num-batched-tokens", "16384"),
                 *("--no-enable-chunked-prefill", "--enforce-eager"),
             ],
@@ -139,13 +149,13 @@ class Engine:
     ) -> None:
         self.process.kill()
 
-    def load(self, model: Path) -> None:
-        """Gives the server the weights that a new run begins with, as version 0."""
+    def load(self, model: Path, *, version: int = 0) -> None:
+        """Gives the server other weights: as version 0 those that a new run begins with."""
         self._post("/pause?mode=abort", {})
         arguments = {"weights_path": str(model)}
         self._post("/collective_rpc", {"method": "reload_weights", "kwargs": arguments, "timeout": 60})
         self._post("/reset_prefix_cache", {})
-        self._post("/update_weight_version", {"new_version": "0"})
+        self._post("/update_weight_version", {"new_version": str(version)})
         self._post("/resume", {})
 
     def _post(self, path: str, body: dict[str, object]) -> None:

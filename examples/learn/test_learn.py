@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from arithmetic import END_ID, TOKENS, VOCABULARY, Problem, ids_of, problems, text_of, write_data
+from arithmetic import TOKENS, VOCABULARY, Problem, ids_of, problems, text_of, write_data
+from characters import END_ID
 from learn import Plan, lines_of
 from model import accuracy, answers, load, logprobs_of, new_model, save
 from tokenizers import Tokenizer

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import tomllib
 import torch
-from arithmetic import PAD_ID
+from characters import PAD_ID
 from model import load, logprobs_of, save
 from transformers import LlamaForCausalLM
 
@@ -64,12 +64,16 @@ class Rows:
     def parts(self, rows: int, draw: torch.Generator) -> Iterator[Rows]:
         """Divides the rows at random into parts of at most `rows`."""
         for places in torch.randperm(len(self.tokens), generator=draw).split(rows):
-            yield Rows(
-                self.tokens[places],
-                self.mask[places],
-                self.rollout_logprobs[places],
-                self.advantages[places],
-            )
+            yield self.at(places)
+
+    def at(self, places: torch.Tensor) -> Rows:
+        """Returns the rows at some places, given as indices or as a mask."""
+        return Rows(
+            self.tokens[places],
+            self.mask[places],
+            self.rollout_logprobs[places],
+            self.advantages[places],
+        )
 
 
 def padded(batch: MicroBatch) -> Rows:

@@ -11,7 +11,8 @@ import random
 from pathlib import Path
 
 import torch
-from arithmetic import END_ID, PAD_ID, PROMPT_LENGTH, Problem, ids_of, problems
+from arithmetic import Problem, ids_of, problems
+from characters import END_ID, PAD_ID
 from model import accuracy, logprobs_of, new_model, save
 from transformers import LlamaForCausalLM
 
@@ -64,12 +65,30 @@ def _with_errors(problem: Problem, draw: random.Random) -> Problem:
 
 
 def _step(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, batch: list[Problem]) -> float:
-    """Trains on the answers, and returns their mean probability before the update."""
-    rows = [[*ids_of(problem.prompt), *ids_of(problem.answer), END_ID] for problem in batch]
+    answers = [[*ids_of(problem.answer), END_ID] for problem in batch]
+    return supervised_step(
+        model,
+        optimizer,
+        [ids_of(problem.prompt) + answer for problem, answer in zip(batch, answers, strict=True)],
+        [
+            [False] * len(problem.prompt) + [True] * len(answer)
+            for problem, answer in zip(batch, answers, strict=True)
+        ],
+    )
+
+
+def supervised_step(
+    model: LlamaForCausalLM,
+    optimizer: torch.optim.Optimizer,
+    rows: list[list[int]],
+    marks: list[list[bool]],
+) -> float:
+    """Trains on the marked tokens of some rows of ids, and returns their mean probability before the update:
+    the mean over the rows of the probability of all marked tokens of a row.
+    """
     length = max(map(len, rows))
     tokens = torch.tensor([row + [PAD_ID] * (length - len(row)) for row in rows])
-    mask = (tokens != PAD_ID)[:, 1:]
-    mask[:, : PROMPT_LENGTH - 1] = False
+    mask = torch.tensor([row + [False] * (length - len(row)) for row in marks])[:, 1:]
     logprobs = logprobs_of(model, tokens)[0] * mask
     optimizer.zero_grad()
     (-logprobs.sum() / mask.sum()).backward()
