@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Teaches a small model to add, over a real vLLM server on the CPU: examples/learn. Prints a note and skips this
-# if the vLLM servers are not installed.
-# usage: tests/learn.sh                  its tests, and 12 steps of one run in sync
-#        tests/learn.sh ARGUMENTS...     examples/learn/learn.py with these arguments; --all for all seven runs
+# Teaches a small model over a real vLLM server on the CPU: examples/learn. Prints a note and skips this if the
+# vLLM servers are not installed.
+# usage: tests/learn.sh                       its tests, 12 steps of a model that learns to add, and 12 steps of
+#                                             an agent that learns to use a calculator through the gateway
+#        tests/learn.sh ARGUMENTS...          examples/learn/learn.py with these arguments; --all for all runs
+#        tests/learn.sh --agent ARGUMENTS...  examples/learn/learn_agent.py with these arguments
 #
 # A caller that has installed the wheel and pytest names their folder, ROLLDOCK_SITE, and the binary,
 # ROLLDOCK_BINARY. Otherwise the script builds the wheel.
@@ -25,9 +27,16 @@ if [[ -z ${ROLLDOCK_SITE:-} ]]; then
 fi
 export PYTHONPATH=$ROLLDOCK_SITE ROLLDOCK_BINARY
 cd examples/learn
+adder() { timeout 3600 "$python" learn.py --out "$home" "$@"; }
+agent() { timeout 3600 "$python" learn_agent.py --out "$home/agent" "$@"; }
 if [[ $# == 0 ]]; then
-  "$python" -m pytest -q -p no:cacheprovider test_learn.py
+  "$python" -m pytest -q -p no:cacheprovider test_learn.py test_learn_agent.py
   # The model begins at 0.25. 50 steps reach more than 0.8.
-  set -- --steps 12 --learned 0.4
+  adder --steps 12 --learned 0.4
+  # The agent begins at 0.23.
+  agent --steps 12 --learned 0.35
+elif [[ $1 == --agent ]]; then
+  agent "${@:2}"
+else
+  adder "$@"
 fi
-exec timeout 3600 "$python" learn.py --out "$home" "$@"

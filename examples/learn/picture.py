@@ -15,6 +15,7 @@ import matplotlib
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
+plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "rolldock", "font.size": 10})
 COLORS = {"sync": "tab:blue", "fully_async": "tab:orange", "control": "tab:gray"}
 NAMES = {
     "sync": "sync",
@@ -26,7 +27,6 @@ WAYS = ("-", "--", ":")
 
 def drawn(results: list[dict[str, Any]], file: Path) -> None:
     """Draws the accuracy, the staleness and the step time of each run over its steps."""
-    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "rolldock", "font.size": 10})
     figure, (accuracy, staleness, time) = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
     for result in results:
         kind = "control" if result["shuffle_rewards"] else result["mode"]
@@ -44,9 +44,13 @@ def drawn(results: list[dict[str, Any]], file: Path) -> None:
     staleness.set(title="staleness of a step's rows, mean", xlabel="step", ylim=(-0.1, 2.2))
     time.set(title="time of a step, seconds", xlabel="step")
     time.set_ylim(bottom=0)
-    for axes in (accuracy, staleness, time):
+    written(figure, file)
+
+
+def written(figure: Any, file: Path) -> None:
+    """Writes a figure. Without a date, equal pictures are equal files."""
+    for axes in figure.axes:
         axes.spines[["top", "right"]].set_visible(False)
-    # Without a date, equal pictures are equal files.
     figure.savefig(file, format="svg", metadata={"Date": None})
 
 

@@ -9,15 +9,17 @@ ENVIRONMENTS is a folder with a Python environment for each agent.
 import argparse
 import json
 import pathlib
+import re
 import subprocess
 import tempfile
 
 import compare
 import scripts
-from world import World
+from world import ROOT, World
 
 FOLDER = pathlib.Path(__file__).resolve().parent
 AGENT_S = 300
+GUIDE_URL = "http://127.0.0.1:8100"
 
 # The program of each agent, its ways of talking to the gateway, and what the scripted model says to it.
 AGENTS = {
@@ -57,6 +59,7 @@ def play(world, environments, agent, way, faithful, **more):
     turns, tokens = compare.compare(rows, exchanges)
     continued = compare.continued(exchanges)
     print(f"{agent} {way or 'chat'}: turns={turns} tokens={tokens} rows={len(rows)} continued={continued}", flush=True)
+    assert turns > 1, "one turn shows nothing about what continues it"
     if faithful:
         assert len(rows) == 1, f"expected one row, the gateway made {len(rows)}"
         assert continued == turns - 1, f"only {continued} of {turns - 1} turns continue the sampled tokens"
@@ -70,7 +73,28 @@ def check_words(agent, way, said):
         assert said.strip() == expected.strip(), f"{agent} {way} got {said!r}, expected {expected!r}"
 
 
+def guide(binary, environments, folder):
+    """Runs the program of the guide as it stands, but for the address of the gateway."""
+    page = (ROOT / "docs/src/gateway.md").read_text()
+    program = re.search(r"<!-- run: agent -->\n\n```python\n(.*?)```", page, re.DOTALL).group(1)
+    with World(binary, folder / "guide", script=scripts.script("It is  three.", "Yes \u2014 I am.")) as world:
+        assert program.count(GUIDE_URL) == 1, f"expected one {GUIDE_URL} in the program of the guide"
+        words = [environments / "openai/bin/python", "-c", program.replace(GUIDE_URL, world.gateway.url)]
+        done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=AGENT_S)
+        assert done.returncode == 0, f"the program of the guide: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+        exchanges = world.relay.generated()
+        # The gateway begins the id of each request with the name of the trajectory.
+        (name,) = {"-".join(exchange.request["request_id"].split("-")[:2]) for exchange in exchanges}
+        (row,) = world.rows([{"trajectory": name}])
+        turns, tokens = compare.compare([row], exchanges)
+        assert (turns, row["reward"], json.loads(row["metadata"])) == (2, 1.0, {"row": 17}), row
+        assert done.stdout.splitlines()[-1] == "Yes \u2014 I am.", done.stdout
+        print(f"the program of the guide: turns={turns} tokens={tokens}", flush=True)
+
+
 def scripted(binary, environments, agents, folder):
+    if "openai" in agents:
+        guide(binary, environments, folder)
     conversations = {}
     for agent in agents:
         _, ways, script = AGENTS[agent]
