@@ -225,17 +225,20 @@ def test_the_measurement_agrees_with_agent_and_reward(monkeypatch: pytest.Monkey
 
 def test_a_turn_is_sampled_from_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     model = new_model(seed=3)
+    with torch.no_grad():
+        # Random weights make all tokens about equally likely.
+        model.lm_head.weight *= 8
     prompts = [[*message_ids("user", text), ASSISTANT_ID] for text in ("11 plus 22", "11 minus 22")]
     draw = torch.Generator().manual_seed(1)
     both = calculator_measure.turn(model, prompts * 4, draw)
     assert all(row[-1] == END_ID or len(row) == 16 for row in both)
     monkeypatch.setattr(calculator_measure, "TURN_TOKENS_MAX", 1)
     # The second prompt is longer, and does not change the first.
-    counts = Counter(row[0] for row in calculator_measure.turn(model, prompts * 4000, draw)[::2])
+    counts = Counter(row[0] for row in calculator_measure.turn(model, prompts * 500, draw)[::2])
     with torch.no_grad():
-        expected = model(input_ids=torch.tensor(prompts[:1])).logits[0, -1].softmax(-1)
-    for token in range(32):
-        assert counts[token] / 4000 == pytest.approx(float(expected[token]), abs=0.02)
+        expected = model(input_ids=torch.tensor(prompts[:1])).logits[0, -1].softmax(-1).tolist()
+    assert max(expected) > 0.2
+    assert [counts[token] / 500 for token in range(32)] == pytest.approx(expected, abs=0.05)
 
 
 def batch_of(said: list[list[tuple[list[int], bool]]], rewards: list[float], version: int) -> MicroBatch:
