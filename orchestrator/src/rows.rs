@@ -1,25 +1,26 @@
 //! Accepted groups as rows of the transfer queue.
 //!
-//! One row is one sample. Lists are ragged: a row holds as many tokens as its response has, and nothing is
-//! padded. [`schema`] is the contract with trainers.
+//! One row is one sample, or one path of a sample that is a trajectory. Lists are ragged: a row holds as many
+//! tokens as its response has, and nothing is padded. [`schema`] and [`trajectory_schema`] are the contracts
+//! with trainers.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow_array::builder::{
-    Float32Builder, Float64Builder, ListBuilder, StringBuilder, StructBuilder, UInt8Builder, UInt32Builder,
-    UInt64Builder,
-};
+use arrow_array::builder::{Float32Builder, StringBuilder};
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
 use arrow_schema::{ArrowError, DataType, Field, Schema};
-use rolldock_dispatch::rows::span_fields;
+use rolldock_dispatch::VersionSpan;
+use rolldock_dispatch::rows::{RowView, TrajectoryView, TurnView, batch, counts, floats, seconds, strings};
+use rolldock_trajectory::Row;
 
-use crate::rollout::{Group, Sample};
+use crate::rollout::{Group, Sample, SampleRows};
 
-pub use rolldock_dispatch::rows::schema;
+pub use rolldock_dispatch::rows::{schema, trajectory_schema};
 
 /// One column for each partial score. The value is null where a sample has no partial score of that name.
-fn part_columns(samples: &[Sample]) -> (Vec<Field>, Vec<ArrayRef>) {
+fn part_columns(samples: &[&Sample]) -> (Vec<Field>, Vec<ArrayRef>) {
     let names: BTreeSet<&Arc<str>> = samples.iter().flat_map(|sample| sample.parts.keys()).collect();
     let column = |name: &Arc<str>| -> (Field, ArrayRef) {
         let mut builder = Float32Builder::with_capacity(samples.len());
@@ -31,133 +32,140 @@ fn part_columns(samples: &[Sample]) -> (Vec<Field>, Vec<ArrayRef>) {
     names.into_iter().map(column).unzip()
 }
 
-fn strings<'a>(values: impl Iterator<Item = &'a str>) -> ArrayRef {
-    let mut builder = StringBuilder::new();
-    values.for_each(|value| builder.append_value(value));
-    Arc::new(builder.finish())
+/// The mask of a single answer. Tokens of versions before `mask_before` are masked. All tokens of a masked
+/// sample are masked.
+fn mask_of_answer(sample: &Sample, mask_before: u64) -> Vec<u8> {
+    let mut mask = vec![u8::from(!sample.is_masked); sample.response_ids.len()];
+    mask_versions(&mut mask, &sample.version_spans, sample.policy_version_min, mask_before);
+    mask
 }
 
-fn floats(values: impl Iterator<Item = f32>) -> ArrayRef {
-    let mut builder = Float32Builder::new();
-    values.for_each(|value| builder.append_value(value));
-    Arc::new(builder.finish())
-}
-
-fn seconds(values: impl Iterator<Item = f64>) -> ArrayRef {
-    let mut builder = Float64Builder::new();
-    values.for_each(|value| builder.append_value(value));
-    Arc::new(builder.finish())
-}
-
-fn counts(values: impl Iterator<Item = u32>) -> ArrayRef {
-    let mut builder = UInt32Builder::new();
-    values.for_each(|value| builder.append_value(value));
-    Arc::new(builder.finish())
-}
-
-fn versions(values: impl Iterator<Item = u64>) -> ArrayRef {
-    let mut builder = UInt64Builder::new();
-    values.for_each(|value| builder.append_value(value));
-    Arc::new(builder.finish())
-}
-
-fn token_lists<'a>(rows: impl Iterator<Item = &'a [u32]>, tokens: usize) -> ArrayRef {
-    let mut builder = ListBuilder::new(UInt32Builder::with_capacity(tokens));
-    for row in rows {
-        builder.values().append_slice(row);
-        builder.append(true);
+/// The mask of a path: as that of an answer, without the tokens that this path does not train.
+fn mask_of_path<'a>(sample: &Sample, row: &'a Row, mask_before: u64) -> Cow<'a, [u8]> {
+    if sample.is_masked {
+        return Cow::Owned(vec![0; row.response_mask.len()]);
     }
-    Arc::new(builder.finish())
-}
-
-fn logprob_lists(samples: &[Sample], tokens: usize) -> ArrayRef {
-    let mut builder = ListBuilder::new(Float32Builder::with_capacity(tokens));
-    for sample in samples {
-        builder.values().append_slice(&sample.logprobs);
-        builder.append(true);
+    if sample.policy_version_min >= mask_before {
+        return Cow::Borrowed(&row.response_mask);
     }
-    Arc::new(builder.finish())
+    let mut mask = row.response_mask.clone();
+    mask_versions(&mut mask, &row.version_spans, sample.policy_version_min, mask_before);
+    Cow::Owned(mask)
 }
 
-/// Tokens of versions before `mask_before` are masked. All tokens of a masked sample are masked.
-fn masks(samples: &[Sample], tokens: usize, mask_before: u64) -> ArrayRef {
-    let mut builder = ListBuilder::new(UInt8Builder::with_capacity(tokens));
-    for sample in samples {
-        let values = builder.values();
-        if sample.is_masked || sample.policy_version_min >= mask_before {
-            values.append_value_n(u8::from(!sample.is_masked), sample.response_ids.len());
-        } else {
-            for span in &sample.version_spans {
-                let is_fresh = span.number().unwrap_or(sample.policy_version_min) >= mask_before;
-                values.append_value_n(u8::from(is_fresh), (span.end - span.start) as usize);
-            }
+/// Masks the tokens of versions before `mask_before`. A span without a number counts as `unnamed`.
+fn mask_versions(mask: &mut [u8], spans: &[VersionSpan], unnamed: u64, mask_before: u64) {
+    for span in spans.iter().filter(|span| span.number().unwrap_or(unnamed) < mask_before) {
+        if let Some(stale) = mask.get_mut(span.start as usize..span.end as usize) {
+            stale.fill(0);
         }
-        builder.append(true);
     }
-    Arc::new(builder.finish())
 }
 
-fn span_lists(samples: &[Sample]) -> Result<ArrayRef, ArrowError> {
-    let mut builder = ListBuilder::new(StructBuilder::from_fields(span_fields(), samples.len()));
-    for sample in samples {
-        for span in &sample.version_spans {
-            let row = builder.values();
-            let missing = || ArrowError::SchemaError("version_spans has three fields".to_owned());
-            row.field_builder::<StringBuilder>(0).ok_or_else(missing)?.append_value(&span.version);
-            row.field_builder::<UInt32Builder>(1).ok_or_else(missing)?.append_value(span.start);
-            row.field_builder::<UInt32Builder>(2).ok_or_else(missing)?.append_value(span.end);
-            row.append(true);
-        }
-        builder.append(true);
-    }
-    Ok(Arc::new(builder.finish()))
+/// The rows of a sample.
+fn views<'a>(group: &'a Group, uid: &'a str, sample: &'a Sample) -> Vec<RowView<'a>> {
+    let whole = RowView {
+        prompt_uid: uid,
+        sample_index: sample.index,
+        prompt_ids: &group.prompt.ids,
+        response_ids: &sample.response_ids,
+        response_mask: Cow::Borrowed(&[]),
+        logprobs: &sample.logprobs,
+        reward: sample.reward,
+        advantage: sample.advantage,
+        finish_reason: sample.finish_reason,
+        versions: (sample.policy_version_min, sample.policy_version_max),
+        version_spans: &sample.version_spans,
+        versions_reported: sample.versions_reported,
+        server: &sample.server,
+        trajectory: None,
+    };
+    let Some(trajectory) = &sample.trajectory else {
+        let mask = mask_of_answer(sample, group.mask_before);
+        return vec![RowView { response_mask: Cow::Owned(mask), ..whole }];
+    };
+    let paths = trajectory.rows.iter().zip(&trajectory.reencoded);
+    let view = |(row, is_reencoded): (&'a Row, &bool)| RowView {
+        prompt_ids: &row.prompt_ids,
+        response_ids: &row.response_ids,
+        response_mask: mask_of_path(sample, row, group.mask_before),
+        logprobs: &row.logprobs,
+        versions: versions_of(row, whole.versions),
+        version_spans: &row.version_spans,
+        versions_reported: row.versions_reported,
+        trajectory: Some(path_view(trajectory, row, *is_reencoded)),
+        ..whole.clone()
+    };
+    paths.map(view).collect()
 }
 
-/// The rows of a group: one row per sample, in the order of the sample index.
+/// The oldest and the newest version of a path. A span without a number has those of the sample.
+fn versions_of(row: &Row, of_sample: (u64, u64)) -> (u64, u64) {
+    let of_span = |span: &VersionSpan| span.number().map_or(of_sample, |version| (version, version));
+    let join = |all: (u64, u64), one: (u64, u64)| (all.0.min(one.0), all.1.max(one.1));
+    row.version_spans.iter().map(of_span).reduce(join).unwrap_or(of_sample)
+}
+
+fn path_view<'a>(trajectory: &'a SampleRows, row: &'a Row, is_reencoded: bool) -> TrajectoryView<'a> {
+    let turns = row.turns.iter();
+    TrajectoryView {
+        uid: &row.trajectory_uid,
+        branch: row.branch,
+        turns: turns.map(|turn| TurnView { start: turn.start, end: turn.end, reward: turn.reward }).collect(),
+        is_reencoded,
+        end: trajectory.end,
+        metadata: &trajectory.metadata,
+    }
+}
+
+/// The rows of a group, in the order of the sample index and of the branches.
+///
+/// # Errors
+/// Columns of different lengths; this would be a fault of this module.
 pub fn group_rows(group: &Group) -> Result<RecordBatch, ArrowError> {
-    let samples = group.samples.as_slice();
-    let tokens = group.tokens() as usize;
+    let uid = group.prompt.uid.to_string();
+    let mut rows = Vec::with_capacity(group.samples.len());
+    let mut samples: Vec<&Sample> = Vec::with_capacity(group.samples.len());
+    for sample in &group.samples {
+        let paths = views(group, &uid, sample);
+        samples.extend(std::iter::repeat_n(sample, paths.len()));
+        rows.extend(paths);
+    }
+    let is_trajectories = group.samples.iter().any(|sample| sample.trajectory.is_some());
+    let base = if is_trajectories { trajectory_schema() } else { schema() };
+    let (part_fields, parts) = part_columns(&samples);
+    let fields = base.fields().iter().cloned().chain(part_fields.iter().cloned().map(Arc::new));
+    let whole = if parts.is_empty() { base } else { Arc::new(Schema::new(fields.collect::<Vec<_>>())) };
+    batch(whole, &rows, |name| {
+        let part = part_fields.iter().position(|field| field.name() == name);
+        part.map(|place| Arc::clone(&parts[place])).or_else(|| own_column(group, &samples, name))
+    })
+}
+
+/// A column that only rows of runs have. `samples` has the sample of each row.
+fn own_column(group: &Group, samples: &[&Sample], name: &str) -> Option<ArrayRef> {
     let prompt = &group.prompt;
     let each = |value: &str| strings(samples.iter().map(|_| value));
-    let mut predictions = StringBuilder::new();
-    samples.iter().for_each(|sample| predictions.append_option(sample.prediction.as_deref()));
-    let mut columns: Vec<ArrayRef> = vec![
-        each(&prompt.uid.to_string()),
-        counts(samples.iter().map(|sample| sample.index)),
-        token_lists(samples.iter().map(|_| &*prompt.ids), prompt.ids.len() * samples.len()),
-        token_lists(samples.iter().map(|sample| sample.response_ids.as_slice()), tokens),
-        masks(samples, tokens, group.mask_before),
-        logprob_lists(samples, tokens),
-        floats(samples.iter().map(|sample| sample.reward)),
-        floats(samples.iter().map(|sample| sample.score)),
-        floats(samples.iter().map(|sample| sample.acc)),
-        floats(samples.iter().map(|sample| sample.overlong_penalty)),
-        floats(samples.iter().map(|sample| sample.advantage)),
-        strings(samples.iter().map(|sample| sample.finish_reason.as_str())),
-        versions(samples.iter().map(|sample| sample.policy_version_min)),
-        versions(samples.iter().map(|sample| sample.policy_version_max)),
-        span_lists(samples)?,
-        strings(samples.iter().map(|sample| if sample.versions_reported { "engine" } else { "client" })),
-        Arc::new(samples.iter().map(|_| Some(group.is_stale)).collect::<BooleanArray>()),
-        counts(samples.iter().map(|sample| sample.segments)),
-        strings(samples.iter().map(|sample| &*sample.server)),
-        counts(samples.iter().map(|sample| sample.attempt)),
-        seconds(samples.iter().map(|_| group.dispatched_at.as_secs_f64())),
-        seconds(samples.iter().map(|_| group.ended_at.as_secs_f64())),
-        floats(samples.iter().map(|sample| sample.spent.permit.as_secs_f32())),
-        floats(samples.iter().map(|sample| sample.spent.engine.as_secs_f32())),
-        floats(samples.iter().map(|sample| sample.spent.reward.as_secs_f32())),
-        Arc::new(predictions.finish()),
-        each(&prompt.answer),
-        each(&prompt.source),
-        each(prompt.fields.as_json()),
-    ];
-    let (part_fields, parts) = part_columns(samples);
-    if parts.is_empty() {
-        return RecordBatch::try_new(schema(), columns);
-    }
-    columns.extend(parts);
-    let own = schema();
-    let fields = own.fields().iter().cloned().chain(part_fields.into_iter().map(Arc::new));
-    RecordBatch::try_new(Arc::new(Schema::new(fields.collect::<Vec<_>>())), columns)
+    Some(match name {
+        "score" => floats(samples.iter().map(|sample| sample.score)),
+        "acc" => floats(samples.iter().map(|sample| sample.acc)),
+        "overlong_penalty" => floats(samples.iter().map(|sample| sample.overlong_penalty)),
+        "is_stale" => Arc::new(samples.iter().map(|_| Some(group.is_stale)).collect::<BooleanArray>()),
+        "segments" => counts(samples.iter().map(|sample| sample.segments)),
+        "attempt" => counts(samples.iter().map(|sample| sample.attempt)),
+        "dispatched_s" => seconds(samples.iter().map(|_| group.dispatched_at.as_secs_f64())),
+        "ended_s" => seconds(samples.iter().map(|_| group.ended_at.as_secs_f64())),
+        "permit_s" => floats(samples.iter().map(|sample| sample.spent.permit.as_secs_f32())),
+        "engine_s" => floats(samples.iter().map(|sample| sample.spent.engine.as_secs_f32())),
+        "reward_s" => floats(samples.iter().map(|sample| sample.spent.reward.as_secs_f32())),
+        "prediction" => {
+            let mut predictions = StringBuilder::new();
+            samples.iter().for_each(|sample| predictions.append_option(sample.prediction.as_deref()));
+            Arc::new(predictions.finish())
+        }
+        "ground_truth" => each(&prompt.answer),
+        "data_source" => each(&prompt.source),
+        "data_fields" => each(prompt.fields.as_json()),
+        _ => return None,
+    })
 }

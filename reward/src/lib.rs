@@ -49,7 +49,9 @@ mod tasks;
 
 pub use advantage::{Advantage, Estimator, TurnEstimator, TurnRewards};
 pub use error::{ErrorClass, RewardError};
-pub use external::{ExternalConfig, OnFailure, RewardHealth, RewardJob, RewardRunner, RewardState};
+pub use external::{
+    ExternalConfig, LeasedWorker, OnFailure, RewardHealth, RewardJob, RewardRunner, RewardState, WorkerPool,
+};
 pub use filter::{FilterMetric, GroupFilter};
 pub use gates::{
     Finished, GateConfig, GateCounts, GateRow, GateRule, Gates, GatesConfig, GroupView, Rejection,

@@ -1,11 +1,16 @@
 //! The columns of an accepted sample as a row of the queue: the contract with trainers.
 //!
 //! Lists are ragged: a row holds as many tokens as its response has, and nothing is padded. The rollout makes
-//! rows of this schema, recipes are checked against it, and `docs/src/rows.md` describes it for trainers.
+//! rows of this schema, recipes are checked against it, and `docs/src/rows.md` describes it for trainers. A
+//! run and a gateway make their columns by the same function ([`batch`]), so equal names mean equal things.
+
+mod columns;
 
 use std::sync::{Arc, LazyLock};
 
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
+
+pub use columns::{RowView, TrajectoryView, TurnView, batch, counts, floats, seconds, strings};
 
 fn list_of(item: DataType) -> DataType {
     DataType::List(Arc::new(Field::new("item", item, true)))
@@ -68,4 +73,33 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
 /// `score_` and the name of the partial score.
 pub fn schema() -> SchemaRef {
     Arc::clone(&SCHEMA)
+}
+
+static TRAJECTORY_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+    let column = |name: &str, dtype: DataType| Arc::new(Field::new(name, dtype, false));
+    let further = [
+        column("trajectory_uid", DataType::Utf8),
+        column("branch", DataType::UInt32),
+        column("turn_starts", list_of(DataType::UInt32)),
+        column("turn_ends", list_of(DataType::UInt32)),
+        column("turn_rewards", list_of(DataType::Float32)),
+        column("is_reencoded", DataType::Boolean),
+        column("end", DataType::Utf8),
+        column("metadata", DataType::Utf8),
+    ];
+    let fields: Vec<_> = SCHEMA.fields().iter().cloned().chain(further).collect();
+    Arc::new(Schema::new(fields))
+});
+
+/// The columns of [`schema`], and those that only trajectories have. A trajectory has one row for each path
+/// from a root to a leaf of its forest.
+///
+/// `response_ids` has everything after the first sampled token of the path: sampled tokens, which
+/// `response_mask` marks with 1 in the one row that trains them, and the messages between them. `branch` is
+/// the index of the path in the trajectory `trajectory_uid`. `turn_starts` and `turn_ends` are the positions
+/// of the turns in `response_ids`, and `turn_rewards` has a null for a turn without a reward of its own.
+/// `is_reencoded` says that a server encoded a prompt of the path itself, so that earlier tokens in it need
+/// not be those that were sampled. `end` is why the trajectory ended, and `metadata` is JSON about it.
+pub fn trajectory_schema() -> SchemaRef {
+    Arc::clone(&TRAJECTORY_SCHEMA)
 }

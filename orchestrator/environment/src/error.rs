@@ -1,14 +1,14 @@
 //! The errors of environments and of trajectories in them.
 
-use rolldock_engine::EngineError;
-use rolldock_loadbalancer::BalancerError;
 use rolldock_trajectory::TrajectoryError;
+
+use crate::model::ModelError;
 
 /// The class of an error, which tells callers how to react.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
-    /// The fleet has no room. The trajectory may be run later.
-    Backpressure,
+    /// The model or the environment is away or overloaded. Another trajectory may succeed.
+    Retryable,
     /// The task or the recipe is wrong. Another run of it has the same end.
     Client,
     /// A server, an environment or a program failed.
@@ -30,50 +30,60 @@ pub enum EnvironmentError {
         /// What happened.
         reason: String,
     },
+    /// A setting of the environment is wrong.
+    #[error("environment.{key}: expected {expected}, found {found}")]
+    Misconfigured {
+        /// The key below `environment`.
+        key: &'static str,
+        /// What was expected.
+        expected: String,
+        /// What was found.
+        found: String,
+    },
 }
 
 /// Why a trajectory could not be run to an end.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RunError {
     /// The environment failed.
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
-    /// There was no permit.
-    #[error("no permit for turn={turn}: {source}")]
-    Permit {
-        /// The number of the turn, from 0.
-        turn: u32,
-        /// The balancer's error.
-        source: BalancerError,
+    /// The environment was not ready in time.
+    #[error("the environment was not reset within turn_time={seconds}")]
+    Reset {
+        /// The limit, in seconds.
+        seconds: f64,
     },
-    /// All attempts of a turn failed.
-    #[error("turn={turn} failed after attempts={attempts}: {source}")]
-    Engine {
+    /// A turn could not be sampled.
+    #[error("turn={turn}: {source}")]
+    Model {
         /// The number of the turn, from 0.
         turn: u32,
-        /// The number of attempts.
-        attempts: u32,
-        /// The error of the last attempt.
-        source: EngineError,
-    },
-    /// The server died during the last attempt of a turn.
-    #[error("turn={turn} lost its server after attempts={attempts}")]
-    ServerLost {
-        /// The number of the turn, from 0.
-        turn: u32,
-        /// The number of attempts.
-        attempts: u32,
+        /// What happened.
+        source: ModelError,
     },
     /// The prompt could not be made, or the turn could not be stored.
     #[error(transparent)]
     Trajectory(#[from] TrajectoryError),
 }
 
+/// Longest time that a setting can have, in seconds.
+pub(crate) const SECONDS_MAX: f64 = 10_000_000.0;
+
 impl EnvironmentError {
+    /// The error of a setting.
+    pub(crate) fn wrong(
+        key: &'static str,
+        expected: impl Into<String>,
+        found: impl std::fmt::Display,
+    ) -> Self {
+        Self::Misconfigured { key, expected: expected.into(), found: found.to_string() }
+    }
+
     /// The class of the error, which tells callers how to react.
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Task { .. } => ErrorClass::Client,
+            Self::Task { .. } | Self::Misconfigured { .. } => ErrorClass::Client,
             Self::Failed { .. } => ErrorClass::Fault,
         }
     }
@@ -84,16 +94,8 @@ impl RunError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Environment(error) => error.class(),
-            Self::Permit {
-                source: BalancerError::QueueFull { .. } | BalancerError::Deadline { .. }, ..
-            } => ErrorClass::Backpressure,
-            Self::Permit { .. } => ErrorClass::Client,
-            Self::Engine { source, .. } => match source.class() {
-                rolldock_engine::ErrorClass::Backpressure => ErrorClass::Backpressure,
-                rolldock_engine::ErrorClass::Client => ErrorClass::Client,
-                _ => ErrorClass::Fault,
-            },
-            Self::ServerLost { .. } => ErrorClass::Fault,
+            Self::Model { .. } => ErrorClass::Retryable,
+            Self::Reset { .. } => ErrorClass::Fault,
             Self::Trajectory(error) => match error.class() {
                 rolldock_trajectory::ErrorClass::Client => ErrorClass::Client,
                 rolldock_trajectory::ErrorClass::Fault => ErrorClass::Fault,

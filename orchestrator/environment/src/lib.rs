@@ -5,29 +5,40 @@
 //! that are black boxes, so its rows have the same form. [`Calculator`] and [`NumberGame`] are environments.
 //!
 //! # Invariants
-//! - A permit is taken for each call of the model and returned before the environment takes its step, so no
-//!   tool holds a place on a server.
+//! - The environment takes its step after the model has answered, and the [`Model`] holds no permit then, so
+//!   no tool holds a place on a server.
 //! - The prompt of a turn is the stored ids of the turns before it, and what the environment added.
 //! - A trajectory ends: its turns, sampled tokens, context and time are bounded by [`Limits`].
-//! - Equal recipes, tasks and answers give equal trajectories: a turn's seed depends on the trajectory's seed,
-//!   the turn and the attempt.
+//! - Equal tasks and equal answers of the model give equal trajectories.
 //!
 //! # Deliberately absent
-//! The driver computes no rewards beyond those of the environment. It runs one trajectory; groups, filters and
-//! steps belong to the rollout. [`turn_advantages`] is for callers that have a group.
+//! The driver computes no rewards beyond those of the environment, and asks no servers: permits, attempts and
+//! seeds belong to the [`Model`]. It runs one trajectory; groups, filters and steps belong to the rollout.
+//! [`turn_advantages`] is for callers that have a group.
 
 mod advantages;
+mod answer;
 mod calculator;
+mod config;
 mod driver;
 mod environment;
 mod error;
 mod game;
+mod http;
 mod limits;
+mod model;
+mod python;
+mod source;
 
 pub use advantages::{TurnAdvantages, token_advantages, turn_advantages};
 pub use calculator::Calculator;
-pub use driver::{Driver, Finished, TrajectorySeed};
+pub use config::{BuiltIn, EnvironmentConfig, History, ScoredBy};
+pub use driver::{Driver, Finished};
 pub use environment::{Action, Begun, Environment, Observation, Step, Task};
 pub use error::{EnvironmentError, ErrorClass, RunError};
 pub use game::NumberGame;
+pub use http::HttpConfig;
 pub use limits::{End, Limits};
+pub use model::{Model, ModelError, TurnRequest};
+pub use python::PythonConfig;
+pub use source::EnvironmentSource;

@@ -13,10 +13,8 @@ pub struct Limits {
     pub sampled_tokens_max: u32,
     /// Maximum number of tokens of a prompt and its response.
     pub context_tokens_max: u32,
-    /// Maximum number of attempts of a turn. Faults of a server use one each.
-    pub attempts_max: u32,
-    /// Maximum time for a permit, an answer of a server, and a step of the environment together, for each
-    /// turn.
+    /// Maximum time for an answer of the model, the wait for a permit included, and a step of the environment
+    /// together, for each turn. The reset has the same limit.
     pub turn_time_max: Duration,
 }
 
@@ -27,7 +25,6 @@ impl Default for Limits {
             turn_tokens_max: 1_024,
             sampled_tokens_max: 8_192,
             context_tokens_max: 32_768,
-            attempts_max: 3,
             turn_time_max: Duration::from_secs(600),
         }
     }

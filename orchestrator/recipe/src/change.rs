@@ -204,6 +204,20 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
     (&["validation.before_training", "validation.every_steps", "validation.priority"], Verdict::Allowed),
     (&["validation.samples_per_prompt", "validation.sampling.*"], Verdict::Warned(MEASURED)),
     (
+        &["environment.*"],
+        Verdict::Warned("trajectories have another environment or other limits from here on"),
+    ),
+    (
+        &[
+            "environment.name",
+            "environment.python",
+            "environment.python.class",
+            "environment.url",
+            "environment.url.url",
+        ],
+        Verdict::Refused("groups that wait and rows in the queue were made in the old environment"),
+    ),
+    (
         &[
             "reward.scorer",
             "reward.variant",

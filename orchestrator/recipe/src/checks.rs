@@ -8,6 +8,7 @@
 //! step needs more groups than it may draw, and no put waits for room that no consumer frees. Numbers that
 //! determine an amount of memory or become a `Duration` are bounded.
 
+mod environment;
 mod fleet;
 mod policy;
 mod queue;
@@ -58,6 +59,7 @@ pub(super) fn check(recipe: &Recipe, origin: Origin, layers: &Layers) -> Vec<Com
     check_validation(recipe, &mut checks);
     check_inputs(recipe, &mut checks);
     check_timeouts(recipe, &mut checks);
+    environment::check(recipe, &mut checks);
     reward::check(recipe, &mut checks);
     check_limits(recipe, &mut checks);
     policy::check(recipe, &mut checks);

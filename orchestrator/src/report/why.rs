@@ -122,6 +122,7 @@ fn wait_line(wait: &WaitLook) -> String {
         (Phase::Permit, _) => "a permit on a server".to_owned(),
         (Phase::Engine, Some(server)) => format!("an answer of {server}"),
         (Phase::Engine, None) => "an answer".to_owned(),
+        (Phase::Environment, _) => "its environment".to_owned(),
         (Phase::Reward, _) => "its reward".to_owned(),
         (phase, _) => phase.to_string(),
     };
@@ -188,6 +189,13 @@ fn what_ends(group: &GroupLook, status: &Status) -> Vec<String> {
         return vec![format!(
             "What ends this: a permit that another sample returns. The wait fails after timeouts.permit={} s.",
             limits.permit_s
+        )];
+    }
+    if has(Phase::Environment) {
+        return vec![format!(
+            "What ends this: the answer of the environment or the agent. A sample that is not finished after \
+             timeouts.sample={} s fails.",
+            limits.sample_s
         )];
     }
     let of_reward = "What ends this: the answer of the reward, or of the gate.".to_owned();

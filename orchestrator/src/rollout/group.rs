@@ -67,6 +67,8 @@ pub struct Sample {
 pub struct SampleRows {
     /// One row for each path. All share the sample's reward and advantage.
     pub rows: Vec<Row>,
+    /// For each row, whether a server encoded a prompt of it.
+    pub reencoded: Vec<bool>,
     /// Why it ended: `done`, `turns`, `tokens`, `time`, and further names of runners.
     pub end: &'static str,
     /// What was said about the trajectory, as the text of a JSON object.

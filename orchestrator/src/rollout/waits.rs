@@ -24,6 +24,8 @@ pub enum Phase {
     Permit,
     /// A response.
     Engine,
+    /// An environment or an agent, between two turns of a trajectory.
+    Environment,
     /// A score, or the decision of a gate.
     Reward,
     /// Room in the queue.
@@ -36,14 +38,22 @@ pub enum Phase {
 
 impl Phase {
     /// All phases.
-    pub const ALL: [Self; 6] =
-        [Self::Permit, Self::Engine, Self::Reward, Self::Queue, Self::Update, Self::Trainer];
+    pub const ALL: [Self; 7] = [
+        Self::Permit,
+        Self::Engine,
+        Self::Environment,
+        Self::Reward,
+        Self::Queue,
+        Self::Update,
+        Self::Trainer,
+    ];
 
     /// The name of the phase in logs and errors.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Permit => "permit",
             Self::Engine => "engine",
+            Self::Environment => "environment",
             Self::Reward => "reward",
             Self::Queue => "queue",
             Self::Update => "update",

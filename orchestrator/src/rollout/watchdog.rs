@@ -126,7 +126,8 @@ impl Watchdog {
             Phase::Permit => of(Phase::Engine).unwrap_or(wait),
             _ => wait,
         };
-        let by_itself = [Phase::Queue, Phase::Trainer, Phase::Engine, Phase::Reward, Phase::Permit];
+        let by_itself =
+            [Phase::Queue, Phase::Trainer, Phase::Engine, Phase::Environment, Phase::Reward, Phase::Permit];
         let cause = of(Phase::Update)
             .or(held_for)
             .or_else(|| of_first().map(behind_permits))
@@ -139,7 +140,8 @@ impl Watchdog {
     /// Gives up the group that the run waits for, so that its prompt is sent out again. A group that waits
     /// for a permit is not given up: its next dispatch would wait too, and its wait has a deadline.
     fn cancel(&self, cause: Option<&Waiting>) {
-        let stuck = cause.filter(|cause| matches!(cause.phase, Phase::Engine | Phase::Reward));
+        let stuck =
+            cause.filter(|cause| matches!(cause.phase, Phase::Engine | Phase::Environment | Phase::Reward));
         let Some(id) = stuck.and_then(|cause| cause.subject.dispatch) else { return };
         self.signals.given_up.send_replace(Some(id));
     }

@@ -147,6 +147,7 @@ async fn start(
 ) -> anyhow::Result<Started> {
     let Records { queue, ledger, .. } = records;
     steps.token().run_until_cancelled(run.check_reward()).await.unwrap_or(Ok(()))?;
+    steps.token().run_until_cancelled(run.check_trajectories()).await.unwrap_or(Ok(()))?;
     let earlier = resumption.as_ref().map(EarlierVersions::of).transpose()?.unwrap_or_default();
     queue.allow_earlier(resumption.as_ref())?;
     let (manager, prompts) = open_rollout(run, ledger, resumption, steps, services).await?;
@@ -200,7 +201,8 @@ async fn open_rollout(
     services: &Scope,
 ) -> anyhow::Result<(AgentLoopManager, PromptFeed)> {
     let config = convert::rollout_config(&run.recipe, &ledger.run_id, Arc::clone(&run.reward.gates));
-    let mut manager = AgentLoopManager::new(config, run.parts(), steps.clone());
+    let mut manager = run.manager(config, steps.clone());
+    let keeps_tokens = run.trajectories.is_none();
     let mut cursor = run.train.cursor(Arc::clone(&run.codec));
     if let Some(position) = resumption.as_ref().and_then(|resumption| resumption.position) {
         cursor.seek(position)?;
@@ -217,7 +219,7 @@ async fn open_rollout(
                 resumption.last_step,
                 resumption.queued.len()
             ));
-            Some(RunJournal::restore(&run.out, resumption, &prompts, services).await?)
+            Some(RunJournal::restore(&run.out, resumption, &prompts, keeps_tokens, services).await?)
         }
         None => None,
     };

@@ -9,11 +9,11 @@ use futures::future::BoxFuture;
 use rolldock_loadbalancer::control::vllm::VllmControl;
 use rolldock_loadbalancer::membership::{Enlist, EnlistError, Membership, NewMember, name_of};
 use rolldock_loadbalancer::{EngineControl, LoadBalancer, ServerSpec};
-use rolldock_simengine::{Codec, SimServer, http};
+use rolldock_simengine::{AnswerKey, Codec, SimServer, http};
 
 use super::await_servers::{Endpoint, Found, await_servers};
 use super::convert;
-use super::simulated::{GrowingKey, open_sim_codec, simulated_workload, start_servers};
+use super::simulated::{GrowingKey, TurnKey, open_sim_codec, simulated_workload, start_servers};
 use crate::data::{PromptSource, TextCodec};
 use crate::engine::http::{Encode, HttpEngine, ServerFacts};
 use crate::engine::simulated::SimulatedEngine;
@@ -69,7 +69,9 @@ impl Fleet {
         // A text that cannot be encoded gets no ids, and the engine reports a bad answer.
         let encode: Encode = Arc::new(move |text: &str| encoder.encode(text).unwrap_or_default());
         let engine = HttpEngine::new(convert::http_config(recipe), Some(encode), scope.clone())?;
-        let room = recipe.data.max_prompt_length + recipe.rollout.max_response_length as usize;
+        let of_answers = recipe.data.max_prompt_length + recipe.rollout.max_response_length as usize;
+        let of_turns = recipe.environment.as_ref().map(|environment| environment.context_tokens as usize);
+        let room = of_turns.unwrap_or(of_answers);
         let probed = Probed { engine: Arc::new(engine), room };
         let named = |url: &String| Endpoint { name: name_of(url).to_owned(), url: url.clone() };
         let endpoints = endpoints.iter().map(named).collect();
@@ -114,7 +116,15 @@ impl Fleet {
         let sim_codec = open_sim_codec(&recipe.model.tokenizer, codec)?;
         let eos_id = codec.eos_ids().first().copied().unwrap_or(0);
         let workload = simulated_workload(&sim_codec, eos_id, simulated.seed, simulated.mean_response_length);
-        let servers = start_servers(recipe, simulated, workload, &key, scope)?;
+        let answers: Arc<dyn AnswerKey> = match &recipe.environment {
+            Some(environment) => {
+                let filler = sim_codec.filler_ids();
+                let mean = simulated.mean_response_length;
+                Arc::new(TurnKey::new(&key, environment.name, codec, workload.clone(), filler, mean))
+            }
+            None => Arc::new(key.clone()),
+        };
+        let servers = start_servers(recipe, simulated, workload, &answers, scope)?;
         if simulated.transport == Transport::Http {
             let mut endpoints = Vec::new();
             let face_codec: Arc<dyn Codec> = Arc::new(sim_codec);

@@ -94,11 +94,13 @@ impl RunJournal {
         Ok((Self { writer, run_id, partition, unsettled: Mutex::default() }, resumption))
     }
 
-    /// Reads the prompts and tokens to which a resumption refers.
+    /// Reads the prompts and tokens to which a resumption refers. Without `keeps_tokens` the tokens are left
+    /// out, and the prompts start again: a trajectory cannot be continued from its tokens.
     pub(super) async fn restore(
         out: &Path,
         resumption: Resumption,
         prompts: &PromptFeed,
+        keeps_tokens: bool,
         scope: &Scope,
     ) -> anyhow::Result<Restored> {
         let (dir, prompts) = (out.to_owned(), prompts.clone());
@@ -112,7 +114,8 @@ impl RunJournal {
                         waiting.row, waiting.prompt_uid
                     )
                 })?;
-                let kept = waiting.tokens.map(|place| read_carried(&dir, place)).transpose()?;
+                let tokens = waiting.tokens.filter(|_| keeps_tokens);
+                let kept = tokens.map(|place| read_carried(&dir, place)).transpose()?;
                 queued.push((waiting.clone(), prompt, kept));
             }
             Ok(Restored { resumption, queued })

@@ -5,7 +5,7 @@
 //! collects step after step.
 //!
 //! ```text
-//!   data ---> AgentLoopManager ---> accepted groups ---> queue <--- consumer (in a trainer's place; optional)
+//! data ---> AgentLoopManager ---> accepted groups ---> queue <--- consumer (in a trainer's place; optional)
 //!                  |  ^
 //!               engine (HTTP or simulated), permits, monitor
 //! ```
@@ -14,6 +14,7 @@ mod await_servers;
 mod convert;
 mod descriptors;
 mod directory;
+mod environment;
 mod execute;
 mod figures;
 mod fleet;
@@ -46,7 +47,7 @@ use crate::policy::PolicyMode;
 use crate::process::{Endings, keep_metrics, of_members, queue_folder, unix_seconds};
 use crate::recipe::{Recipe, Validation};
 use crate::report::Progress;
-use crate::rollout::RolloutParts;
+use crate::rollout::{AgentLoopManager, RolloutConfig, RolloutParts, TrajectoryRunner};
 use crate::scope::Scope;
 
 pub use convert::default_out;
@@ -63,6 +64,7 @@ pub(crate) use convert::{
 };
 pub(crate) use simulated::{length_config, server_config};
 
+use environment::Environments;
 use fleet::Fleet;
 use reward::Reward;
 
@@ -75,6 +77,8 @@ pub struct Run {
     validation: Option<Dataset>,
     fleet: Fleet,
     reward: Reward,
+    /// Runs the samples as trajectories, if the recipe has an environment.
+    trajectories: Option<Arc<Environments>>,
     /// The metrics of the process; `None` if other code has installed a recorder.
     metrics: Option<RenderMetrics>,
     scope: Scope,
@@ -129,7 +133,20 @@ impl Run {
         let fleet = Fleet::open(&recipe, servers_wait, &codec, &scope).await?;
         let metrics = metrics.map(|metrics| of_members(metrics, fleet.balancer.clone()));
         let reward = Reward::open(&recipe, &codec, &scope)?;
-        Ok(Self { recipe, out, codec, train, validation, fleet, reward, metrics, scope, endings: None })
+        let trajectories = Environments::open(&recipe, &codec, &scope)?.map(Arc::new);
+        Ok(Self {
+            recipe,
+            out,
+            codec,
+            train,
+            validation,
+            fleet,
+            reward,
+            trajectories,
+            metrics,
+            scope,
+            endings: None,
+        })
     }
 
     /// A description of the run, for people.
@@ -161,6 +178,9 @@ impl Run {
             self.recipe.launch(),
         ));
         lines.push(format!("policy: {}", policy_plan(&self.recipe)));
+        if let Some(environment) = &self.recipe.environment {
+            lines.push(format!("environment: {}", environment::described(environment)));
+        }
         lines.push(format!("reward: {}", self.recipe.reward.scored_by()));
         if let Some(overlong) = &self.recipe.reward.overlong
             && overlong.buffer_length >= rollout.max_response_length
@@ -210,12 +230,25 @@ impl Run {
         format!("rd{:08x}{:x}", xxhash_rust::xxh3::xxh3_64(name.as_bytes()) as u32, std::process::id())
     }
 
-    /// The components of a rollout of this run.
-    fn parts(&self) -> RolloutParts {
-        RolloutParts {
+    /// Checks that the environment of the recipe can be used. Cancel-safe.
+    async fn check_trajectories(&self) -> anyhow::Result<()> {
+        match &self.trajectories {
+            Some(environments) => environments.check().await.context("the environment cannot be used"),
+            None => Ok(()),
+        }
+    }
+
+    /// A rollout of this run, for training or for a validation.
+    fn manager(&self, config: RolloutConfig, scope: Scope) -> AgentLoopManager {
+        let parts = RolloutParts {
             engine: Arc::clone(&self.fleet.engine),
             balancer: self.fleet.balancer.clone(),
             grading: self.reward.grading.clone(),
+        };
+        let manager = AgentLoopManager::new(config, parts, scope);
+        match &self.trajectories {
+            Some(runner) => manager.with_trajectories(Arc::clone(runner) as Arc<dyn TrajectoryRunner>),
+            None => manager,
         }
     }
 

@@ -127,10 +127,12 @@ impl RunQueue {
     /// Puts a group. Waits for room in the queue and on its disk, up to the time that the recipe sets.
     pub(super) async fn put(&self, group: &Group) -> anyhow::Result<()> {
         let record = QueueRecord::new(group.dispatch, group.number, group.step, group.prompt.uid);
+        let rows = group_rows(group)?;
         let put = Put {
-            batches: vec![group_rows(group)?],
+            // A trajectory may have several rows.
+            group_size: rows.num_rows(),
+            batches: vec![rows],
             group: format!("{}-{}", group.prompt.uid, group.dispatch),
-            group_size: group.samples.len(),
             sample: None,
             policy_version: group.policy_version_min(),
             priority: 0,

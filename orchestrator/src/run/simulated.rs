@@ -3,6 +3,9 @@
 //! The workload draws whether a simulated response is right or wrong. So the model needs the answer to every
 //! prompt that it gets. [`GrowingKey`] records the answers while prompts are drawn.
 
+mod turns;
+
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,6 +19,22 @@ use rolldock_simengine::{
 use crate::data::{DataError, DrawCounts, Position, Prompt, PromptSource, TextCodec};
 use crate::recipe::{Recipe, Simulated};
 use crate::scope::Scope;
+
+pub(super) use turns::TurnKey;
+
+/// The answer to a question, and its difficulty from 0 to 1.
+#[derive(Debug, Clone)]
+struct Known {
+    answer: Arc<str>,
+    difficulty: Option<f32>,
+}
+
+/// What is known by the hash of a question's text.
+type Questions = Arc<RwLock<HashMap<u64, Known>>>;
+
+fn question_hash(question: &str) -> u64 {
+    xxhash_rust::xxh3::xxh3_64(question.trim().as_bytes())
+}
 
 /// The longest response, as a multiple of the mean length. The length distribution is truncated there.
 const LENGTH_SPREAD: f64 = 64.0;
@@ -86,16 +105,15 @@ pub(super) fn start_servers(
     recipe: &Recipe,
     simulated: &Simulated,
     workload: Workload,
-    key: &GrowingKey,
+    answers: &Arc<dyn AnswerKey>,
     scope: &Scope,
 ) -> anyhow::Result<Vec<SimServer>> {
     let workload = Arc::new(workload);
     let mut servers = Vec::new();
     for number in 0..simulated.servers {
         let config = server_config(recipe, simulated, number);
-        let answers: Arc<dyn AnswerKey> = Arc::new(key.clone());
-        let server =
-            SimServer::start(config, Arc::clone(&workload), answers, scope.tracker(), scope.token().clone())?;
+        let (workload, answers) = (Arc::clone(&workload), Arc::clone(answers));
+        let server = SimServer::start(config, workload, answers, scope.tracker(), scope.token().clone())?;
         servers.push(server);
     }
     Ok(servers)
@@ -114,6 +132,8 @@ enum AnswerForm {
 #[derive(Debug, Clone)]
 pub struct GrowingKey {
     table: Arc<RwLock<AnswerTable>>,
+    /// The answers by the text of the question, for prompts of turns.
+    questions: Questions,
     form: AnswerForm,
 }
 
@@ -121,7 +141,7 @@ impl GrowingKey {
     /// An empty key, for answers that the scorer named `scorer` can read.
     pub fn for_scorer(scorer: &str) -> Self {
         let form = if scorer == "math_dapo" { AnswerForm::AnswerLine } else { AnswerForm::Every };
-        Self { table: Arc::default(), form }
+        Self { table: Arc::default(), questions: Arc::default(), form }
     }
 
     /// Wraps `source` so that each drawn prompt adds its answer to the key.
@@ -136,11 +156,7 @@ impl GrowingKey {
     /// Adds the answer to a prompt.
     pub fn learn(&self, prompt: &Prompt, codec: &TextCodec) {
         let ending = |answer: &str| -> Arc<[u32]> {
-            let text = match self.form {
-                AnswerForm::AnswerLine => format!("\nAnswer: {answer}"),
-                AnswerForm::Every => format!("\n#### {answer}\nAnswer: \\boxed{{{answer}}}"),
-            };
-            codec.encode(&text).unwrap_or_default().into()
+            codec.encode(&self.answer_line(answer)).unwrap_or_default().into()
         };
         let wrong = format!("{}7", prompt.answer);
         let answer = Answer {
@@ -149,6 +165,19 @@ impl GrowingKey {
             difficulty: prompt.difficulty,
         };
         self.table.write().insert(&prompt.ids, answer);
+        if let Some(question) = prompt.messages.iter().find(|message| message.role == "user") {
+            let known = Known { answer: Arc::clone(&prompt.answer), difficulty: prompt.difficulty };
+            self.questions.write().insert(question_hash(&question.content), known);
+        }
+    }
+}
+
+impl GrowingKey {
+    fn answer_line(&self, answer: &str) -> String {
+        match self.form {
+            AnswerForm::AnswerLine => format!("\nAnswer: {answer}"),
+            AnswerForm::Every => format!("\n#### {answer}\nAnswer: \\boxed{{{answer}}}"),
+        }
     }
 }
 

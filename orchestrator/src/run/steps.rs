@@ -271,7 +271,7 @@ impl Measured<'_> {
         let run_id = format!("{}v{step}", run.id());
         let served = self.control.policy_version();
         let config = convert::validation_rollout_config(&run.recipe, validation, &run_id, prompts, served);
-        let mut manager = AgentLoopManager::new(config, run.parts(), self.scope.clone());
+        let mut manager = run.manager(config, self.scope.clone());
         let cursor = dataset.cursor(Arc::clone(&run.codec));
         let feed = PromptFeed::new(run.fleet.watch(Box::new(cursor), &run.codec));
         let output = manager.generate(&feed, prompts).await;

@@ -38,12 +38,13 @@ impl ValidationRows {
         let mut rows = Vec::new();
         for group in groups {
             let name = format!("step-{step}-{}", group.prompt.uid);
+            let batch = group_rows(group)?;
             let put = Put {
-                group_size: group.samples.len(),
+                group_size: batch.num_rows(),
                 policy_version: group.policy_version_min(),
                 // With the token, a validation that is repeated after a restart puts no rows twice.
                 token: Some(name.clone()),
-                ..Put::group(name, group_rows(group)?)
+                ..Put::group(name, batch)
             };
             rows.extend(self.partition.put(put, None).await?);
         }

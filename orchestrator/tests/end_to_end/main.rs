@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod cli;
+mod environment;
 mod figures;
 mod late_servers;
 mod ledger;

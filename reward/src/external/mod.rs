@@ -52,6 +52,7 @@ pub use config::ExternalConfig;
 pub use guarded::OnFailure;
 pub use http::HttpConfig;
 pub use judge::JudgeConfig;
+pub use processes::{LeasedWorker, WorkerPool};
 pub use python::PythonConfig;
 pub use sandbox::SandboxChoice;
 pub use short_form::{ShortForm, short_or_table};

@@ -10,6 +10,9 @@
 //! With a handshake, a worker first prints `{"ready": true}`, or `{"fatal": "why"}` when no worker could
 //! score. A worker should exit at the end of its input.
 //!
+//! A worker of environments is asked `{"id": 7, "reset": {..}}` or `{"id": 7, "step": {..}}`, and answers
+//! with `{"id": 7, "result": ..}` or an error. One caller has it for a whole trajectory ([`LeasedWorker`]).
+//!
 //! # How it works
 //! A slot is the right to one process; there are `workers` slots. A job waits for an idle worker or for a
 //! free slot, whichever comes first. A separate task starts each worker and puts it into the idle queue, so a
@@ -33,6 +36,7 @@
 //! group are not searched for.
 
 mod health;
+mod lease;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -56,6 +60,7 @@ use crate::{RewardError, Score};
 use worker::{Ended, LINE_BYTES_MAX, StartError, Worker};
 
 pub(super) use health::{Health, Start};
+pub use lease::{LeasedWorker, WorkerPool};
 pub(super) use worker::Death;
 
 /// Maximum number of workers that get the same job before it fails.

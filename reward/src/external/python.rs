@@ -17,8 +17,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use super::processes::PoolSpec;
+use super::processes::{PoolSpec, WorkerPool};
 use super::settings::{self, WORKERS_MAX, bytes_of_mb, check_memory, count, seconds};
 use super::short_form::ShortForm;
 use crate::RewardError;
@@ -80,6 +82,31 @@ impl ShortForm for PythonConfig {
 }
 
 impl PythonConfig {
+    /// Checks the settings, apart from what `function` names.
+    ///
+    /// # Errors
+    /// [`RewardError::Misconfigured`] for the first value that cannot be used.
+    pub fn check(&self) -> Result<(), RewardError> {
+        count("python.workers", self.workers, WORKERS_MAX)?;
+        check_memory("python.memory_mb", self.memory_mb)?;
+        seconds("python.start_s", self.start_s).map(drop)
+    }
+
+    /// The processes of an environment: `function` names its class. No process is started yet. `what` names
+    /// the pool in errors. Its tasks run on `tracker` and end when `token` is cancelled.
+    ///
+    /// # Errors
+    /// [`RewardError::Misconfigured`] if a setting cannot be used.
+    pub fn environments(
+        &self,
+        what: String,
+        tracker: TaskTracker,
+        token: &CancellationToken,
+    ) -> Result<WorkerPool, RewardError> {
+        self.check()?;
+        Ok(WorkerPool::new(PoolSpec { what, ..self.spec("environment")? }, tracker, token))
+    }
+
     /// The pool that runs the function.
     pub(super) fn pool_spec(&self) -> Result<PoolSpec, RewardError> {
         let is_complete = self
@@ -93,18 +120,21 @@ impl PythonConfig {
                 found: format!("{:?}", self.function),
             });
         }
-        count("python.workers", self.workers, WORKERS_MAX)?;
-        check_memory("python.memory_mb", self.memory_mb)?;
+        self.check()?;
+        self.spec("reward")
+    }
+
+    fn spec(&self, kind: &str) -> Result<PoolSpec, RewardError> {
         let start = seconds("python.start_s", self.start_s)?;
         let inherited_path = std::env::var("PYTHONPATH").ok().filter(|path| !path.is_empty());
-        Ok(pool_spec(self, start, inherited_path.as_deref()))
+        Ok(pool_spec(self, kind, start, inherited_path.as_deref()))
     }
 }
 
-/// The pool that runs a function. `start` is the time limit of a start; `inherited_path` is this process's
-/// `PYTHONPATH`.
-fn pool_spec(config: &PythonConfig, start: Duration, inherited_path: Option<&str>) -> PoolSpec {
-    let words = [&config.interpreter, "-u", "-c", WORKER, &config.function].map(str::to_owned);
+/// The pool that runs what `function` names, as a `reward` or an `environment`. `start` is the time limit of
+/// a start; `inherited_path` is this process's `PYTHONPATH`.
+fn pool_spec(config: &PythonConfig, kind: &str, start: Duration, inherited_path: Option<&str>) -> PoolSpec {
+    let words = [&config.interpreter, "-u", "-c", WORKER, &config.function, kind].map(str::to_owned);
     let mut env = config.env.clone();
     if !config.path.is_empty() {
         let last = env.get(PATH_VARIABLE).map(String::as_str).or(inherited_path);

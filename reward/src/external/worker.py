@@ -1,4 +1,4 @@
-"""Runs one reward function over JSON lines; `processes.rs` documents the protocol.
+"""Runs one reward function, or one environment, over JSON lines; `processes.rs` documents the protocol.
 
 The protocol has file descriptors of its own, so what a reward function prints goes to standard error. An exception is
 the answer of one job; an exit of the process (sys.exit, a crash) ends the worker.
@@ -37,12 +37,29 @@ def load(target):
         spec.loader.exec_module(module)
     else:
         module = importlib.import_module(name)
-    function = module
+    found = module
     for attribute in attributes.split("."):
-        function = getattr(function, attribute)
+        found = getattr(found, attribute)
+    return found
+
+
+def load_function(target):
+    function = load(target)
     if not callable(function):
         raise TypeError(f"{target} is a {type(function).__name__}; expected a function")
     return function
+
+
+def load_environment(target):
+    """An object of the class. Missing methods are found here, before the first trajectory."""
+    kind = load(target)
+    if not inspect.isclass(kind):
+        raise TypeError(f"{target} is a {type(kind).__name__}; expected a class")
+    environment = kind()
+    for method in ("reset", "step"):
+        if not callable(getattr(environment, method, None)):
+            raise TypeError(f"{target} has no method {method}")
+    return environment
 
 
 def takes_prompt(function):
@@ -124,27 +141,51 @@ class Worker:
         self.answers.write(json.dumps(message).encode("ascii") + b"\n")
         self.answers.flush()
 
-    def ask(self, function, with_prompt, job):
-        arguments = {name: job[name] for name in NAMES}
-        if with_prompt:
-            arguments["prompt"] = job["prompt"]
+    def call(self, function, arguments):
         result = function(**arguments)
         if inspect.isawaitable(result):
             result = self.loop.run_until_complete(finished(result))
-        return verdict(result)
+        return result
 
-    def run(self, target):
+    def rewards(self, target):
+        """Answers jobs with scores of a function."""
+        function = load_function(target)
+        with_prompt = takes_prompt(function)
+
+        def ask(job):
+            arguments = {name: job[name] for name in NAMES}
+            if with_prompt:
+                arguments["prompt"] = job["prompt"]
+            return verdict(self.call(function, arguments))
+
+        return ask
+
+    def environments(self, target):
+        """Answers questions with the results of an object's methods."""
+        environment = load_environment(target)
+
+        def ask(job):
+            name = "reset" if "reset" in job else "step"
+            result = self.call(getattr(environment, name), job[name])
+            try:
+                json.dumps(result, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise WrongResult(f"the result of {name} cannot be sent: {error}") from error
+            return {"result": result}
+
+        return ask
+
+    def run(self, target, kind):
         try:
-            function = load(target)
+            ask = self.environments(target) if kind == "environment" else self.rewards(target)
         except BaseException as error:
             self.say({"fatal": reason(error)})
             return
-        with_prompt = takes_prompt(function)
         self.say({"ready": True})
         for line in self.questions:
             job = json.loads(line)
             try:
-                answer = self.ask(function, with_prompt, job)
+                answer = ask(job)
             except WrongResult as error:
                 answer = {"error": clean(error)}
             except OSError as error:
@@ -189,6 +230,6 @@ def die_with_parent():
 
 if __name__ == "__main__":
     die_with_parent()
-    target = sys.argv[1]
+    target, kind = sys.argv[1], "".join(sys.argv[2:3])
     sys.argv = [target]
-    Worker().run(target)
+    Worker().run(target, kind)

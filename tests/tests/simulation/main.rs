@@ -9,4 +9,5 @@ mod outage;
 mod steps;
 mod stragglers;
 mod support;
+mod trajectories;
 mod watchdog;

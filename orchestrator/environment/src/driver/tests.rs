@@ -1,27 +1,20 @@
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::{self, BoxFuture, join_all};
+use futures::future::{self, BoxFuture};
 use rolldock_data::TextCodec;
-use rolldock_engine::SamplingParams;
-use rolldock_engine::simulated::SimulatedEngine;
-use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, ServerSpec};
-use rolldock_scope::Scope;
-use rolldock_simengine::{
-    AnswerKey, Fault, Script, ServerConfig, SimServer, TextCodec as SimCodec, Workload, WorkloadConfig,
-};
-use rolldock_trajectory::{HistoryPolicy, Template, invariants};
+use rolldock_dispatch::{FinishReason, VersionSpan};
+use rolldock_trajectory::{HistoryPolicy, Sampled, Template, invariants};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
-use super::{Driver, TrajectorySeed};
+use super::Driver;
 use crate::{
-    Action, Begun, Calculator, End, Environment, EnvironmentError, ErrorClass, Limits, NumberGame,
-    Observation, RunError, Step, Task,
+    Action, Begun, Calculator, End, Environment, EnvironmentError, ErrorClass, Finished, Limits, Model,
+    ModelError, NumberGame, Observation, RunError, Step, Task, TurnRequest,
 };
 
+/// A call in pieces that the tokenizer would not choose.
 const CALL: [&str; 6] = [
     "<to",
     "ol_c",
@@ -32,41 +25,50 @@ const CALL: [&str; 6] = [
 ];
 const ANSWER: [&str; 3] = ["The an", "swer is 1", "4"];
 
-/// A fleet whose model says given turns, in pieces that its tokenizer would not choose.
-struct Fleet {
-    scope: Scope,
-    engine: SimulatedEngine,
+/// A model that says given ids turn by turn, the last turn again and again.
+struct Scripted(Vec<Vec<u32>>);
+
+impl Model for Scripted {
+    fn sample(&self, turn: TurnRequest) -> BoxFuture<'_, Result<Sampled, ModelError>> {
+        let said = self.0.get(turn.number as usize).or(self.0.last()).unwrap();
+        let tokens = said.len().min(turn.tokens_max as usize);
+        let span = VersionSpan { version: "3".into(), start: 0, end: tokens as u32 };
+        let finish_reason = if tokens == said.len() { FinishReason::Stop } else { FinishReason::Length };
+        future::ready(Ok(Sampled {
+            ids: said[..tokens].to_vec(),
+            logprobs: vec![-0.5; tokens],
+            version_spans: vec![span],
+            versions_reported: false,
+            finish_reason,
+        }))
+        .boxed()
+    }
+}
+
+struct Rig {
     driver: Driver,
+    model: Scripted,
     codec: Arc<TextCodec>,
 }
 
-fn fleet(servers: &[&str], capacity: u32, turns: Value) -> Fleet {
-    let scope = Scope::new();
-    let script = serde_json::to_vec(&json!({ "turns": turns })).unwrap();
-    let script = Script::from_json(&script, &SimCodec::builtin().unwrap()).unwrap();
-    let key: Arc<dyn AnswerKey> = Arc::new(script);
-    let workload = Arc::new(Workload::new(WorkloadConfig::default()));
-    let engine = SimulatedEngine::new(servers.iter().map(|name| {
-        let config = ServerConfig { name: (*name).to_owned(), ..ServerConfig::default() };
-        let (workload, key) = (Arc::clone(&workload), Arc::clone(&key));
-        SimServer::start(config, workload, key, scope.tracker(), scope.token().clone()).unwrap()
-    }));
-    let specs = servers.iter().map(|name| ServerSpec::unreached(*name, capacity)).collect();
-    let codec = Arc::new(TextCodec::builtin().unwrap());
-    let driver = Driver {
-        engine: Arc::new(engine.clone()),
-        balancer: LoadBalancer::new(BalancerConfig::default(), specs).unwrap(),
-        template: Arc::clone(&codec) as Arc<dyn Template>,
-        sampling: Arc::new(SamplingParams::default()),
-        history: HistoryPolicy::Append,
-        limits: Limits::default(),
-        policy_version: Arc::new(AtomicU64::new(3)),
-    };
-    Fleet { scope, engine, driver, codec }
+/// The ids of pieces that are encoded one by one.
+fn encoded(codec: &TextCodec, pieces: &[&str]) -> Vec<u32> {
+    pieces.iter().flat_map(|piece| codec.encode(piece).unwrap()).collect()
 }
 
-fn calculating() -> Value {
-    json!([{ "pieces": CALL }, { "pieces": ANSWER }])
+fn rig(turns: &[&[&str]]) -> Rig {
+    let codec = Arc::new(TextCodec::builtin().unwrap());
+    let end = codec.eos_ids()[0];
+    let said = turns.iter().map(|pieces| [encoded(&codec, pieces), vec![end]].concat()).collect();
+    let template = Arc::clone(&codec) as Arc<dyn Template>;
+    let driver = Driver { template, history: HistoryPolicy::Append, limits: Limits::default() };
+    Rig { driver, model: Scripted(said), codec }
+}
+
+impl Rig {
+    async fn run(&self, environment: &mut dyn Environment, answer: &str) -> Result<Finished, RunError> {
+        self.driver.run(environment, &self.model, &task(answer), &"t-1".into()).await
+    }
 }
 
 fn task(answer: &str) -> Task {
@@ -78,141 +80,103 @@ fn task(answer: &str) -> Task {
     }
 }
 
-fn names(number: u64) -> TrajectorySeed {
-    TrajectorySeed { uid: format!("t-{number}").into(), group: number, seed: number }
-}
-
-/// Ids of pieces that are encoded one by one.
-fn encoded(codec: &TextCodec, pieces: &[&str]) -> Vec<u32> {
-    pieces.iter().flat_map(|piece| codec.encode(piece).unwrap()).collect()
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_calculation_of_two_turns_is_one_row_of_the_tokens_that_were_sampled() {
-    let fleet = fleet(&["a"], 4, calculating());
-    let mut calculator = Calculator::default();
-    let finished = fleet.driver.run(&mut calculator, &task("14"), &names(1)).await.unwrap();
-    assert_eq!((finished.end, finished.reward()), (End::Done, 1.0));
+    let rig = rig(&[&CALL, &ANSWER]);
+    let finished = rig.run(&mut Calculator::default(), "14").await.unwrap();
+    assert_eq!((finished.end, finished.reward(), finished.is_truncated()), (End::Done, Some(1.0), false));
     assert_eq!(finished.infos, [json!({ "calls": 1 }), json!({ "is_right": true })]);
 
     let rows = finished.trajectory.rows();
     assert_eq!(invariants::trained_once(&finished.trajectory, &rows), Ok(()));
     let [row] = rows.as_slice() else { panic!("{} rows", rows.len()) };
-    let end = fleet.codec.eos_ids()[0];
-    let (call, answer) = (encoded(&fleet.codec, &CALL), encoded(&fleet.codec, &ANSWER));
-    assert_ne!(call, fleet.codec.encode(&CALL.concat()).unwrap(), "the tokenizer would choose other tokens");
+    let end = rig.codec.eos_ids()[0];
+    let (call, answer) = (encoded(&rig.codec, &CALL), encoded(&rig.codec, &ANSWER));
+    assert_ne!(call, rig.codec.encode(&CALL.concat()).unwrap(), "the tokenizer would choose other tokens");
     let between = "<|im_end|>\n<|im_start|>user\n<tool_response>\n14\n</tool_response><|im_end|>\n\
                    <|im_start|>assistant\n";
-    let between = fleet.codec.encode(between).unwrap();
+    let between = rig.codec.encode(between).unwrap();
     assert_eq!(row.response_ids, [&call[..], &[end], &between, &answer, &[end]].concat());
     let masks = [vec![1; call.len() + 1], vec![0; between.len()], vec![1; answer.len() + 1]];
     assert_eq!(row.response_mask, masks.concat());
     assert_eq!(row.turns.iter().map(|turn| turn.reward).collect::<Vec<_>>(), [None, Some(1.0)]);
     assert_eq!(finished.sampled_tokens() as usize, call.len() + answer.len() + 2);
-    let made = fleet.engine.server("a").unwrap().stats().generation_tokens_total;
-    assert_eq!(finished.sampled_tokens(), made, "the engine counts the same tokens");
-    assert_eq!(fleet.driver.balancer.snapshot().in_use(), 0);
-    fleet.scope.token().cancel();
 }
 
 #[tokio::test(start_paused = true)]
-async fn equal_seeds_give_equal_trajectories_and_a_wrong_answer_is_worth_nothing() {
-    let fleet = fleet(&["a", "b"], 4, calculating());
+async fn equal_answers_give_equal_trajectories_and_a_wrong_answer_is_worth_nothing() {
+    let rig = rig(&[&CALL, &ANSWER]);
     let mut calculator = Calculator::default();
-    let first = fleet.driver.run(&mut calculator, &task("15"), &names(1)).await.unwrap();
-    let second = fleet.driver.run(&mut calculator, &task("15"), &names(1)).await.unwrap();
+    let first = rig.run(&mut calculator, "15").await.unwrap();
+    let second = rig.run(&mut calculator, "15").await.unwrap();
     assert_eq!(first.trajectory, second.trajectory);
-    assert_eq!(first.reward(), 0.0);
+    assert_eq!(first.reward(), Some(0.0));
 }
 
-/// A calculator that takes its time, and checks that no trajectory that waits for it holds a permit.
-struct Slow {
-    calculator: Calculator,
-    balancer: LoadBalancer,
-    alone: bool,
-}
+/// A calculator that takes its time.
+struct Slow(Calculator);
 
 impl Environment for Slow {
     fn reset<'a>(&'a mut self, task: &'a Task) -> BoxFuture<'a, Result<Begun, EnvironmentError>> {
-        self.calculator.reset(task)
+        self.0.reset(task)
     }
 
     fn step<'a>(&'a mut self, action: Action<'a>) -> BoxFuture<'a, Result<Step, EnvironmentError>> {
-        let step = async move {
-            if self.alone {
-                assert_eq!(self.balancer.snapshot().in_use(), 0, "a tool holds a permit");
-            }
+        async move {
             tokio::time::sleep(Duration::from_secs(100)).await;
-            self.calculator.step(action).await
-        };
-        step.boxed()
+            self.0.step(action).await
+        }
+        .boxed()
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn tools_hold_no_permit_and_run_side_by_side() {
-    let fleet = fleet(&["a"], 1, calculating());
-    let slow =
-        |alone| Slow { calculator: Calculator::default(), balancer: fleet.driver.balancer.clone(), alone };
-    let alone = fleet.driver.run(&mut slow(true), &task("14"), &names(0)).await.unwrap();
-    assert_eq!(alone.end, End::Done);
-    let since = Instant::now();
-    let many = join_all((1..=20).map(|number| {
-        let mut environment = slow(false);
-        let driver = &fleet.driver;
-        async move { driver.run(&mut environment, &task("14"), &names(number)).await.unwrap().reward() }
-    }));
-    assert_eq!(many.await, [1.0; 20]);
-    // Each has two steps of 100 s. One place for the 40 answers adds less than the steps of one more.
-    assert!(since.elapsed() < Duration::from_secs(300), "{:?}", since.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn limits_end_a_trajectory_and_keep_its_turns() {
-    let mut fleet = fleet(&["a"], 4, json!([{ "pieces": CALL }]));
+    let mut rig = rig(&[&CALL]);
     let limits = Limits::default();
-    let call = encoded(&fleet.codec, &CALL).len() as u32 + 1;
+    let call = rig.model.0[0].len() as u32;
     for (limited, expected, turns) in [
         (Limits { turns_max: 3, ..limits }, End::Turns, 3..4),
         (Limits { sampled_tokens_max: 2 * call, ..limits }, End::Tokens, 2..3),
         (Limits { context_tokens_max: 500, ..limits }, End::Tokens, 1..8),
         (Limits { context_tokens_max: 5, ..limits }, End::Tokens, 0..1),
     ] {
-        fleet.driver.limits = limited;
-        let finished = fleet.driver.run(&mut Calculator::default(), &task("14"), &names(1)).await.unwrap();
-        assert_eq!(finished.end, expected, "{limited:?}");
+        rig.driver.limits = limited;
+        let finished = rig.run(&mut Calculator::default(), "14").await.unwrap();
+        assert_eq!((finished.end, finished.is_truncated()), (expected, true), "{limited:?}");
         let count = finished.trajectory.turns().count();
         assert!(turns.contains(&count), "{limited:?}: {count} turns");
+        assert_eq!(finished.reward(), None, "no turn has a reward");
     }
-    fleet.driver.limits = Limits { turn_time_max: Duration::from_secs(50), ..limits };
-    let balancer = fleet.driver.balancer.clone();
-    let mut slow = Slow { calculator: Calculator::default(), balancer, alone: true };
-    let finished = fleet.driver.run(&mut slow, &task("14"), &names(1)).await.unwrap();
+    rig.driver.limits = Limits { turn_time_max: Duration::from_secs(50), ..limits };
+    let finished = rig.run(&mut Slow(Calculator::default()), "14").await.unwrap();
     assert_eq!((finished.end, finished.trajectory.turns().count()), (End::Time, 1));
-    assert_eq!(fleet.driver.balancer.snapshot().in_use(), 0);
+}
+
+/// A model that is away.
+struct Away;
+
+impl Model for Away {
+    fn sample(&self, _turn: TurnRequest) -> BoxFuture<'_, Result<Sampled, ModelError>> {
+        future::ready(Err(ModelError { reason: "no server".to_owned() })).boxed()
+    }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_attempt_is_repeated_elsewhere_and_the_last_one_is_told() {
-    let mut fleet = fleet(&["a", "b"], 4, calculating());
-    fleet.engine.server("a").unwrap().inject(Fault::Error500 { share: 1.0 });
-    let finished = fleet.driver.run(&mut Calculator::default(), &task("14"), &names(1)).await.unwrap();
-    assert_eq!(finished.end, End::Done);
-    fleet.engine.server("b").unwrap().inject(Fault::Error500 { share: 1.0 });
-    fleet.driver.limits.attempts_max = 2;
-    let error = fleet.driver.run(&mut Calculator::default(), &task("14"), &names(2)).await.unwrap_err();
-    assert!(matches!(error, RunError::Engine { turn: 0, attempts: 2, .. }), "{error}");
-    assert_eq!(error.class(), ErrorClass::Fault);
-    let bad_row = fleet.driver.run(&mut Calculator::default(), &task("many"), &names(3)).await.unwrap_err();
+async fn failures_name_the_turn_and_rows_that_cannot_be_used_are_told_apart() {
+    let rig = rig(&[&ANSWER]);
+    let away = rig.driver.run(&mut Calculator::default(), &Away, &task("14"), &"t-1".into()).await;
+    let error = away.unwrap_err();
+    assert_eq!((error.to_string().as_str(), error.class()), ("turn=0: no server", ErrorClass::Retryable));
+    let bad_row = rig.run(&mut Calculator::default(), "many").await.unwrap_err();
     assert_eq!(bad_row.class(), ErrorClass::Client);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_game_rewards_each_turn() {
-    let turns = json!([{ "pieces": ["5", "0"] }, { "pieces": ["no ", "idea"] }]);
-    let mut fleet = fleet(&["a"], 4, turns);
-    fleet.driver.limits.turns_max = 3;
-    let finished = fleet.driver.run(&mut NumberGame::default(), &task(""), &names(1)).await.unwrap();
+    let mut rig = rig(&[&["5", "0"], &["no ", "idea"]]);
+    rig.driver.limits.turns_max = 3;
+    let finished = rig.run(&mut NumberGame::default(), "").await.unwrap();
     let rewards: Vec<_> = finished.trajectory.turns().map(|turn| turn.reward()).collect();
     assert!(rewards[0] > Some(0.0) && rewards[1..] == [Some(0.0), Some(0.0)], "{rewards:?}");
     let [row] = &finished.trajectory.rows()[..] else { panic!() };
@@ -220,7 +184,10 @@ async fn a_game_rewards_each_turn() {
 }
 
 /// Answers in token ids.
-struct InIds(u32);
+struct InIds {
+    turns: u32,
+    reward: f32,
+}
 
 impl Environment for InIds {
     fn reset<'a>(&'a mut self, task: &'a Task) -> BoxFuture<'a, Result<Begun, EnvironmentError>> {
@@ -228,20 +195,24 @@ impl Environment for InIds {
     }
 
     fn step<'a>(&'a mut self, action: Action<'a>) -> BoxFuture<'a, Result<Step, EnvironmentError>> {
-        self.0 += 1;
+        self.turns += 1;
         let observation = Observation::Ids(vec![11, 12, action.ids[0]]);
-        let step = Step { observation, reward: Some(0.25), is_done: self.0 == 2, info: Value::Null };
+        let step =
+            Step { observation, reward: Some(self.reward), is_done: self.turns == 2, info: Value::Null };
         future::ready(Ok(step)).boxed()
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_environment_may_answer_in_ids() {
-    let fleet = fleet(&["a"], 4, json!([{ "ids": [21, 22] }]));
-    let finished = fleet.driver.run(&mut InIds(0), &task(""), &names(1)).await.unwrap();
-    let end = fleet.codec.eos_ids()[0];
+    let mut rig = rig(&[&["x"]]);
+    let end = rig.codec.eos_ids()[0];
+    rig.model = Scripted(vec![vec![21, 22, end]]);
+    let finished = rig.run(&mut InIds { turns: 0, reward: 0.25 }, "").await.unwrap();
     let [row] = &finished.trajectory.rows()[..] else { panic!() };
     assert_eq!(row.response_ids, [21, 22, end, 11, 12, 21, 21, 22, end]);
     assert_eq!(row.response_mask, [1, 1, 1, 0, 0, 0, 1, 1, 1]);
-    assert_eq!(finished.reward(), 0.5);
+    assert_eq!(finished.reward(), Some(0.5));
+    let error = rig.run(&mut InIds { turns: 0, reward: f32::NAN }, "").await.unwrap_err();
+    assert!(error.to_string().contains("turn=0 the reward NaN, expected a finite number"), "{error}");
 }

@@ -1,59 +1,61 @@
 //! The rows of a group: one for each path from a root to a leaf of each of its trajectories.
 //!
-//! Columns that a run's rows have, too, have the same names and types, so a trainer reads both.
+//! Columns that a run's rows have, too, are made by the same function, so a trainer reads both.
 
+use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
 
-use arrow_array::builder::{
-    Float32Builder, ListBuilder, StringBuilder, StructBuilder, UInt8Builder, UInt32Builder, UInt64Builder,
-};
-use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
+use arrow_array::RecordBatch;
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
-use rolldock_dispatch::rows::span_fields;
+use rolldock_dispatch::rows::{RowView, TrajectoryView, TurnView, batch, strings, trajectory_schema};
 use rolldock_trajectory::{Row, RowTurn};
 use serde_json::Value;
 
 use crate::trajectories::{Live, One};
 
-fn list_of(item: DataType) -> DataType {
-    DataType::List(Arc::new(Field::new("item", item, true)))
-}
+/// The columns, of which only `prompt` is not among those of a run.
+const NAMES: [&str; 23] = [
+    "prompt_uid",
+    "sample_index",
+    "trajectory_uid",
+    "branch",
+    "prompt_ids",
+    "response_ids",
+    "response_mask",
+    "rollout_logprobs",
+    "reward",
+    "advantage",
+    "turn_starts",
+    "turn_ends",
+    "turn_rewards",
+    "finish_reason",
+    "policy_version_min",
+    "policy_version_max",
+    "version_spans",
+    "version_source",
+    "is_reencoded",
+    "end",
+    "server",
+    "prompt",
+    "metadata",
+];
 
 static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
-    let column = |name: &str, dtype: DataType| Field::new(name, dtype, false);
-    Arc::new(Schema::new(vec![
-        column("prompt_uid", DataType::Utf8),
-        column("sample_index", DataType::UInt32),
-        column("trajectory_uid", DataType::Utf8),
-        column("branch", DataType::UInt32),
-        column("prompt_ids", list_of(DataType::UInt32)),
-        column("response_ids", list_of(DataType::UInt32)),
-        column("response_mask", list_of(DataType::UInt8)),
-        column("rollout_logprobs", list_of(DataType::Float32)),
-        column("reward", DataType::Float32),
-        column("advantage", DataType::Float32),
-        column("turn_starts", list_of(DataType::UInt32)),
-        column("turn_ends", list_of(DataType::UInt32)),
-        column("turn_rewards", list_of(DataType::Float32)),
-        column("finish_reason", DataType::Utf8),
-        column("policy_version_min", DataType::UInt64),
-        column("policy_version_max", DataType::UInt64),
-        column("version_spans", list_of(DataType::Struct(span_fields()))),
-        column("version_source", DataType::Utf8),
-        column("is_reencoded", DataType::Boolean),
-        column("end", DataType::Utf8),
-        column("server", DataType::Utf8),
-        column("prompt", DataType::Utf8),
-        column("metadata", DataType::Utf8),
-    ]))
+    let of_runs = trajectory_schema();
+    let field = |name: &str| match of_runs.field_with_name(name) {
+        Ok(field) => field.clone(),
+        Err(_) => Field::new(name, DataType::Utf8, false),
+    };
+    Arc::new(Schema::new(NAMES.map(field).to_vec()))
 });
 
 /// Columns, in the order of a row. `prompt_uid` is the group. `response_ids` has everything after the first
 /// sampled token: sampled tokens, which `response_mask` marks with 1 in the one row that trains them, and the
 /// messages between them. `turn_starts` and `turn_ends` are the positions of the turns in it, and
-/// `turn_rewards` has a null for a turn without a reward of its own. `is_reencoded` says that a server encoded
-/// a prompt of the path itself, so that earlier tokens in it need not be those that were sampled. `end` is why
-/// the trajectory took no more calls, and `prompt` and `metadata` are JSON of the call that made it.
+/// `turn_rewards` has a null for a turn without a reward of its own. `is_reencoded` says that a server
+/// encoded a prompt of the path itself, so that earlier tokens in it need not be those that were sampled.
+/// `end` is why the trajectory took no more calls, and `prompt` and `metadata` are JSON of the call that made
+/// it.
 pub fn schema() -> SchemaRef {
     Arc::clone(&SCHEMA)
 }
@@ -106,116 +108,42 @@ fn versions(row: &Row) -> impl Iterator<Item = u64> + '_ {
     row.version_spans.iter().map(|span| span.number().unwrap_or(0))
 }
 
-fn strings<'a>(values: impl Iterator<Item = &'a str>) -> ArrayRef {
-    let mut builder = StringBuilder::new();
-    values.for_each(|value| builder.append_value(value));
-    Arc::new(builder.finish())
-}
-
-fn floats(values: impl Iterator<Item = f32>) -> ArrayRef {
-    let mut builder = Float32Builder::new();
-    values.for_each(|value| builder.append_value(value));
-    Arc::new(builder.finish())
-}
-
-fn counts(values: impl Iterator<Item = u32>) -> ArrayRef {
-    let mut builder = UInt32Builder::new();
-    values.for_each(|value| builder.append_value(value));
-    Arc::new(builder.finish())
-}
-
-fn numbers(values: impl Iterator<Item = u64>) -> ArrayRef {
-    let mut builder = UInt64Builder::new();
-    values.for_each(|value| builder.append_value(value));
-    Arc::new(builder.finish())
-}
-
-fn number_lists(rows: impl Iterator<Item = Vec<u32>>) -> ArrayRef {
-    let mut builder = ListBuilder::new(UInt32Builder::new());
-    for row in rows {
-        builder.values().append_slice(&row);
-        builder.append(true);
+/// A row as the function that makes the columns takes it.
+fn view<'a>(group: &'a str, member: &'a Member, index: usize) -> RowView<'a> {
+    let row = &member.rows[index];
+    let turns = row.turns.iter();
+    let trajectory = TrajectoryView {
+        uid: &member.uid,
+        branch: row.branch,
+        turns: turns.map(|turn| TurnView { start: turn.start, end: turn.end, reward: turn.reward }).collect(),
+        is_reencoded: member.reencoded[index],
+        end: member.end,
+        metadata: &member.metadata,
+    };
+    RowView {
+        prompt_uid: group,
+        sample_index: member.index,
+        prompt_ids: &row.prompt_ids,
+        response_ids: &row.response_ids,
+        response_mask: Cow::Borrowed(&row.response_mask),
+        logprobs: &row.logprobs,
+        reward: member.reward,
+        advantage: member.advantage,
+        finish_reason: row.finish_reason,
+        versions: (versions(row).min().unwrap_or(0), versions(row).max().unwrap_or(0)),
+        version_spans: &row.version_spans,
+        versions_reported: row.versions_reported,
+        server: &member.servers[index],
+        trajectory: Some(trajectory),
     }
-    Arc::new(builder.finish())
-}
-
-fn masks<'a>(rows: impl Iterator<Item = &'a Row>) -> ArrayRef {
-    let mut builder = ListBuilder::new(UInt8Builder::new());
-    for row in rows {
-        builder.values().append_slice(&row.response_mask);
-        builder.append(true);
-    }
-    Arc::new(builder.finish())
-}
-
-fn float_lists<'a>(rows: impl Iterator<Item = &'a [f32]>) -> ArrayRef {
-    let mut builder = ListBuilder::new(Float32Builder::new());
-    for row in rows {
-        builder.values().append_slice(row);
-        builder.append(true);
-    }
-    Arc::new(builder.finish())
-}
-
-fn turn_rewards<'a>(rows: impl Iterator<Item = &'a Row>) -> ArrayRef {
-    let mut builder = ListBuilder::new(Float32Builder::new());
-    for row in rows {
-        row.turns.iter().for_each(|turn| builder.values().append_option(turn.reward));
-        builder.append(true);
-    }
-    Arc::new(builder.finish())
-}
-
-fn span_lists<'a>(rows: impl Iterator<Item = &'a Row>) -> Result<ArrayRef, ArrowError> {
-    let mut builder = ListBuilder::new(StructBuilder::from_fields(span_fields(), 0));
-    for row in rows {
-        for span in &row.version_spans {
-            let fields = builder.values();
-            let missing = || ArrowError::SchemaError("version_spans has three fields".to_owned());
-            fields.field_builder::<StringBuilder>(0).ok_or_else(missing)?.append_value(&span.version);
-            fields.field_builder::<UInt32Builder>(1).ok_or_else(missing)?.append_value(span.start);
-            fields.field_builder::<UInt32Builder>(2).ok_or_else(missing)?.append_value(span.end);
-            fields.append(true);
-        }
-        builder.append(true);
-    }
-    Ok(Arc::new(builder.finish()))
 }
 
 /// The rows of a group, in the order of its trajectories and of their branches.
 pub(super) fn batch_of(group: &str, members: &[Member]) -> Result<RecordBatch, ArrowError> {
-    // One element for each row: the trajectory, and the index of the row in it.
-    let all: Vec<(&Member, usize)> =
-        members.iter().flat_map(|member| (0..member.rows.len()).map(move |index| (member, index))).collect();
-    let rows = || all.iter().map(|(member, index)| &member.rows[*index]);
-    let of = || all.iter().map(|(member, _)| *member);
-    let turns = |at: fn(&RowTurn) -> u32| {
-        number_lists(rows().map(|row| row.turns.iter().map(at).collect::<Vec<u32>>()))
-    };
-    let columns: Vec<ArrayRef> = vec![
-        strings(of().map(|_| group)),
-        counts(of().map(|member| member.index)),
-        strings(of().map(|member| member.uid.as_str())),
-        counts(rows().map(|row| row.branch)),
-        number_lists(rows().map(|row| row.prompt_ids.clone())),
-        number_lists(rows().map(|row| row.response_ids.clone())),
-        masks(rows()),
-        float_lists(rows().map(|row| row.logprobs.as_slice())),
-        floats(of().map(|member| member.reward)),
-        floats(of().map(|member| member.advantage)),
-        turns(|turn| turn.start),
-        turns(|turn| turn.end),
-        turn_rewards(rows()),
-        strings(rows().map(|row| row.finish_reason.as_str())),
-        numbers(rows().map(|row| versions(row).min().unwrap_or(0))),
-        numbers(rows().map(|row| versions(row).max().unwrap_or(0))),
-        span_lists(rows())?,
-        strings(rows().map(|row| if row.versions_reported { "engine" } else { "client" })),
-        Arc::new(all.iter().map(|(member, index)| Some(member.reencoded[*index])).collect::<BooleanArray>()),
-        strings(of().map(|member| member.end)),
-        strings(all.iter().map(|(member, index)| member.servers[*index].as_str())),
-        strings(of().map(|member| member.prompt.as_str())),
-        strings(of().map(|member| member.metadata.as_str())),
-    ];
-    RecordBatch::try_new(schema(), columns)
+    let mut rows = Vec::new();
+    for member in members {
+        rows.extend((0..member.rows.len()).map(|index| view(group, member, index)));
+    }
+    let prompts = members.iter().flat_map(|member| member.rows.iter().map(move |_| member.prompt.as_str()));
+    batch(schema(), &rows, |name| (name == "prompt").then(|| strings(prompts.clone())))
 }

@@ -11,6 +11,8 @@ answer = "a"
 [validation]
 every_steps = 2
 samples_per_prompt = 2
+[environment]
+name = "calculator"
 [reward.overlong]
 buffer_length = 10
 penalty_factor = 1.0

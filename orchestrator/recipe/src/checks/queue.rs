@@ -54,7 +54,7 @@ fn check_tasks(queue: &Queue, checks: &mut Checks<'_>) {
             "expected a column that other processes add, found one of the rollout".to_owned()
         });
     }
-    let added: Vec<String> = added_columns(&queue.tasks).into_iter().collect();
+    let added: Vec<String> = added_columns(&queue.tasks, recipe.environment.is_some()).into_iter().collect();
     checks.require(added.is_empty() || queue.listen.is_some(), "queue.listen", || {
         format!(
             "tasks wait for columns that other processes add ({}); expected an address at which these reach the queue",

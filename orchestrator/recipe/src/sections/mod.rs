@@ -15,6 +15,7 @@ mod tasks;
 use std::path::PathBuf;
 
 use rolldock_dispatch::modes::OnSilence;
+use rolldock_environment::EnvironmentConfig;
 use rolldock_listener::ConnectionLimits;
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +52,9 @@ pub struct Recipe {
     /// Measurements of the policy on other prompts every few steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<Validation>,
+    /// What answers the model between the turns of a trajectory. If absent, a sample is one answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<EnvironmentConfig>,
     /// How responses are scored.
     #[serde(default)]
     pub reward: Reward,

@@ -6,23 +6,23 @@
 //! row for each path of its forest.
 //!
 //! # What a runner must do
-//! - It counts every token that a server samples for the trajectory exactly once: either it makes its turns by
-//!   [`ModelCalls::turn`], which counts, or it calls [`ModelCalls::sampled`] and [`ModelCalls::wasted`] as soon
-//!   as the number is known.
+//! - It counts every token that a server samples for the trajectory exactly once: either it makes its turns
+//!   by [`ModelCalls::turn`], which counts, or it calls [`ModelCalls::sampled`] and [`ModelCalls::wasted`] as
+//!   soon as the number is known.
 //! - Its future is dropped when the group is cut off, becomes stale, is given up, or exceeds the time-out of
 //!   samples. Dropping it ends the whole trajectory: engine calls are aborted, permits return, processes end.
 //! - It enters each wait by [`ModelCalls::enter`], so that `rolldock why` and the watchdog see the wait.
 //!
 //! # Deliberately absent
-//! A trajectory that is cut off is not carried: its environment cannot be continued from tokens. Its tokens are
-//! wasted, and under `requeue` its prompt starts again with the same seed. Trajectories that were complete
-//! before the cut are kept while the process lives.
+//! A trajectory that is cut off is not carried: its environment cannot be continued from tokens. Its tokens
+//! are wasted, and under `requeue` its prompt starts again with the same seed. Trajectories that were
+//! complete before the cut are kept while the process lives.
 
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use rolldock_dispatch::Spent;
-use rolldock_trajectory::Trajectory;
+use rolldock_trajectory::{Trajectory, TurnId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -48,6 +48,9 @@ pub struct TrajectoryJob {
     pub index: u32,
     /// The seed of all random choices of this sample. A sample that starts again has the same seed.
     pub seed: u64,
+    /// The seed that all samples of the group share, for what must be equal for them: the world in which they
+    /// act.
+    pub group_seed: u64,
     /// The sampling parameters of all turns.
     pub sampling: Arc<SamplingParams>,
     /// When the sample's time is over: the future is dropped then.
@@ -71,6 +74,9 @@ pub struct EndedTrajectory {
     pub end: &'static str,
     /// Whether a limit ended it before it was done. Its finish reason is then `length`.
     pub is_truncated: bool,
+    /// Turns whose prompt a server encoded itself, so that earlier tokens in it need not be those that were
+    /// sampled.
+    pub reencoded: Vec<TurnId>,
     /// What was said about the trajectory, as the text of a JSON object. Rows have it as `metadata`.
     pub metadata: String,
     /// The time that it spent waiting for permits and on engines, as far as the runner knows.

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use rolldock_dispatch::{CarriedSample, FinishReason, VersionSpan};
-use rolldock_trajectory::{Trajectory, TurnId};
+use rolldock_trajectory::{Row, Trajectory, TurnId};
 use tokio::time::Instant;
 
 use super::calls::{ModelCalls, TrajectoryFailure, TurnAnswer};
@@ -16,6 +16,10 @@ use crate::engine::SampleOutput;
 use crate::rollout::grading::{Grade, Ungraded};
 use crate::rollout::waits::Phase;
 use crate::rollout::{Sample, SampleRows};
+
+/// The trajectories that ended and were graded, and the turns that they train.
+const TRAJECTORIES: &str = "rolldock_trajectories_total";
+const TURNS: &str = "rolldock_trajectory_turns_total";
 
 impl SampleRequest<'_> {
     /// Generates one turn. Cancel-safe.
@@ -55,6 +59,7 @@ impl SampleRequest<'_> {
             prompt: Arc::clone(&self.dispatch.prompt),
             index: self.first,
             seed: self.first_seed(attempt),
+            group_seed: self.first_seed(attempt) - u64::from(self.first),
             sampling: Arc::clone(&context.sampling),
             deadline,
             cut: context.cut.clone(),
@@ -68,7 +73,8 @@ impl SampleRequest<'_> {
         ended: EndedTrajectory,
         versions: (u64, u64),
     ) -> Result<Sample, Unfinished> {
-        let EndedTrajectory { trajectory, reward, end, is_truncated, metadata, mut spent, server } = ended;
+        let EndedTrajectory { trajectory, reward, end, is_truncated, reencoded, metadata, .. } = ended;
+        let (mut spent, server) = (ended.spent, ended.server);
         let rows = trajectory.rows();
         let mut trained: Vec<TurnId> = rows
             .iter()
@@ -107,7 +113,12 @@ impl SampleRequest<'_> {
             version_spans: carried.version_spans.clone(),
         };
         let sample = self.sample(carried, output, grade, &server, spent);
-        let sample = Sample { trajectory: Some(Arc::new(SampleRows { rows, end, metadata })), ..sample };
+        let is_reencoded = |row: &Row| row.turns.iter().any(|turn| reencoded.contains(&turn.turn));
+        let of_rows = rows.iter().map(is_reencoded).collect();
+        let paths = SampleRows { rows, reencoded: of_rows, end, metadata };
+        let sample = Sample { trajectory: Some(Arc::new(paths)), ..sample };
+        metrics::counter!(TRAJECTORIES, "end" => end).increment(1);
+        metrics::counter!(TURNS).increment(trained.len() as u64);
         self.context.meter.sample_finished(&sample, spent.engine);
         Ok(sample)
     }

@@ -305,7 +305,7 @@ fn configured_folders_come_before_the_inherited_python_path() {
         toml::from_str("python = { function = 'm:f', path = ['/a', '/b'] }").unwrap();
     let config = config.python.unwrap();
     let path = |config: &PythonConfig, inherited| {
-        pool_spec(config, Duration::from_secs(1), inherited).env.get("PYTHONPATH").cloned()
+        pool_spec(config, "reward", Duration::from_secs(1), inherited).env.get("PYTHONPATH").cloned()
     };
     assert_eq!(path(&config, Some("/c")).as_deref(), Some("/a:/b:/c"));
     assert_eq!(path(&config, None).as_deref(), Some("/a:/b"));
