@@ -148,9 +148,9 @@ impl PythonEnvironment {
         // The process is dropped, and killed, if this future is dropped before its answer.
         let lost = || EnvironmentError::Failed { reason: "its process was lost".to_owned() };
         let mut worker = self.worker.take().ok_or_else(lost)?;
-        let answer = worker.ask(question).await.map_err(failed)?;
+        let answer = worker.ask(question).await;
         self.worker = Some(worker);
-        Ok(answer)
+        answer.map_err(failed)
     }
 }
 

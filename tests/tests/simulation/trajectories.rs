@@ -281,13 +281,15 @@ async fn disturbed(mut world: World) {
     let feed = prompts(1_000_000);
     for _ in 0..4 {
         let target = world.rng.random_range(1..=4.min(world.config.gen_batch_size));
-        let mut collecting = std::pin::pin!(manager.generate(&feed, target));
-        let output = loop {
-            let disturbance = Duration::from_millis(world.rng.random_range(200..4_000));
-            tokio::select! {
-                biased;
-                output = &mut collecting => break output.unwrap(),
-                () = tokio::time::sleep(disturbance) => world.disturb(),
+        let output = {
+            let mut collecting = std::pin::pin!(manager.generate(&feed, target));
+            loop {
+                let disturbance = Duration::from_millis(world.rng.random_range(200..4_000));
+                tokio::select! {
+                    biased;
+                    output = &mut collecting => break output.unwrap(),
+                    () = tokio::time::sleep(disturbance) => world.disturb(),
+                }
             }
         };
         output.groups.iter().for_each(check_group);
@@ -300,6 +302,6 @@ async fn disturbed(mut world: World) {
 fn the_invariants_of_trajectories_hold_whatever_happens_to_the_fleet() {
     for seed in 0..25 {
         eprintln!("seed {seed}");
-        in_virtual_time(disturbed(World::random(seed)));
+        in_virtual_time(async { disturbed(World::random(seed)).await });
     }
 }
