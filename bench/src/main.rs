@@ -41,9 +41,9 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Step time against the best possible, bias, and the cost of a simulated fleet
-    Rollout(Options),
+    Rollout(RolloutOptions),
     /// Throughput, staleness and bias of the three modes with a simulated trainer, in virtual time
-    Lifecycle(Options),
+    Lifecycle(LifecycleOptions),
     /// CPU and memory of the engine client, and of a run that only waits
     Client(Options),
     /// CPU, memory and latencies with up to 50,000 running samples on 1,024 simulated servers
@@ -79,6 +79,24 @@ struct Options {
     /// Ends within two minutes
     #[arg(long)]
     quick: bool,
+}
+
+#[derive(Args)]
+struct RolloutOptions {
+    #[command(flatten)]
+    options: Options,
+    /// Measures only the cells of the grid whose names contain this text, for example "8 mixed"
+    #[arg(long, value_name = "TEXT")]
+    cells: Option<String>,
+}
+
+#[derive(Args)]
+struct LifecycleOptions {
+    #[command(flatten)]
+    options: Options,
+    /// Measures only the plans whose names contain this text, for example "one_step_off"
+    #[arg(long, value_name = "TEXT")]
+    plans: Option<String>,
 }
 
 #[derive(Args)]
@@ -121,8 +139,13 @@ struct RewardOptions {
 fn main() -> anyhow::Result<ExitCode> {
     rolldock::cli::raise_open_files_limit();
     let (figures, options) = match Cli::parse().command {
-        Command::Rollout(options) => (rollout::measure(options.quick)?, options),
-        Command::Lifecycle(options) => (lifecycle::measure(options.quick)?, options),
+        Command::Rollout(RolloutOptions { options, cells }) => match cells {
+            Some(cells) => (rollout::measure_cells(options.quick, &cells)?, options),
+            None => (rollout::measure(options.quick)?, options),
+        },
+        Command::Lifecycle(LifecycleOptions { options, plans }) => {
+            (lifecycle::measure(plans.as_deref())?, options)
+        }
         Command::Client(options) => (client::measure(options.quick)?, options),
         Command::Scale(options) => (scale::measure(options.quick)?, options),
         Command::Fleet(FleetOptions { options, peer }) => (fleet::measure(options.quick, peer)?, options),

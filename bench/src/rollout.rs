@@ -127,6 +127,24 @@ struct Outcome {
     wasted: f64,
 }
 
+/// Measures the cells of the grid whose names contain `part`, for example `8 mixed` or `16 equal servers, off`.
+pub(crate) fn measure_cells(quick: bool, part: &str) -> anyhow::Result<Vec<Figure>> {
+    let steps = if quick { STEPS_QUICK } else { STEPS };
+    let mut figures = Vec::new();
+    for mixed in [false, true] {
+        for shape in [8, 16].map(|servers| FleetShape { servers, mixed }) {
+            for mode in Mode::ALL {
+                if format!("{} servers, {}", shape.name(), mode.name()).contains(part) {
+                    let outcome = run(shape, mode, steps)?;
+                    figures.extend(figures_of(shape, mode, &outcome, outcome.over_fifo_bound));
+                }
+            }
+        }
+    }
+    anyhow::ensure!(!figures.is_empty(), "no cell of the grid has {part:?} in its name");
+    Ok(figures)
+}
+
 pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let steps = if quick { STEPS_QUICK } else { STEPS };
     let mut figures = Vec::new();
@@ -297,9 +315,18 @@ async fn collect(shape: FleetShape, mode: Mode, steps: usize) -> anyhow::Result<
     })
 }
 
+/// The fleet of this shape, as the bounds see it.
+pub(crate) fn fleet_model(shape: FleetShape) -> FleetModel {
+    model_of(&workload(), &shape.speeds())
+}
+
+fn model_of(workload: &Workload, speeds: &[f64]) -> FleetModel {
+    FleetModel { server: server_config(workload), speeds: speeds.to_vec(), permits: PERMITS }
+}
+
 /// The bounds and the unbiased reference of `steps` steps: the results of the draws alone.
 pub(crate) fn reference(workload: &Workload, speeds: &[f64], steps: usize) -> Reference {
-    let fleet = FleetModel { server: server_config(workload), speeds: speeds.to_vec(), permits: PERMITS };
+    let fleet = model_of(workload, speeds);
     let prompts = Numbered::new(PROMPT_TOKENS);
     let draws = (0..).map(|row| draw_group(workload, &prompts.prompt(row)));
     Reference::new(&fleet, draws, TARGET, steps)

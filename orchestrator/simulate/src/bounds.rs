@@ -5,12 +5,14 @@
 //! finish the first so many valid groups in data order: the larger of the total work over the capacity and
 //! the longest sample on the fastest server. The **saturation bound** is the total work over the capacity,
 //! for steps that overlap. Both count the groups that the filter throws away before the last valid group, and
-//! both know how many samples the KV caches hold (module `work`).
+//! both know how many samples the KV caches hold (module `work`). Across steps, [`Reference::claims_s`] bounds
+//! the times of a trainer's claims, for the staleness that is allowed.
 //!
 //! # Invariants
 //! A bound is never above the time of a schedule: prefill, waiting and the ends of batches are not counted. A
 //! property test plays schedules on a model of its own.
 
+mod claims;
 mod work;
 
 use rolldock_simengine::ServerConfig;
@@ -81,12 +83,20 @@ pub struct FleetModel {
 impl FleetModel {
     /// The bounds of a step that needs all of these groups.
     pub fn bounds(&self, groups: &[DrawnGroup]) -> StepBounds {
-        let fleet_speed: f64 = self.speeds.iter().sum();
-        let best_speed = self.speeds.iter().copied().fold(0.0, f64::max);
+        self.bounds_of(&self.work(groups))
+    }
+
+    fn work(&self, groups: &[DrawnGroup]) -> Work {
         let mut work = Work::default();
         for group in groups {
             group.samples.iter().for_each(|(tokens, _)| work.add(&self.server, group.prompt_tokens, *tokens));
         }
+        work
+    }
+
+    fn bounds_of(&self, work: &Work) -> StepBounds {
+        let fleet_speed: f64 = self.speeds.iter().sum();
+        let best_speed = self.speeds.iter().copied().fold(0.0, f64::max);
         let saturated = |limit| work.seconds(&self.server, self.permits, limit) / fleet_speed;
         let longest_s = work.longest_s() / best_speed;
         let saturation_s = saturated(Limit::Cache);
@@ -123,6 +133,8 @@ pub struct Reference {
     pub fifo_without_cache_s: f64,
     /// The bound of all steps together, in seconds.
     pub saturation_s: f64,
+    /// The work of each step.
+    work: Vec<Work>,
 }
 
 impl Reference {
@@ -149,7 +161,9 @@ impl Reference {
             let lengths =
                 groups.iter().flat_map(|group| &group.samples).map(|(tokens, _)| u64::from(*tokens));
             reference.tokens += lengths.sum::<u64>();
-            let bounds = fleet.bounds(&groups);
+            let work = fleet.work(&groups);
+            let bounds = fleet.bounds_of(&work);
+            reference.work.push(work);
             reference.fifo_s += bounds.fifo_s;
             reference.fifo_without_cache_s += bounds.fifo_without_cache_s;
             reference.saturation_s += bounds.saturation_s;

@@ -51,6 +51,15 @@ impl Work {
         self.longest_s = self.longest_s.max(alone_ns * 1e-9);
     }
 
+    /// Adds the samples of `other`.
+    pub(super) fn join(&mut self, other: &Self) {
+        self.tokens += other.tokens;
+        self.decoded += other.decoded;
+        self.read += other.read;
+        self.held += other.held;
+        self.longest_s = self.longest_s.max(other.longest_s);
+    }
+
     /// Seconds of the longest sample alone on a server of speed 1.
     pub(super) fn longest_s(&self) -> f64 {
         self.longest_s
