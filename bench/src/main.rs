@@ -5,12 +5,15 @@
 //! so figures are counts (bytes, virtual seconds), CPU times or ratios within one run where possible.
 #![allow(clippy::print_stdout, reason = "a command-line program prints its results")]
 
+mod answering;
 mod client;
 mod counting;
 mod cpu;
 mod figures;
 mod fleet;
+mod gateway;
 mod lifecycle;
+mod process;
 mod python;
 mod queue;
 mod reward;
@@ -50,6 +53,8 @@ enum Command {
     Scale(Options),
     /// The cost of choosing a server, and how each routing policy copes with a fleet that has a fault
     Fleet(FleetOptions),
+    /// What the gateway adds to a turn, and the memory and bytes of open trajectories
+    Gateway(Options),
     /// Throughput of a served queue, latency of small takes, and memory of rows
     Queue(QueueOptions),
     /// Rates, latencies and start-up of the Python client
@@ -149,6 +154,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Client(options) => (client::measure(options.quick)?, options),
         Command::Scale(options) => (scale::measure(options.quick)?, options),
         Command::Fleet(FleetOptions { options, peer }) => (fleet::measure(options.quick, peer)?, options),
+        Command::Gateway(options) => (gateway::measure(options.quick)?, options),
         Command::Queue(QueueOptions { options, peer }) => (queue::measure(options.quick, peer)?, options),
         Command::Python(QueueOptions { options, peer }) => {
             (queue::measure_from_python(options.quick, peer)?, options)

@@ -9,12 +9,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use memchr::memmem;
 use rolldock::scope::Scope;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 use super::bodies::{Body, Face};
+use crate::answering::{answer, answer_each};
 use crate::serve::{MODEL, Served};
 
 /// Requests of the probe are shorter than this, and other requests are longer.
@@ -80,13 +79,6 @@ impl Answers {
     }
 }
 
-fn answer(status: &str, body: &[u8]) -> Vec<u8> {
-    let length = body.len();
-    let head =
-        format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n");
-    [head.as_bytes(), body].concat()
-}
-
 /// Serves until standard input ends, which happens at the latest when the parent process ends.
 pub(crate) fn serve(args: &ReplayArgs) -> anyhow::Result<()> {
     let answers = Arc::new(Answers::new(args)?);
@@ -102,7 +94,7 @@ pub(crate) fn serve(args: &ReplayArgs) -> anyhow::Result<()> {
                 let answers = Arc::clone(&answers);
                 connections.spawn_detached("replay", async move {
                     // An error only means that the client has closed the connection.
-                    let _ = answer_all(stream, &answers).await;
+                    let _ = answer_each(stream, |path, body| Ok(answers.of(path, body.len()))).await;
                 });
             }
         });
@@ -111,30 +103,4 @@ pub(crate) fn serve(args: &ReplayArgs) -> anyhow::Result<()> {
         scope.close(Duration::from_millis(100)).await;
         Ok(())
     })
-}
-
-async fn answer_all(mut stream: TcpStream, answers: &Answers) -> anyhow::Result<()> {
-    stream.set_nodelay(true)?;
-    let mut input = Vec::new();
-    loop {
-        let head_end = loop {
-            if let Some(at) = memmem::find(&input, b"\r\n\r\n") {
-                break at + 4;
-            }
-            if stream.read_buf(&mut input).await? == 0 {
-                return Ok(());
-            }
-        };
-        let head = std::str::from_utf8(&input[..head_end])?;
-        let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-        let body_bytes: usize = length.map_or(Ok(0), str::parse)?;
-        while input.len() < head_end + body_bytes {
-            if stream.read_buf(&mut input).await? == 0 {
-                return Ok(());
-            }
-        }
-        input.drain(..head_end + body_bytes);
-        stream.write_all(answers.of(&path, body_bytes)).await?;
-    }
 }

@@ -13,9 +13,9 @@ use tokio::time::Instant;
 
 use super::data::{self, LARGE_ROWS as ROWS};
 use super::rounds::{median, rounds};
-use super::server::Process;
 use crate::counting;
 use crate::figures::{Bar, Figure};
+use crate::process::Process;
 
 /// Number of warm-up rounds; the first rounds touch fresh pages.
 const WARM_UP: usize = 3;
@@ -31,7 +31,12 @@ impl Server {
     fn start() -> anyhow::Result<Self> {
         let dir = tempfile::tempdir()?;
         let path = dir.path().join("queue.sock");
-        let (process, line) = Process::start(&[OsStr::new("--uds"), path.as_os_str()])?;
+        let (process, line) = Process::start(&[
+            OsStr::new("queue"),
+            OsStr::new("serve"),
+            OsStr::new("--uds"),
+            path.as_os_str(),
+        ])?;
         anyhow::ensure!(line.contains("unix:"), "the server said {line:?}");
         Ok(Self { _process: process, path, _dir: dir })
     }

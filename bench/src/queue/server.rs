@@ -1,69 +1,12 @@
 //! A queue that a separate process serves.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
 use anyhow::Context;
 use rolldock_queue::{PartitionSpec, Queue, RemoteConfig, RemoteQueue};
 
-/// A process of `rolldock queue serve`, which is killed when this value is dropped.
-pub(super) struct Process(Child);
-
-impl Process {
-    /// Starts the server with these arguments; returns the line with its address.
-    pub(super) fn start(arguments: &[&OsStr]) -> anyhow::Result<(Self, String)> {
-        let binary = std::env::current_exe()?.with_file_name("rolldock");
-        anyhow::ensure!(
-            binary.exists(),
-            "{} does not exist; build it: cargo build --profile dist --bin rolldock",
-            binary.display()
-        );
-        let mut command = Command::new(binary);
-        command.args(["queue", "serve"]).args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut process = Self(command.spawn()?);
-        let mut line = String::new();
-        BufReader::new(process.0.stdout.take().context("no output")?).read_line(&mut line)?;
-        Ok((process, line))
-    }
-
-    /// An entry of the kernel's memory statistics, such as `VmRSS`, in bytes.
-    pub(super) fn memory(&self, what: &str) -> anyhow::Result<f64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
-        let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
-        let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
-        Ok(kibibytes.with_context(|| format!("no {what}"))?.trim().parse::<f64>()? * 1024.0)
-    }
-
-    /// Number of open sockets of the server.
-    pub(super) fn sockets(&self) -> anyhow::Result<usize> {
-        let files = std::fs::read_dir(format!("/proc/{}/fd", self.0.id()))?;
-        let is_socket = |path: std::path::PathBuf| {
-            std::fs::read_link(path).is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
-        };
-        Ok(files.flatten().filter(|file| is_socket(file.path())).count())
-    }
-
-    /// CPU time of all threads of the server so far, in seconds.
-    pub(super) fn processor(&self) -> anyhow::Result<f64> {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
-        // The name may have spaces. Behind it, the 12th and 13th fields are the ticks in user mode and in the
-        // kernel.
-        let (_, fields) = stat.rsplit_once(") ").context("no name")?;
-        let ticks = |place: usize| fields.split(' ').nth(place).and_then(|ticks| ticks.parse::<f64>().ok());
-        let ticks = ticks(11).zip(ticks(12)).map(|(user, kernel)| user + kernel).context("no times")?;
-        Ok(ticks / rustix::param::clock_ticks_per_second() as f64)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // An error only means that the process has ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use crate::process::Process;
 
 /// A server that is reached over loopback.
 pub(super) struct Server {
@@ -74,7 +17,7 @@ pub(super) struct Server {
 impl Server {
     /// Starts a server that keeps its rows in `dir`, or in memory without one.
     pub(super) fn start(dir: Option<&Path>) -> anyhow::Result<Self> {
-        let mut arguments = vec![OsStr::new("--listen"), OsStr::new("127.0.0.1:0")];
+        let mut arguments = ["queue", "serve", "--listen", "127.0.0.1:0"].map(OsStr::new).to_vec();
         if let Some(dir) = dir {
             arguments.extend([OsStr::new("--dir"), dir.as_os_str()]);
         }

@@ -119,6 +119,7 @@ fn config(args: &GatewayArgs, template: Arc<dyn Template>) -> anyhow::Result<Gat
             idle: limits.idle,
             reward: limits.reward_wait,
         },
+        trajectories_max: args.trajectories_max as usize,
         unrewarded: args.unrewarded,
         seed: sampling.seed,
         token: args.token.clone(),

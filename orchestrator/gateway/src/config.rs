@@ -46,6 +46,8 @@ pub struct GatewayConfig {
     pub sampling: Sampling,
     /// The limits of trajectories that say nothing else.
     pub limits: Limits,
+    /// Maximum number of trajectories whose rows are not put yet. Further ones are refused until there is room.
+    pub trajectories_max: usize,
     /// What becomes of a trajectory without a reward when its group has ended.
     pub unrewarded: Unrewarded,
     /// The seed from which the seeds of turns are derived, if a trajectory has none.
@@ -77,6 +79,10 @@ impl fmt::Debug for GatewayConfig {
 }
 
 impl GatewayConfig {
+    /// The default of [`trajectories_max`](Self::trajectories_max). A trajectory of 20 turns with 200 tokens each
+    /// takes about 70 KB.
+    pub const TRAJECTORIES_MAX: usize = 16_384;
+
     /// The defaults, for a directory and a template. `entropy` must not be guessable.
     pub fn new(
         dir: impl Into<PathBuf>,
@@ -93,6 +99,7 @@ impl GatewayConfig {
             partition: "train".to_owned(),
             sampling: Sampling::default(),
             limits: Limits::default(),
+            trajectories_max: Self::TRAJECTORIES_MAX,
             unrewarded: Unrewarded::default(),
             seed: 0,
             token: None,

@@ -1,5 +1,6 @@
 //! What all parts of a gateway share: the book of trajectories, their log, and the records that change both.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ impl Core {
         config: GatewayConfig,
         scope: Scope,
     ) -> Result<(Arc<Self>, mpsc::UnboundedReceiver<Settled>), GatewayError> {
-        let (book, settled) = Book::new((config.entropy.0)() as u64);
+        let (book, settled) = Book::new((config.entropy.0)() as u64, config.trajectories_max);
         let (dir, durability) = (config.dir.clone(), config.durability);
         let opening = blocking("gateway log open", move || read_log(&dir, durability));
         let (store, restored) = opening.await.map_err(|_panicked| StoreError::Closed)??;
@@ -114,18 +115,14 @@ impl Core {
             if live.reward.as_ref() == Some(&reward) {
                 return Ok(None);
             }
-            if live.reward.is_some() || live.is_settled() {
-                let reason =
-                    format!("trajectory={} has another reward, or its time for one is over", one.spec.uid);
-                return Err(Refusal::Conflict(reason));
+            if live.knows_reward() {
+                return Err(Refusal::other_reward(&one.spec.uid));
+            }
+            let is_absent = |(turn, _): &&(u32, f32)| live.forest.turn(TurnId(*turn)).is_none();
+            if let Some((turn, _)) = reward.turns.iter().find(is_absent) {
+                return Err(Refusal::bad_request(format!("trajectory={} has no turn={turn}", one.spec.uid)));
             }
             for (turn, value) in &reward.turns {
-                if live.forest.turn(TurnId(*turn)).is_none() {
-                    return Err(Refusal::bad_request(format!(
-                        "trajectory={} has no turn={turn}",
-                        one.spec.uid
-                    )));
-                }
                 let event = Event::Change(Trajectory::record_reward(TurnId(*turn), *value));
                 self.append(one.number, &event);
                 live.apply(event).map_err(Refusal::Store)?;
@@ -139,10 +136,13 @@ impl Core {
         Ok(Some(sequence))
     }
 
-    /// Settles a trajectory whose reward did not come in time.
+    /// Settles a trajectory whose reward did not come in time, unless it is settled.
     pub(crate) fn give_up_reward(&self, one: &Arc<One>) {
         {
             let mut live = one.live.lock();
+            if live.knows_reward() {
+                return;
+            }
             self.append(one.number, &Event::Unrewarded);
             let _ = live.apply(Event::Unrewarded);
         }
@@ -151,11 +151,12 @@ impl Core {
     }
 
     /// Notes what became of the answer of a turn. The record is not waited for: without it, the answer counts
-    /// as not delivered until the agent continues it or repeats its request.
+    /// as not delivered until the agent continues it or repeats its request. A slow client may still read when the
+    /// rows are put. Nothing is noted then, because the last record of a trajectory is the one that buries it.
     pub(crate) fn delivery(&self, one: &Arc<One>, turn: TurnId, delivery: Delivery) {
         let mut live = one.live.lock();
         let is_new = live.forest.turn(turn).is_some_and(|known| !known.delivery().is_received());
-        if is_new {
+        if is_new && !live.is_buried() {
             let event = Event::Change(Trajectory::record_delivery(turn, delivery));
             self.append(one.number, &event);
             if let Err(reason) = live.apply(event) {
@@ -173,8 +174,8 @@ impl Core {
 /// What a log has.
 #[derive(Debug, Default)]
 struct Restored {
-    live: std::collections::BTreeMap<u64, (Spec, Vec<Event>)>,
-    buried: std::collections::BTreeMap<u64, Tombstone>,
+    live: BTreeMap<u64, (Spec, Vec<Event>)>,
+    buried: BTreeMap<u64, Tombstone>,
 }
 
 impl Restored {
@@ -185,6 +186,8 @@ impl Restored {
                 self.live.remove(&entry.number);
                 self.buried.insert(entry.number, *tombstone);
             }
+            // An earlier version noted the deliveries of slow clients, which change nothing any more.
+            _ if self.buried.contains_key(&entry.number) => {}
             event => {
                 let unopened = || format!("trajectory={} was not opened", entry.number);
                 self.live.get_mut(&entry.number).ok_or_else(unopened)?.1.push(event);

@@ -110,7 +110,7 @@ impl Gateway {
         let core = Arc::clone(&served.core);
         let scope = core.scope.clone();
         let watching = scope.spawn("trajectory limits", keeping::watch(Arc::clone(&core), end.clone()));
-        let puts = Puts { core: Arc::clone(&core), queue };
+        let puts = Puts::new(Arc::clone(&core), queue);
         let putting = scope.spawn("trajectory rows", puts.run(settled, end.clone()));
         serve::serve(served, listener, end).await;
         drop(watching);

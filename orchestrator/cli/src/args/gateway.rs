@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use rolldock_gateway::{Limits, Sampling, Unrewarded};
+use rolldock_gateway::{GatewayConfig, Limits, Sampling, Unrewarded};
 use rolldock_loadbalancer::Probe;
 use rolldock_queue::Durability;
 
@@ -69,6 +69,14 @@ pub struct GatewayArgs {
     /// The limits of trajectories that set none
     #[command(flatten)]
     pub limits: LimitArgs,
+    /// Maximum number of trajectories whose rows are not put yet; further ones are answered with 503
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = GatewayConfig::TRAJECTORIES_MAX as u32,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub trajectories_max: u32,
     /// What becomes of a trajectory that has no reward when its group has ended
     #[arg(long, value_parser = one_of::<Unrewarded>(UNREWARDED), default_value = "drop")]
     pub unrewarded: Unrewarded,

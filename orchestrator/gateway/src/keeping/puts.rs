@@ -3,61 +3,144 @@
 //! A group is put once: the put carries a token that names the group and its first trajectory, so a put that
 //! is repeated after a crash returns the rows of the first one. Then the records of all its trajectories are
 //! replaced in one write.
+//!
+//! # Invariants
+//! - Groups are put independently: a group that waits for the queue holds back no other group.
+//! - At most [`PUTS_MAX`] groups are on their way to the queue at a time, so few rows are in memory twice.
+//! - A group is given up only if the queue can never take it. Its fate, `refused`, is counted, logged and shown
+//!   for each of its trajectories. Any other failure is repeated until the queue has the rows.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use rolldock_queue::{Put, Queue};
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use rolldock_queue::{Put, Queue, QueueError};
 use rolldock_reward::Advantage;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::rows::{Member, batch_of};
 use crate::config::Unrewarded;
 use crate::core::Core;
 use crate::store::Entry;
-use crate::trajectories::{Event, One, Settled, Tombstone};
+use crate::trajectories::{End, Event, One, Settled, Tombstone};
 
-/// The pause before a failed put is repeated.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Maximum number of groups that are put at a time.
+const PUTS_MAX: usize = 8;
+/// Maximum time that a put waits for room in the queue. Then other groups have their turn.
+const PUT_WAIT: Duration = Duration::from_secs(10);
+/// The pause before a failed put is repeated for the first time. Each later pause is twice as long.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Longest pause before a failed put is repeated.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// Puts groups.
 pub(crate) struct Puts {
-    pub(crate) core: Arc<Core>,
-    pub(crate) queue: Arc<dyn Queue>,
+    core: Arc<Core>,
+    queue: Arc<dyn Queue>,
+    places: Semaphore,
 }
 
+/// What became of a group.
+enum Fate {
+    /// The queue has its rows: so many of each trajectory that has some.
+    Put(Vec<(u64, u32)>),
+    /// It has no rows.
+    LeftOut,
+    /// The queue can never take its rows.
+    Refused(String),
+}
+
+/// Why an attempt did not decide a group.
+struct Again(String);
+
 impl Puts {
+    pub(crate) fn new(core: Arc<Core>, queue: Arc<dyn Queue>) -> Self {
+        Self { core, queue, places: Semaphore::new(PUTS_MAX) }
+    }
+
     /// Puts each group that ends, until `end`. A put that is cut off is repeated by the next life of the
     /// gateway.
-    pub(crate) async fn run(self, mut settled: mpsc::UnboundedReceiver<Settled>, end: CancellationToken) {
-        while let Some(Some(group)) = end.run_until_cancelled(settled.recv()).await {
-            if end.run_until_cancelled(self.finish(&group)).await.is_none() {
-                return;
+    pub(crate) async fn run(self, settled: mpsc::UnboundedReceiver<Settled>, end: CancellationToken) {
+        end.run_until_cancelled(self.finish_all(settled)).await;
+    }
+
+    async fn finish_all(&self, mut settled: mpsc::UnboundedReceiver<Settled>) {
+        // Each has a trajectory that is not buried, so the bound of those is also the bound of these.
+        let mut running = FuturesUnordered::new();
+        loop {
+            metrics::gauge!("rolldock_gateway_groups_waiting").set(running.len() as f64);
+            tokio::select! {
+                biased;
+                Some(()) = running.next() => {}
+                group = settled.recv() => match group {
+                    Some(group) => running.push(self.finish(group)),
+                    None => break,
+                },
             }
         }
+        while running.next().await.is_some() {}
     }
 
     /// Puts a group, as often as it takes, and buries its trajectories.
-    async fn finish(&self, group: &Settled) {
-        let members = self.members(group);
-        let rows: Vec<u32> = members.iter().map(|member| member.rows.len() as u32).collect();
-        if rows.iter().any(|rows| *rows > 0) {
-            while let Err(error) = self.put(group, &members).await {
-                tracing::warn!(group = group.group, error, "a group waits until it can be put");
-                tokio::time::sleep(PAUSE).await;
+    async fn finish(&self, group: Settled) {
+        let mut pause = PAUSE;
+        let fate = loop {
+            match self.attempt(&group).await {
+                Ok(fate) => break fate,
+                Err(Again(error)) => {
+                    tracing::warn!(group = group.group, error, "a group waits until it can be put");
+                    metrics::counter!("rolldock_gateway_puts_failed_total").increment(1);
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(PAUSE_MAX);
+                }
             }
+        };
+        let (name, rows, refused) = match fate {
+            Fate::Put(rows) => ("put", rows, None),
+            Fate::LeftOut => ("left_out", Vec::new(), None),
+            Fate::Refused(reason) => {
+                tracing::error!(group = group.group, reason, "the queue can never take a group's rows");
+                ("refused", Vec::new(), Some(reason))
+            }
+        };
+        let total = rows.iter().map(|(_, rows)| u64::from(*rows)).sum();
+        metrics::counter!("rolldock_gateway_groups_total", "fate" => name).increment(1);
+        metrics::counter!("rolldock_gateway_rows_total").increment(total);
+        let of =
+            |one: &One| rows.iter().find(|(number, _)| *number == one.number).map_or(0, |(_, rows)| *rows);
+        let buried = group.members.iter().map(|one| (one.number, tombstone(one, of(one), refused.clone())));
+        self.bury(buried.collect()).await;
+    }
+
+    async fn attempt(&self, group: &Settled) -> Result<Fate, Again> {
+        // The semaphore is never closed.
+        let _place = self.places.acquire().await;
+        let members = self.members(group);
+        let rows: Vec<(u64, u32)> =
+            members.iter().map(|member| (member.number, member.rows.len() as u32)).collect();
+        if rows.iter().all(|(_, rows)| *rows == 0) {
+            return Ok(Fate::LeftOut);
         }
-        let fate = if rows.iter().any(|rows| *rows > 0) { "put" } else { "left_out" };
-        metrics::counter!("rolldock_gateway_groups_total", "fate" => fate).increment(1);
-        metrics::counter!("rolldock_gateway_rows_total").increment(rows.iter().copied().map(u64::from).sum());
-        let of = |one: &Arc<One>| members.iter().position(|member| member.uid == one.spec.uid);
-        let buried: Vec<(u64, Tombstone)> = group
-            .members
-            .iter()
-            .map(|one| (one.number, tombstone(one, of(one).map_or(0, |index| rows[index]))))
-            .collect();
-        self.bury(buried).await;
+        let batch = match batch_of(&group.group, &members) {
+            Ok(batch) => batch,
+            Err(error) => return Ok(Fate::Refused(error.to_string())),
+        };
+        let first = group.members.first().map(|one| one.spec.uid.as_str()).unwrap_or_default();
+        let versions = members.iter().flat_map(|member| member.versions());
+        let put = Put {
+            policy_version: versions.min().unwrap_or(0),
+            token: Some(format!("gateway-{first}")),
+            ..Put::group(format!("{}-{first}", group.group), batch)
+        };
+        // The batch has the rows, so they need not be there twice while the queue is full.
+        drop(members);
+        match self.queue.put(&self.core.config.partition, put, Some(PUT_WAIT)).await {
+            Ok(_) => Ok(Fate::Put(rows)),
+            Err(error) if is_final(&error) => Ok(Fate::Refused(error.to_string())),
+            Err(error) => Err(Again(error.to_string())),
+        }
     }
 
     /// The trajectories that have rows, as the rule about rewards says.
@@ -82,20 +165,6 @@ impl Puts {
         members
     }
 
-    async fn put(&self, group: &Settled, members: &[Member]) -> Result<(), String> {
-        let batch = batch_of(&group.group, members).map_err(|error| error.to_string())?;
-        let first = group.members.first().map(|one| one.spec.uid.as_str()).unwrap_or_default();
-        let versions = members.iter().flat_map(|member| member.versions());
-        let put = Put {
-            policy_version: versions.min().unwrap_or(0),
-            token: Some(format!("gateway-{first}")),
-            ..Put::group(format!("{}-{first}", group.group), batch)
-        };
-        // A queue that is full or away, or that refuses the columns, holds the group until an operator acts.
-        let put = self.queue.put(&self.core.config.partition, put, None).await;
-        put.map(drop).map_err(|error| error.to_string())
-    }
-
     /// Replaces the records of trajectories by what is left of them, all in one write.
     async fn bury(&self, buried: Vec<(u64, Tombstone)>) {
         let bodies: Vec<(u64, Vec<u8>)> = buried
@@ -116,16 +185,33 @@ impl Puts {
     }
 }
 
-fn tombstone(one: &One, rows: u32) -> Tombstone {
-    let live = one.live.lock();
+/// Whether the queue can never take a group, because of the rows themselves. What an operator can mend (a full or
+/// absent queue, a wrong token, a partition with other columns) is not final.
+fn is_final(error: &QueueError) -> bool {
+    use QueueError as E;
+    matches!(
+        error,
+        E::TooLarge { .. }
+            | E::TooManyBytes { .. }
+            | E::RowTooLong { .. }
+            | E::GroupOverflow { .. }
+            | E::GroupClosed { .. }
+    )
+}
+
+/// What is left of a trajectory, which takes no further records.
+fn tombstone(one: &One, rows: u32, refused: Option<String>) -> Tombstone {
+    let mut live = one.live.lock();
+    live.set_buried();
     Tombstone {
         uid: one.spec.uid.clone(),
         capability: one.spec.capability.clone(),
         group: one.spec.group.clone(),
         // A settled trajectory has ended.
-        end: live.end.unwrap_or(crate::trajectories::End::Completed),
+        end: live.end.unwrap_or(End::Completed),
         reward: live.reward.clone(),
         rows,
+        refused,
         turns: live.turns(),
     }
 }

@@ -62,7 +62,8 @@ pub fn schema() -> SchemaRef {
 
 /// A trajectory whose rows are put.
 pub(super) struct Member {
-    pub(super) uid: String,
+    pub(super) number: u64,
+    uid: String,
     index: u32,
     pub(super) rows: Vec<Row>,
     /// For each row, the server of its last turn.
@@ -84,6 +85,7 @@ impl Member {
         let is_reencoded =
             |row: &Row| row.turns.iter().filter_map(server).any(|(_, is_fallback)| is_fallback);
         Self {
+            number: one.number,
             uid: one.spec.uid.clone(),
             index,
             servers: rows.iter().map(last).collect(),

@@ -19,10 +19,10 @@ use super::outgoing::{Outgoing, Receipt, Turned};
 use super::respond::refused;
 use super::{Failure, Served};
 use crate::answer::Answer;
-use crate::calls::Form;
+use crate::calls::{Form, Model};
 use crate::refusal::Refusal;
 use crate::surfaces::{Asked, Surface};
-use crate::trajectories::{Found, InFlight, One};
+use crate::trajectories::{End, Found, InFlight, One};
 use crate::turns::{Job, commit};
 
 /// The header by which a request names its trajectory.
@@ -75,14 +75,13 @@ fn named(served: &Served, path: &OfPath, headers: &HeaderMap) -> Result<Found, R
 
 /// The trajectory of a call, which may still take it.
 fn open(served: &Served, path: &OfPath, headers: &HeaderMap) -> Result<Arc<One>, Refusal> {
-    let (uid, end) = match named(served, path, headers)? {
-        Found::Live(one) => match one.live.lock().end {
-            None => return Ok(Arc::clone(&one)),
-            Some(end) => (one.spec.uid.clone(), end),
-        },
-        Found::Buried(tombstone) => (tombstone.uid, tombstone.end),
-    };
-    Err(Refusal::Ended { uid, reason: end.reason().to_owned() })
+    match named(served, path, headers)? {
+        Found::Live(one) => {
+            let end = one.live.lock().end;
+            end.map_or(Ok(Arc::clone(&one)), |end| Err(Refusal::ended(&one.spec.uid, end)))
+        }
+        Found::Buried(tombstone) => Err(Refusal::ended(&tombstone.uid, tombstone.end)),
+    }
 }
 
 async fn call(
@@ -153,24 +152,23 @@ impl Call {
                 return Ok(self.turned(turn, answer, true));
             }
         }
-        let in_flight = match InFlight::begin(one, &core.book, hash) {
-            Ok(in_flight) => in_flight,
-            Err(end) => {
-                core.end(one, end);
-                return Err(Refusal::Ended { uid: one.spec.uid.clone(), reason: end.reason().to_owned() });
-            }
-        };
         let request = self.request()?;
-        let job = Job { one, asked: &self.asked, request: &request, admitted: in_flight.admitted };
-        let made = tokio::select! {
-            biased;
-            () = one.ended.cancelled() => {
-                let end = one.live.lock().end;
-                let reason = end.map_or("it has ended", |end| end.reason()).to_owned();
-                return Err(Refusal::Ended { uid: one.spec.uid.clone(), reason });
-            }
-            made = self.served.maker.make(job) => made?,
+        let making = async {
+            let most = self.asked.max_tokens.unwrap_or(u32::MAX);
+            let begun = InFlight::begin(one, &core.book, hash, most).await;
+            let in_flight = begun.map_err(|end| {
+                core.end(one, end);
+                Refusal::ended(&one.spec.uid, end)
+            })?;
+            let job = Job { one, asked: &self.asked, request: &request, admitted: in_flight.admitted };
+            let made = self.served.maker.make(job).await?;
+            Ok::<_, Refusal>((in_flight, made))
         };
+        let Some(made) = one.ended.run_until_cancelled(making).await else {
+            let end = one.live.lock().end.unwrap_or(End::Completed);
+            return Err(Refusal::ended(&one.spec.uid, end));
+        };
+        let (in_flight, made) = made?;
         let (turn, answer) = commit(core, in_flight, made).await?;
         Ok(self.turned(turn, answer, false))
     }
@@ -218,16 +216,26 @@ fn model_json(name: &str, length_max: Option<u32>) -> Value {
     })
 }
 
-/// The model of the fleet.
+/// The model of the fleet, for a client with a capability.
+async fn shown_model(
+    served: &Served,
+    path: &OfPath,
+    client: &Client,
+    headers: &HeaderMap,
+) -> Result<Model, Failure> {
+    named(served, path, headers)?;
+    client.authenticated().await;
+    Ok(served.maker.model().await?)
+}
+
+/// The list of models.
 pub(super) async fn models(
     State(served): State<Served>,
     Path(path): Path<OfPath>,
     client: Client,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    named(&served, &path, &headers)?;
-    client.authenticated().await;
-    let model = served.maker.model().await?;
+    let model = shown_model(&served, &path, &client, &headers).await?;
     let listed = json!({
         "object": "list", "data": [model_json(&model.name, model.length_max)],
         "has_more": false, "first_id": model.name, "last_id": model.name,
@@ -242,8 +250,6 @@ pub(super) async fn model(
     client: Client,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
-    named(&served, &path, &headers)?;
-    client.authenticated().await;
-    let model = served.maker.model().await?;
+    let model = shown_model(&served, &path, &client, &headers).await?;
     Ok(Json(model_json(&model.name, model.length_max)).into_response())
 }

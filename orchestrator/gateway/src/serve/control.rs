@@ -5,7 +5,7 @@
 //! | `POST /trajectories` | makes a trajectory, and returns the base URL for its agent |
 //! | `GET /trajectories` | lists the trajectories whose rows are not put yet |
 //! | `GET /trajectories/<name>` | shows one |
-//! | `POST /trajectories/<name>/complete` | ends it, and gives its reward now or in a later call |
+//! | `POST /trajectories/<name>/complete` | ends it, and gives its reward now or in a later call, as a number or by a scorer |
 //! | `DELETE /trajectories/<name>` | cancels it: it gets no reward |
 //!
 //! Names are not secret. If the gateway has a token, these calls need it as a bearer token, so that an agent
@@ -25,11 +25,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::scoring::Scoring;
 use super::{Failure, Served};
 use crate::config::{Creation, Spec};
 use crate::core::Core;
 use crate::refusal::Refusal;
-
 use crate::trajectories::{End, Found, One, Reward, Tombstone};
 
 /// Maximum number of trajectories of a group.
@@ -183,9 +183,15 @@ fn described(one: &One) -> Value {
 }
 
 fn buried(tombstone: &Tombstone) -> Value {
+    let state = match (&tombstone.refused, tombstone.rows) {
+        (Some(_), _) => "refused",
+        (None, 0) => "left_out",
+        (None, _) => "put",
+    };
     json!({
         "trajectory": tombstone.uid,
-        "state": if tombstone.rows > 0 { "put" } else { "left_out" },
+        "state": state,
+        "refused": tombstone.refused,
         "end": tombstone.end,
         "reward": tombstone.reward.as_ref().map(|reward| reward.reward),
         "turns": tombstone.turns,
@@ -200,6 +206,8 @@ fn buried(tombstone: &Tombstone) -> Value {
 struct Completion {
     /// Absent if it follows in a later call.
     reward: Option<f32>,
+    /// In place of `reward`.
+    score: Option<Scoring>,
     turn_rewards: Option<TurnRewards>,
 }
 
@@ -240,15 +248,28 @@ pub(super) async fn complete(
     body: Bytes,
 ) -> Answer {
     check(&served, &headers, &client).await?;
-    let reward = read::<Completion>(&body)?.into_reward()?;
-    let one = match found(&served, &uid)? {
+    let mut completion: Completion = read(&body)?;
+    if completion.reward.is_some() && completion.score.is_some() {
+        return Err(Refusal::bad_request("expected reward or score, found both".to_owned()).into());
+    }
+    let score = completion.score.take();
+    let is_scored = score.is_some();
+    let named = found(&served, &uid)?;
+    if let (Found::Live(one), Some(score)) = (&named, score) {
+        completion.reward = Some(score.of(one).await?);
+    }
+    let reward = completion.into_reward()?;
+    let one = match named {
         Found::Live(one) => one,
-        Found::Buried(tombstone) if reward.is_none() || reward == tombstone.reward => {
+        // What was scored is gone with the rows, so a repeated call is answered with what it led to.
+        Found::Buried(tombstone) if is_scored && tombstone.reward.is_some() => {
+            return Ok(Json(buried(&tombstone)).into_response());
+        }
+        Found::Buried(tombstone) if !is_scored && (reward.is_none() || reward == tombstone.reward) => {
             return Ok(Json(buried(&tombstone)).into_response());
         }
         Found::Buried(_) => {
-            let reason = format!("trajectory={uid} has another reward, or its time for one is over");
-            return Err(Refusal::Conflict(reason).into());
+            return Err(Refusal::other_reward(&uid).into());
         }
     };
     finish(&served.core, &one, reward, End::Completed).await?;

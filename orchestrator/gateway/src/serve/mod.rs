@@ -16,6 +16,7 @@ mod agent;
 mod control;
 mod outgoing;
 mod respond;
+mod scoring;
 
 use std::sync::Arc;
 

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{BufReader, Write};
+use std::io::{BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use rolldock_frames::{Format, Reader};
+use rolldock_frames::{Format, HEAD_BYTES, Reader};
 
 use super::{Entry, Forgotten, StoreError};
 
@@ -21,9 +21,9 @@ const FORMAT: Format = Format {
     body_bytes_max: BODY_BYTES_MAX,
     tail_bytes_max: 2 * BODY_BYTES_MAX as u64,
 };
-/// The log is rewritten when it has more bytes than this and than [`GROWTH`] times its size after the last
-/// rewrite.
-const REWRITE_BYTES: u64 = 64 << 20;
+/// The log is rewritten when it has more bytes than this and than [`GROWTH`] times what was needed of it when it was
+/// opened or rewritten last. So its size is bounded by that of the open trajectories, also over restarts.
+pub(super) const REWRITE_BYTES: u64 = 64 << 20;
 const GROWTH: u64 = 4;
 /// Number, flag and length of a record.
 const ENTRY_HEAD: usize = 8 + 1 + 4;
@@ -42,11 +42,32 @@ pub(super) struct LogFile {
     path: PathBuf,
     file: File,
     is_synced: bool,
+    /// The log is not rewritten below this length.
+    rewrite_bytes: u64,
     length: u64,
-    /// The length after the last rewrite.
+    /// About the length that a rewrite would have left when the log was opened or rewritten last.
     base: u64,
     rewrites: u64,
     _lock: File,
+}
+
+/// The bytes of a log that a rewrite would keep.
+#[derive(Debug, Default)]
+struct Needed {
+    bytes: u64,
+    of: HashMap<u64, u64>,
+}
+
+impl Needed {
+    fn add(&mut self, entry: Entry<'_>) {
+        let own = (HEAD_BYTES + ENTRY_HEAD + entry.body.len()) as u64;
+        let of_trajectory = self.of.entry(entry.number).or_default();
+        if entry.is_last {
+            self.bytes -= std::mem::take(of_trajectory);
+        }
+        *of_trajectory += own;
+        self.bytes += own;
+    }
 }
 
 /// Adds a record to the body of a frame.
@@ -92,7 +113,8 @@ impl LogFile {
     pub(super) fn open(
         dir: &Path,
         is_synced: bool,
-        each: impl FnMut(Entry<'_>) -> Result<(), String>,
+        rewrite_bytes: u64,
+        mut each: impl FnMut(Entry<'_>) -> Result<(), String>,
     ) -> Result<Self, StoreError> {
         std::fs::create_dir_all(dir).map_err(StoreError::io("make", dir))?;
         let path = dir.join(LOG_FILE);
@@ -100,14 +122,19 @@ impl LogFile {
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).read(true).append(true);
         let file = options.open(&path).map_err(StoreError::io("open", &path))?;
-        let (sound, torn) = read(&path, each)?;
+        let mut needed = Needed::default();
+        let (sound, torn) = read(&path, |entry| {
+            needed.add(entry);
+            each(entry)
+        })?;
         if torn > 0 {
             tracing::warn!(file = %path.display(), torn, "the last write was not finished; it is cut off");
             file.set_len(sound).map_err(StoreError::io("truncate", &path))?;
         }
         let dir = dir.to_owned();
+        let (length, base) = (sound, needed.bytes);
         let mut log =
-            Self { dir, path, file, is_synced, length: sound, base: sound, rewrites: 0, _lock: lock };
+            Self { dir, path, file, is_synced, rewrite_bytes, length, base, rewrites: 0, _lock: lock };
         if log.length == 0 {
             log.file.set_len(0).map_err(StoreError::io("truncate", &log.path))?;
             log.write(FORMAT.magic)?;
@@ -146,7 +173,7 @@ impl LogFile {
 
     /// Whether the file should be rewritten.
     pub(super) fn is_due(&self) -> bool {
-        self.length > REWRITE_BYTES && self.length > GROWTH * self.base
+        self.length > self.rewrite_bytes && self.length > GROWTH * self.base
     }
 
     /// Replaces the file by one without the records that are not needed any more.
@@ -164,7 +191,7 @@ impl LogFile {
         let path = self.dir.join(NEW_FILE);
         let mut options = OpenOptions::new();
         options.create(true).truncate(true).write(true);
-        let mut new = options.open(&path).map_err(StoreError::io("make", &path))?;
+        let mut new = BufWriter::new(options.open(&path).map_err(StoreError::io("make", &path))?);
         let mut length = FORMAT.magic.len() as u64;
         new.write_all(FORMAT.magic).map_err(StoreError::io("write", &path))?;
         index = 0;
@@ -180,6 +207,7 @@ impl LogFile {
             length += frame.len() as u64;
             new.write_all(&frame).map_err(|error| error.to_string())
         })?;
+        let new = new.into_inner().map_err(|error| StoreError::io("write", &path)(error.into_error()))?;
         new.sync_all().map_err(StoreError::io("sync", &path))?;
         std::fs::rename(&path, &self.path).map_err(StoreError::io("replace", &self.path))?;
         self.file = new;

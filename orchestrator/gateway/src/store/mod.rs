@@ -15,6 +15,8 @@
 //! - After a failed write nothing more is written, and no later record is acknowledged.
 //! - A *last* record replaces all earlier records of its trajectory: when the file is rewritten, only what is
 //!   from the last one on is copied. A *forgotten* trajectory is not copied at all.
+//! - The file has at most four times what is needed of it, or 64 MiB and one frame. The names of forgotten
+//!   trajectories are kept until the next rewrite, and there are fewer than records in the file.
 //! - Waiting records are bounded by [`WAITING_BYTES_MAX`].
 
 mod file;
@@ -29,8 +31,8 @@ use parking_lot::{Condvar, Mutex};
 use rolldock_queue::Durability;
 use tokio::sync::watch;
 
-use file::LogFile;
 pub(crate) use file::Sizes;
+use file::{LogFile, REWRITE_BYTES};
 use writer::{Gathered, Shared, Written};
 
 /// Maximum bytes of records that wait for the writer before `kept` waits for room, whatever the durability.
@@ -107,7 +109,16 @@ impl Store {
         durability: Durability,
         each: impl FnMut(Entry<'_>) -> Result<(), String>,
     ) -> Result<Self, StoreError> {
-        let file = LogFile::open(dir, durability == Durability::Fsync, each)?;
+        Self::open_with(dir, durability, REWRITE_BYTES, each)
+    }
+
+    fn open_with(
+        dir: &Path,
+        durability: Durability,
+        rewrite_bytes: u64,
+        each: impl FnMut(Entry<'_>) -> Result<(), String>,
+    ) -> Result<Self, StoreError> {
+        let file = LogFile::open(dir, durability == Durability::Fsync, rewrite_bytes, each)?;
         let shared = Arc::new(Shared {
             gathered: Mutex::new(Gathered::default()),
             work: Condvar::new(),

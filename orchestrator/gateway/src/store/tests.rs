@@ -1,18 +1,20 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod churn;
+
 use std::collections::HashSet;
 use std::path::Path;
 
 use rolldock_queue::Durability;
 
-use super::file::{LogFile, put_entry};
+use super::file::{LogFile, REWRITE_BYTES, put_entry};
 use super::{Entry, Store, StoreError};
 
 type Read = Vec<(u64, bool, Vec<u8>)>;
 
 fn read(dir: &Path) -> Read {
     let mut all = Read::new();
-    LogFile::open(dir, false, |entry| {
+    LogFile::open(dir, false, REWRITE_BYTES, |entry| {
         all.push((entry.number, entry.is_last, entry.body.to_vec()));
         Ok(())
     })
@@ -51,7 +53,7 @@ async fn what_is_kept_is_read_back_in_order() {
 #[test]
 fn a_rewrite_keeps_what_is_needed() {
     let folder = tempfile::tempdir().unwrap();
-    let mut file = LogFile::open(folder.path(), true, |_| Ok(())).unwrap();
+    let mut file = LogFile::open(folder.path(), true, REWRITE_BYTES, |_| Ok(())).unwrap();
     let mut body = Vec::new();
     for (number, is_last, text) in
         [(1, false, "a"), (2, false, "b"), (1, true, "c"), (3, false, "d"), (1, false, "e"), (2, false, "f")]
@@ -73,7 +75,7 @@ fn a_rewrite_keeps_what_is_needed() {
 #[test]
 fn damage_in_the_middle_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let mut file = LogFile::open(folder.path(), false, |_| Ok(())).unwrap();
+    let mut file = LogFile::open(folder.path(), false, REWRITE_BYTES, |_| Ok(())).unwrap();
     let mut body = Vec::new();
     put_entry(&mut body, entry(1, false, b"some text"));
     file.append(&body).unwrap();
@@ -83,7 +85,54 @@ fn damage_in_the_middle_is_refused() {
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[50] ^= 1;
     std::fs::write(&path, bytes).unwrap();
-    let refused = LogFile::open(folder.path(), false, |_| Ok(())).unwrap_err();
+    let refused = LogFile::open(folder.path(), false, REWRITE_BYTES, |_| Ok(())).unwrap_err();
     assert!(matches!(refused, StoreError::Damaged { .. }), "{refused}");
     assert!(refused.to_string().contains("damaged at offset=24"), "{refused}");
+}
+
+#[tokio::test]
+async fn forgotten_trajectories_leave_the_file_and_the_memory() {
+    const REWRITE: u64 = 16 << 10;
+    let folder = tempfile::tempdir().unwrap();
+    for life in 0..3_u64 {
+        let store = Store::open_with(folder.path(), Durability::Os, REWRITE, |_| Ok(())).unwrap();
+        for number in life * 3000..(life + 1) * 3000 {
+            store.append(entry(number, false, &[7; 100]));
+            let buried = store.append(entry(number, true, b"buried"));
+            if number >= 10 {
+                store.forget(number - 10);
+            }
+            // Each write is a chance for a rewrite.
+            if number % 20 == 0 {
+                store.kept(buried).await.unwrap();
+            }
+        }
+        store.close();
+        assert!(store.sizes().rewrites > 3, "{:?}", store.sizes());
+        // What is forgotten after the last rewrite is at most what fits into the file.
+        let remembered = store.shared.gathered.lock().forgotten.len();
+        assert!(remembered < 300, "{remembered} forgotten trajectories are remembered");
+    }
+    let bytes = folder.path().join("trajectories.log").metadata().unwrap().len();
+    assert!(bytes < 2 * REWRITE, "{bytes}");
+}
+
+#[test]
+fn a_log_that_is_opened_again_and_again_is_rewritten_as_if_it_had_stayed_open() {
+    const REWRITE: u64 = 4 << 10;
+    let folder = tempfile::tempdir().unwrap();
+    let mut rewrites = 0;
+    for number in 0..200 {
+        let mut file = LogFile::open(folder.path(), false, REWRITE, |_| Ok(())).unwrap();
+        let mut body = Vec::new();
+        put_entry(&mut body, entry(number, false, &[1; 200]));
+        put_entry(&mut body, entry(number, true, b"b"));
+        file.append(&body).unwrap();
+        if file.is_due() {
+            file.rewrite(&(0..number).collect()).unwrap();
+        }
+        rewrites += file.sizes().rewrites;
+        assert!(file.sizes().bytes < 3 * REWRITE, "{}", file.sizes().bytes);
+    }
+    assert!(rewrites > 5, "{rewrites}");
 }

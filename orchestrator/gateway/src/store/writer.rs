@@ -21,6 +21,7 @@ pub(super) struct Gathered {
     body: Vec<u8>,
     /// Records appended so far.
     appended: u64,
+    /// Trajectories that the file may have and that need not be kept.
     pub(super) forgotten: Forgotten,
     pub(super) is_closed: bool,
 }
@@ -61,12 +62,7 @@ impl Shared {
                 self.report(appended, failed.as_ref(), file.sizes());
             }
             if failed.is_none() && file.is_due() {
-                let forgotten = self.gathered.lock().forgotten.clone();
-                if let Err(error) = file.rewrite(&forgotten) {
-                    // The old file is complete, so only its size is a problem.
-                    tracing::warn!(%error, "the log of trajectories keeps its old records");
-                    file.put_off();
-                }
+                self.rewrite(&mut file);
                 self.report(appended, None, file.sizes());
             }
             if is_closed {
@@ -76,6 +72,17 @@ impl Shared {
         self.progress.send_modify(|written| {
             written.failed.get_or_insert(StoreError::Closed);
         });
+    }
+
+    /// Rewrites the file. Its trajectories that were forgotten are then gone, so nothing remembers them any more.
+    fn rewrite(&self, file: &mut LogFile) {
+        let forgotten = std::mem::take(&mut self.gathered.lock().forgotten);
+        if let Err(error) = file.rewrite(&forgotten) {
+            // The old file is complete, so only its size is a problem.
+            tracing::warn!(%error, "the log of trajectories keeps its old records");
+            file.put_off();
+            self.gathered.lock().forgotten.extend(forgotten);
+        }
     }
 
     /// Waits for records. Returns them, the number of the last one, and whether the log is closed.

@@ -64,6 +64,7 @@ impl Surface {
         let Value::Object(body) = body else {
             return Err(Refusal::bad_request("expected an object as the body".to_owned()));
         };
+        request::check_single(&body)?;
         match self {
             Self::Chat => chat::read(body),
             Self::Text => text::read(body),

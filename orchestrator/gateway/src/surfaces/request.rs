@@ -69,12 +69,6 @@ pub(crate) struct Asked {
 impl Asked {
     /// Reads what the surfaces of OpenAI's older protocols have in common, and moves the rest to `request`.
     pub(super) fn of(form: Form, mut body: Map<String, Value>) -> Result<Self, Refusal> {
-        let n = number(&body, "n")?.unwrap_or(1).max(number(&body, "best_of")?.unwrap_or(1));
-        if n > 1 {
-            let reason =
-                format!("expected n=1, found n={n}; send the request several times for several answers");
-            return Err(Refusal::bad_request(reason));
-        }
         let max_tokens = match number(&body, "max_completion_tokens")? {
             Some(limit) => Some(limit),
             None => number(&body, "max_tokens")?,
@@ -107,6 +101,19 @@ impl Asked {
         });
         Ok(Self { request: body, ..asked })
     }
+}
+
+/// Refuses a request for several answers. Each answer is a turn, and a turn has one request, which may be repeated.
+pub(super) fn check_single(body: &Map<String, Value>) -> Result<(), Refusal> {
+    for key in ["n", "best_of"] {
+        if let Some(found) = number(body, key)?.filter(|number| *number > 1) {
+            let reason = format!(
+                "expected {key}=1, found {found}; send the request several times for several answers"
+            );
+            return Err(Refusal::bad_request(reason));
+        }
+    }
+    Ok(())
 }
 
 fn number(body: &Map<String, Value>, key: &str) -> Result<Option<u64>, Refusal> {

@@ -147,3 +147,29 @@ async fn an_answer_that_was_not_delivered_is_masked_unless_it_is_asked_for_again
         assert_eq!(trained, expected, "replayed: {is_replayed}");
     }
 }
+
+#[tokio::test]
+async fn two_equal_requests_at_once_that_are_not_marked_are_two_turns() {
+    let rig = Rig::new().await;
+    rig.engine.script([says("one"), says("other")]);
+    let opened = rig.open(json!({})).await;
+    rig.engine.hold();
+    let body = json!({ "model": "m", "messages": [user("x")] });
+    let calls = futures::future::join(rig.try_chat(&opened, body.clone()), rig.try_chat(&opened, body));
+    let release = async {
+        rig.until("both are with the engine", async || (rig.balancer.snapshot().in_use() == 2).then_some(()))
+            .await;
+        rig.engine.go();
+    };
+    let ((first, second), ()) = futures::join!(calls, release);
+    let mut texts = [first, second].map(|(_, answer)| said(&answer)["content"].as_str().unwrap().to_owned());
+    texts.sort();
+    assert_eq!(texts, ["one", "other"]);
+    let seeds: Vec<_> =
+        rig.engine.requests().iter().map(|asked| asked["sampling_params"]["seed"].clone()).collect();
+    assert_ne!(seeds[0], seeds[1], "equal requests would draw equal tokens");
+    rig.complete(&opened.uid, json!({ "reward": 1.0 })).await;
+    let rows = rig.rows().await;
+    let trained: usize = (0..rows.num_rows()).flat_map(|row| mask(&rows, row)).map(usize::from).sum();
+    assert_eq!((rows.num_rows(), trained), (2, rig.engine.drawn().concat().len()));
+}

@@ -178,3 +178,34 @@ async fn what_is_wrong_is_said() {
     assert!(refused["error"]["message"].as_str().unwrap().contains("maximum context length"), "{refused}");
     assert_eq!(said(&rig.chat(&opened, &json!([user("x")])).await)["content"], "ok");
 }
+
+#[tokio::test]
+async fn a_scorer_gives_the_reward_and_a_failed_one_leaves_the_trajectory_open() {
+    let rig = Rig::new().await;
+    rig.engine.script([says("it is 41"), says("no, it is 4\n#### 42")]);
+    let opened = rig.open(json!({})).await;
+    let score = |scorer: serde_json::Value, truth: &str| json!({ "score": { "scorer": scorer, "ground_truth": truth } });
+    let (status, early) = rig.complete(&opened.uid, score(json!("gsm8k"), "42")).await;
+    assert_eq!(status, 400);
+    assert!(early["error"]["message"].as_str().unwrap().contains("has no turn to score"), "{early}");
+    let first = said(&rig.chat(&opened, &json!([user("x")])).await);
+    rig.chat(&opened, &json!([user("x"), first, user("y")])).await;
+    for (body, words) in [
+        (score(json!("gsm9k"), "42"), "gsm9k"),
+        (score(json!({ "scorer": "gsm8k", "method": "loose" }), "42"), "loose"),
+        (score(json!(7), "42"), "found 7"),
+        (score(json!({ "scorer": "json_schema", "schema": { "type": 7 } }), "42"), "schema"),
+        (json!({ "score": { "scorer": "gsm8k" } }), "ground_truth"),
+        (json!({ "score": { "scorer": "gsm8k", "ground_truth": "1" }, "reward": 1.0 }), "found both"),
+    ] {
+        let (status, refused) = rig.complete(&opened.uid, body).await;
+        assert_eq!(status, 400, "{refused}");
+        assert!(refused["error"]["message"].as_str().unwrap().contains(words), "{refused}");
+        assert_eq!(rig.show(&opened.uid).await["state"], "open");
+    }
+    let (status, shown) = rig.complete(&opened.uid, score(json!("gsm8k"), "42")).await;
+    assert_eq!((status, &shown["reward"], &shown["end"]), (200, &json!(1.0), &json!("completed")), "{shown}");
+    assert_eq!(floats(&rig.rows().await, "reward"), [1.0]);
+    rig.until("it is put", async || (rig.show(&opened.uid).await["state"] == "put").then_some(())).await;
+    assert_eq!(rig.complete(&opened.uid, score(json!("gsm8k"), "42")).await.1["state"], "put");
+}

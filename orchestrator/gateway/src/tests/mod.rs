@@ -1,8 +1,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod abandoned;
+mod bounds;
 mod delivery;
 mod ends;
 mod engine;
 mod rig;
+mod slow;
 mod splice;
 mod surfaces;

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::engine::{Engine, Letters};
+use crate::core::Core;
 use crate::{Entropy, Gateway, GatewayConfig};
 
 /// Longest time that a test waits for an event.
@@ -33,12 +34,13 @@ pub(super) struct Rig {
     pub(super) root: String,
     pub(super) config: GatewayConfig,
     pub(super) balancer: LoadBalancer,
+    core: Option<Arc<Core>>,
     end: CancellationToken,
     serving: Option<AbortOnDropHandle<()>>,
     _folder: Arc<tempfile::TempDir>,
 }
 
-fn counted() -> Entropy {
+pub(super) fn counted() -> Entropy {
     let next = Arc::new(AtomicU64::new(1));
     Entropy(Arc::new(move || {
         let number = next.fetch_add(1, Ordering::Relaxed);
@@ -67,6 +69,7 @@ impl Rig {
             root: String::new(),
             config,
             balancer,
+            core: None,
             end: CancellationToken::new(),
             serving: None,
             _folder: folder,
@@ -79,6 +82,7 @@ impl Rig {
         let queue: Arc<dyn Queue> = Arc::new(self.queue.clone());
         let gateway =
             Gateway::open(self.config.clone(), self.balancer.clone(), queue, None, None).await.unwrap();
+        self.core = Some(Arc::clone(&gateway.served.core));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         self.root = format!("http://{}", listener.local_addr().unwrap());
         self.end = CancellationToken::new();
@@ -121,6 +125,10 @@ impl Rig {
         // Connections that the client keeps would be waited for.
         self.client = Client::builder().no_proxy().build().unwrap();
         self.serving.take().unwrap().await.unwrap();
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        self.core.as_ref().unwrap()
     }
 
     pub(super) fn dir(&self) -> &Path {

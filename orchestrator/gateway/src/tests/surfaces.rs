@@ -265,3 +265,26 @@ async fn a_slow_turn_is_streamed_after_heartbeats() {
     let rest = answer.text().await.unwrap();
     assert!(rest.contains("\"content\":\"ok\"") && rest.ends_with("data: [DONE]\n\n"), "{rest}");
 }
+
+#[tokio::test]
+async fn several_answers_in_one_request_are_refused_on_every_surface() {
+    let rig = Rig::new().await;
+    let opened = rig.open(json!({})).await;
+    for (path, mut body) in [
+        ("chat/completions", json!({ "messages": [user("x")] })),
+        ("completions", json!({ "prompt": "x" })),
+        ("messages", json!({ "messages": [user("x")], "max_tokens": 9 })),
+        ("responses", json!({ "input": "x" })),
+    ] {
+        for (key, n) in [("n", 2), ("best_of", 3)] {
+            body[key] = json!(n);
+            let (status, refused) = read(rig.call(&opened, path, &body).send().await.unwrap()).await;
+            let words = format!("expected {key}=1, found {n}");
+            assert_eq!(status, 400, "{path}: {refused}");
+            assert!(refused["error"]["message"].as_str().unwrap().contains(&words), "{path}: {refused}");
+            body[key] = json!(1);
+        }
+        assert_eq!(read(rig.call(&opened, path, &body).send().await.unwrap()).await.0, 200, "{path}");
+    }
+    assert_eq!(rig.show(&opened.uid).await["turns"], 4);
+}

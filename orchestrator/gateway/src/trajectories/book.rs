@@ -17,6 +17,9 @@ use crate::refusal::Refusal;
 /// answered as calls for unknown ones.
 const TOMBSTONES_MAX: usize = 65_536;
 
+/// The time after which a client may ask again for a trajectory that was refused for lack of room.
+const ROOM_RETRY_AFTER: Duration = Duration::from_secs(5);
+
 /// A group whose trajectories are all settled. Its rows can be put.
 #[derive(Debug)]
 pub(crate) struct Settled {
@@ -29,6 +32,8 @@ pub(crate) struct Settled {
 pub(crate) struct Book {
     /// Random, and the same for all trajectories of this process.
     life: u64,
+    /// Maximum number of trajectories that are not buried.
+    live_max: usize,
     pages: Mutex<Pages>,
     /// Notified when an earlier alarm was set.
     alarmed: Notify,
@@ -66,20 +71,28 @@ pub(crate) enum Found {
 
 impl Book {
     /// An empty book, and the groups that end.
-    pub(crate) fn new(life: u64) -> (Arc<Self>, mpsc::UnboundedReceiver<Settled>) {
-        // Each group is sent once, so the channel has at most as many as there are groups.
+    pub(crate) fn new(life: u64, live_max: usize) -> (Arc<Self>, mpsc::UnboundedReceiver<Settled>) {
+        // Each group is sent once and has a trajectory that is not buried, so `live_max` bounds the channel.
         let (settled, receiver) = mpsc::unbounded_channel();
-        let book = Self { life, pages: Mutex::default(), alarmed: Notify::new(), settled };
+        let book = Self { life, live_max, pages: Mutex::default(), alarmed: Notify::new(), settled };
         (Arc::new(book), receiver)
     }
 
-    /// Adds a trajectory. `number` is that of the log; absent for a new trajectory.
+    /// Adds a trajectory. `number` is that of the log; absent for a new trajectory. Those of the log always have
+    /// room.
     ///
     /// # Errors
-    /// The group has all its members, or another size.
+    /// The group has all its members, or another size, or there is no room for a new trajectory.
     pub(crate) fn add(&self, number: Option<u64>, spec: Spec, live: Live) -> Result<Arc<One>, Refusal> {
         let now = Instant::now();
         let mut pages = self.pages.lock();
+        if number.is_none() && pages.live.len() >= self.live_max {
+            let reason = format!(
+                "the gateway has trajectories_max={} trajectories whose rows are not put yet",
+                self.live_max
+            );
+            return Err(Refusal::Busy { reason, retry_after: Some(ROOM_RETRY_AFTER) });
+        }
         let lasting = spec.limits.wall + spec.limits.reward;
         let deadline = now + Duration::try_from_secs_f64(lasting).unwrap_or(Duration::MAX / 4);
         let name = spec.group.clone();
@@ -151,6 +164,7 @@ impl Book {
             return;
         }
         let Some(group) = pages.groups.remove(name) else { return };
+        pages.alarms.remove(&(group.deadline, Alarm::Group(name.to_owned())));
         let members = group.members.iter().filter_map(|number| pages.live.get(number).cloned()).collect();
         // If the receiver is gone, the gateway ends, and its next life ends the group again.
         let _ = self.settled.send(Settled { group: name.to_owned(), members });

@@ -17,8 +17,26 @@ pub(crate) struct Admitted {
     pub(crate) call: u64,
     /// How many calls were in flight when it began.
     pub(crate) ahead: u32,
-    /// Tokens that the trajectory may still draw, at least 1.
+    /// Tokens that the call may draw, at least 1.
     pub(crate) tokens: u32,
+}
+
+/// A call in flight.
+#[derive(Debug, Clone, Copy)]
+struct Reserved {
+    /// The hash of its body.
+    body: u128,
+    /// The tokens that it may draw.
+    tokens: u32,
+}
+
+/// Why a call is not admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NotAdmitted {
+    /// The limit that ends the trajectory.
+    End(End),
+    /// Calls in flight have reserved what is left. They may give it back.
+    Later,
 }
 
 /// The state of a trajectory.
@@ -34,8 +52,8 @@ pub(crate) struct Live {
     pub(crate) reward: Option<Reward>,
     is_unrewarded: bool,
     sampled: u64,
-    /// The hash of the body of each call in flight.
-    in_flight: Vec<u128>,
+    is_buried: bool,
+    in_flight: Vec<Reserved>,
     next_call: u64,
     opened_at: Instant,
     active_at: Instant,
@@ -54,6 +72,7 @@ impl Live {
             reward: None,
             is_unrewarded: false,
             sampled: 0,
+            is_buried: false,
             in_flight: Vec::new(),
             next_call: 0,
             opened_at: now.checked_sub(age).unwrap_or(now),
@@ -92,28 +111,34 @@ impl Live {
         Ok(())
     }
 
-    /// Admits a call with this hash of its body.
-    ///
-    /// # Errors
-    /// The limit that ends the trajectory.
-    pub(crate) fn admit(&mut self, limits: &Limits, body: u128) -> Result<Admitted, End> {
-        if self.turns() as usize + self.in_flight.len() >= limits.turns as usize {
-            return Err(End::Turns);
+    /// Admits a call with this hash of its body, which draws at most `asked` tokens. The turn and its tokens are
+    /// reserved until the call ends, so calls in parallel stay within the limits. A call never gets fewer tokens
+    /// because others are in flight: it waits for them.
+    pub(super) fn admit(&mut self, limits: &Limits, body: u128, asked: u32) -> Result<Admitted, NotAdmitted> {
+        let turns = limits.turns.saturating_sub(self.turns()) as usize;
+        if turns == 0 {
+            return Err(NotAdmitted::End(End::Turns));
         }
-        let left = limits.tokens.saturating_sub(self.sampled).min(u64::from(limits.turn_tokens));
+        let left = limits.tokens.saturating_sub(self.sampled);
         if left == 0 {
-            return Err(End::Tokens);
+            return Err(NotAdmitted::End(End::Tokens));
+        }
+        let tokens = left.min(u64::from(limits.turn_tokens.min(asked).max(1))) as u32;
+        let reserved: u64 = self.in_flight.iter().map(|call| u64::from(call.tokens)).sum();
+        if self.in_flight.len() >= turns || reserved + u64::from(tokens) > left {
+            return Err(NotAdmitted::Later);
         }
         let ahead = self.in_flight.len() as u32;
-        self.in_flight.push(body);
+        self.in_flight.push(Reserved { body, tokens });
         self.active_at = Instant::now();
         self.next_call += 1;
-        Ok(Admitted { call: self.next_call, ahead, tokens: left as u32 })
+        Ok(Admitted { call: self.next_call, ahead, tokens })
     }
 
-    /// A call has ended.
-    pub(super) fn release(&mut self, body: u128) {
-        if let Some(at) = self.in_flight.iter().position(|other| *other == body) {
+    /// A call has ended. What it has drawn is counted, and the rest of its tokens is free again.
+    pub(super) fn release(&mut self, body: u128, tokens: u32) {
+        let is_it = |call: &Reserved| (call.body, call.tokens) == (body, tokens);
+        if let Some(at) = self.in_flight.iter().position(is_it) {
             self.in_flight.swap_remove(at);
         }
         self.active_at = Instant::now();
@@ -121,7 +146,7 @@ impl Live {
 
     /// Whether a call with this body is in flight.
     pub(crate) fn has_in_flight(&self, body: u128) -> bool {
-        self.in_flight.contains(&body)
+        self.in_flight.iter().any(|call| call.body == body)
     }
 
     /// What is needed to repeat the answer of a turn.
@@ -151,14 +176,28 @@ impl Live {
                 let idle = (self.active_at + seconds(limits.idle), Some(End::Idle));
                 if self.in_flight.is_empty() && idle.0 < wall.0 { Some(idle) } else { Some(wall) }
             }
-            Some(_) if self.reward.is_some() || self.is_unrewarded => None,
+            Some(_) if self.knows_reward() => None,
             Some(ended_at) => Some((ended_at + seconds(limits.reward), None)),
         }
     }
 
     /// Whether nothing can change any more.
     pub(crate) fn is_settled(&self) -> bool {
-        self.end.is_some() && self.in_flight.is_empty() && (self.reward.is_some() || self.is_unrewarded)
+        self.end.is_some() && self.in_flight.is_empty() && self.knows_reward()
+    }
+
+    /// Whether the reward is known, or known never to come.
+    pub(crate) fn knows_reward(&self) -> bool {
+        self.reward.is_some() || self.is_unrewarded
+    }
+
+    /// Takes no further records: the one that buries the trajectory is the last.
+    pub(crate) fn set_buried(&mut self) {
+        self.is_buried = true;
+    }
+
+    pub(crate) fn is_buried(&self) -> bool {
+        self.is_buried
     }
 }
 

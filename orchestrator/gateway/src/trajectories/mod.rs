@@ -13,6 +13,8 @@
 //!
 //! # Invariants
 //! - A trajectory ends exactly once, and its end has one name.
+//! - Calls in flight together stay within the limits of turns and tokens: each reserves what it may use. Nothing
+//!   that was drawn within the limits is lost to another call.
 //! - A reward is given once. Repeating the reward changes nothing, and another one is refused.
 //! - A group ends when all its trajectories are settled or its own deadline has passed, so an abandoned
 //!   session never holds its group.
@@ -96,5 +98,8 @@ pub(crate) struct Tombstone {
     pub(crate) reward: Option<Reward>,
     /// The rows in the queue; 0 if it was left out.
     pub(crate) rows: u32,
+    /// Why the queue refused the rows of the group, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) refused: Option<String>,
     pub(crate) turns: u32,
 }

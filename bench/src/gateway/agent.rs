@@ -1,0 +1,95 @@
+//! An agent that speaks OpenAI's chat completions, and what its trajectory needs at least.
+
+use std::ops::AddAssign;
+use std::time::Duration;
+
+use anyhow::Context;
+use reqwest::Client;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+/// The text of a message of a user, of about ten tokens.
+const ASKED: &str = "and then what was the result of it";
+
+/// What trajectories consist of.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Need {
+    pub(super) sampled: usize,
+    other: usize,
+    texts: usize,
+}
+
+impl Need {
+    /// 8 bytes for each sampled token, 4 for each other one, and the texts of messages.
+    pub(super) fn bytes(self) -> usize {
+        8 * self.sampled + 4 * self.other + self.texts
+    }
+}
+
+impl AddAssign for Need {
+    fn add_assign(&mut self, more: Self) {
+        self.sampled += more.sampled;
+        self.other += more.other;
+        self.texts += more.texts;
+    }
+}
+
+/// An agent with a trajectory.
+pub(super) struct Agent {
+    client: Client,
+    url: String,
+    messages: Vec<Value>,
+    need: Need,
+}
+
+impl Agent {
+    /// Makes a trajectory for an agent. Agents with different numbers ask different questions.
+    pub(super) async fn open(url: &str, number: usize) -> anyhow::Result<Self> {
+        let client = Client::builder().no_proxy().tcp_nodelay(true).build()?;
+        let made: Value = client.post(format!("{url}/trajectories")).send().await?.json().await?;
+        let base = made["base_url"].as_str().with_context(|| format!("the gateway said {made}"))?;
+        let url = format!("{base}/chat/completions");
+        let mut agent = Self { client, url, messages: Vec::new(), need: Need::default() };
+        agent.ask(&format!("question {number}: {ASKED}"));
+        Ok(agent)
+    }
+
+    fn ask(&mut self, text: &str) {
+        self.messages.push(json!({ "role": "user", "content": text }));
+    }
+
+    /// Makes the first message so long that the prompt has about `tokens` tokens.
+    pub(super) fn ask_for_context(&mut self, tokens: usize) {
+        self.messages.clear();
+        self.ask(&"x ".repeat(tokens));
+    }
+
+    /// Makes a turn of so many tokens, and asks on. Returns the time until the answer was whole.
+    pub(super) async fn turn(&mut self, sampled: usize) -> anyhow::Result<Duration> {
+        self.need.texts += self.messages.last().map_or(0, |message| message.to_string().len());
+        let body = json!({ "model": "any", "messages": self.messages, "max_tokens": sampled }).to_string();
+        let request = self.client.post(&self.url).header("content-type", "application/json").body(body);
+        let started = Instant::now();
+        let answer = request.send().await?;
+        let status = answer.status();
+        let body = answer.bytes().await?;
+        let took = started.elapsed();
+        anyhow::ensure!(status.is_success(), "the gateway said {}", String::from_utf8_lossy(&body));
+        let completion: Value = serde_json::from_slice(&body)?;
+        let content = &completion["choices"][0]["message"]["content"];
+        let said = json!({ "role": "assistant", "content": content });
+        let tokens = |key: &str| completion["usage"][key].as_u64().context("the answer has no usage");
+        let (prompt, drawn) = (tokens("prompt_tokens")? as usize, tokens("completion_tokens")? as usize);
+        // What the prompt has and was not sampled, all turns so far together.
+        self.need.other = prompt - self.need.sampled;
+        self.need.sampled += drawn;
+        self.need.texts += said.to_string().len();
+        self.messages.push(said);
+        self.ask(ASKED);
+        Ok(took)
+    }
+
+    pub(super) fn need(&self) -> Need {
+        self.need
+    }
+}

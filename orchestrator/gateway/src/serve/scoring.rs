@@ -1,0 +1,73 @@
+//! The reward of a trajectory by one of Rolldock's scorers, which the call that completes it names.
+//!
+//! A scorer is a pure function of the last text and the ground truth. It runs off the threads of connections. An error
+//! is due to the call (an unknown scorer, a wrong option, a ground truth that the scorer cannot read). It changes
+//! nothing, so the trajectory can be completed by a later call.
+//!
+//! # Deliberately absent
+//! Rewards of other processes (judges, servers, commands). A call must not choose addresses and commands for the
+//! gateway. Their callers compute them and send the number.
+
+use std::sync::Arc;
+
+use rolldock_reward::{RewardError, ScoreInput, Scorer, ScorerConfig};
+use rolldock_scope::blocking;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::refusal::Refusal;
+use crate::trajectories::One;
+
+/// How a trajectory is scored.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Scoring {
+    /// A name, or an object with the key `scorer` and the options of the scorer.
+    scorer: Value,
+    ground_truth: String,
+    #[serde(default)]
+    data_source: String,
+    /// What some scorers read besides.
+    #[serde(default)]
+    extra: Option<Value>,
+}
+
+impl Scoring {
+    /// The score of the text of the trajectory's last turn. A turn without a text, such as one of tool calls only, has
+    /// an empty one.
+    pub(super) async fn of(self, one: &One) -> Result<f32, Refusal> {
+        let last = one.live.lock().forest.turns().last().map(|turn| turn.emitted());
+        let Some(last) = last else {
+            let reason = format!("trajectory={} has no turn to score", one.spec.uid);
+            return Err(Refusal::bad_request(reason));
+        };
+        let scorer = scorer(&self.scorer)?;
+        let scoring = blocking("trajectory score", move || {
+            scorer.score(&ScoreInput {
+                response: last["content"].as_str().unwrap_or_default(),
+                ground_truth: &self.ground_truth,
+                data_source: &self.data_source,
+                extra: self.extra.as_ref(),
+            })
+        });
+        let scored = scoring.await.map_err(|_died| Refusal::Engine("the scorer died".to_owned()))?;
+        scored.map(|score| score.score as f32).map_err(|error| refused(&error))
+    }
+}
+
+fn scorer(named: &Value) -> Result<Arc<dyn Scorer>, Refusal> {
+    let config = match named {
+        Value::String(name) => ScorerConfig::from_name(name).map_err(|error| refused(&error))?,
+        Value::Object(_) => serde_json::from_value(named.clone())
+            .map_err(|error| Refusal::bad_request(format!("score.scorer: {error}")))?,
+        other => {
+            let reason = format!("expected score.scorer to be a name or an object, found {other}");
+            return Err(Refusal::bad_request(reason));
+        }
+    };
+    config.build().map_err(|error| refused(&error))
+}
+
+fn refused(error: &RewardError) -> Refusal {
+    Refusal::bad_request(format!("the trajectory was not scored: {error}"))
+}

@@ -1,0 +1,121 @@
+//! A process that opens, buries and forgets trajectories is killed at any moment, many times. Its log is rewritten all
+//! the while, and has everything that the process has acknowledged.
+
+use std::collections::{BTreeMap, HashSet};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use rand::{RngExt, SeedableRng};
+use rolldock_queue::Durability;
+
+use super::super::Store;
+use super::entry;
+
+const ROUNDS: u64 = 10;
+/// Few bytes, so that most rounds see rewrites.
+const REWRITE: u64 = 8 << 10;
+/// Trajectories that are open at a time, and those that are remembered afterwards.
+const OPEN: u64 = 8;
+const REMEMBERED: u64 = 16;
+const FOLDER: &str = "ROLLDOCK_TEST_GATEWAY_LOG";
+
+/// What a log says about each trajectory: the texts since its last record that replaces earlier ones.
+type Said = BTreeMap<u64, Vec<String>>;
+
+fn read(dir: &Path, durability: Durability) -> (Store, Said) {
+    let mut said = Said::new();
+    let store = Store::open_with(dir, durability, REWRITE, |entry| {
+        let texts = said.entry(entry.number).or_default();
+        if entry.is_last {
+            texts.clear();
+        }
+        texts.push(String::from_utf8(entry.body.to_vec()).unwrap());
+        Ok(())
+    });
+    (store.unwrap(), said)
+}
+
+/// The process that is killed. It prints the number of each step that is durable.
+#[tokio::test]
+#[ignore = "the process that another test kills"]
+async fn works_until_it_is_killed() {
+    let Some(folder) = std::env::var_os(FOLDER) else { return };
+    let (store, said) = read(Path::new(&folder), Durability::Os);
+    let next = said.keys().next_back().map_or(0, |last| last + 1);
+    for number in next.. {
+        for turn in 0..3 {
+            store.append(entry(number, false, format!("{number} turn {turn} {}", "x".repeat(60)).as_bytes()));
+        }
+        if let Some(ended) = number.checked_sub(OPEN) {
+            store.append(entry(ended, true, format!("{ended} buried").as_bytes()));
+        }
+        if let Some(forgotten) = number.checked_sub(OPEN + REMEMBERED) {
+            store.forget(forgotten);
+        }
+        let sequence = store.append(entry(number, false, format!("{number} turn 3").as_bytes()));
+        store.kept(sequence).await.unwrap();
+        println!("\nkept {number}");
+    }
+}
+
+/// A process that is killed with SIGKILL when this is dropped.
+struct Victim(Child);
+
+impl Victim {
+    fn start(folder: &Path) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args([
+            "--ignored",
+            "--exact",
+            "--nocapture",
+            "store::tests::churn::works_until_it_is_killed",
+        ]);
+        Self(command.env(FOLDER, folder).stdout(Stdio::piped()).spawn().unwrap())
+    }
+
+    /// The last step of which the process has said that it is kept, after it has said so `steps` times.
+    fn kept(&mut self, steps: usize) -> u64 {
+        let lines = BufReader::new(self.0.stdout.as_mut().unwrap()).lines();
+        let kept = lines.map_while(Result::ok).filter_map(|line| line.strip_prefix("kept ")?.parse().ok());
+        kept.take(steps).last().unwrap()
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn a_kill_at_any_moment_loses_nothing_that_was_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(20);
+    let mut rounds_with_rewrites = HashSet::new();
+    for round in 0..ROUNDS {
+        let steps = random.random_range(1..400);
+        let mut victim = Victim::start(folder.path());
+        let last = victim.kept(steps);
+        drop(victim);
+        let log = folder.path().join("trajectories.log");
+        let bytes = log.metadata().unwrap().len();
+        // Twice, because frames are written between two chances for a rewrite.
+        assert!(bytes < 2 * REWRITE.max(4 * 24 * 500), "round {round}: {bytes} bytes");
+        let (store, said) = read(folder.path(), Durability::Os);
+        store.close();
+        if said.keys().next().is_some_and(|first| *first > 0) {
+            rounds_with_rewrites.insert(round);
+        }
+        for number in (last + 1).saturating_sub(OPEN)..=last {
+            let texts = &said[&number];
+            assert_eq!(texts.len(), 4, "round {round}: {texts:?}");
+            assert!(texts.iter().all(|text| text.starts_with(&format!("{number} turn"))), "{texts:?}");
+        }
+        for number in (last + 1).saturating_sub(OPEN + REMEMBERED)..(last + 1).saturating_sub(OPEN) {
+            assert_eq!(said[&number], [format!("{number} buried")], "round {round}");
+        }
+    }
+    assert!(rounds_with_rewrites.len() > 3, "{rounds_with_rewrites:?}");
+}
