@@ -3,8 +3,9 @@
 //! The parsers read the prompt from the generated answer, so the prompt's ids are sent in both places. The
 //! endpoint refuses an answer without tokens, so the caller does not ask about one.
 
+use serde::Serialize;
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 
 use super::{CallError, Drawn, EngineCalls, Finish, Form, read};
 
@@ -24,10 +25,60 @@ pub(crate) struct Derender<'a> {
     pub(crate) with_logprobs: bool,
 }
 
+/// The body for a chat. Ids are written from where they are: a prompt may have many.
+#[derive(Serialize)]
+struct OfChat<'a> {
+    model: &'a str,
+    generate_response: Generated<'a>,
+    prompt_tokens: usize,
+    prompt_token_ids: &'a [u32],
+    chat_request: &'a Value,
+}
+
+/// The body for a text.
+#[derive(Serialize)]
+struct OfText<'a> {
+    model: &'a str,
+    generate_responses: [Generated<'a>; 1],
+    prompt_tokens: [usize; 1],
+    prompt_token_ids: [&'a [u32]; 1],
+    completion_request: &'a Value,
+}
+
+/// The answer of `generate`, as the parsers read it.
+#[derive(Serialize)]
+struct Generated<'a> {
+    request_id: &'a str,
+    model: &'a str,
+    prompt_token_ids: &'a [u32],
+    usage: Usage,
+    choices: [Choice<'a>; 1],
+}
+
+#[derive(Serialize)]
+struct Usage {
+    prompt_tokens: usize,
+    completion_tokens: usize,
+    total_tokens: usize,
+}
+
+#[derive(Serialize)]
+struct Choice<'a> {
+    index: u32,
+    token_ids: &'a [u32],
+    finish_reason: &'static str,
+    stop_reason: Option<&'a str>,
+    logprobs: Option<&'a RawValue>,
+}
+
 impl EngineCalls {
     /// The completion that the drawn tokens are: the only element of its `choices`. Cancel-safe.
     pub(crate) async fn derender(&self, base: &str, asked: &Derender<'_>) -> Result<Value, CallError> {
-        let body = self.post(base, &format!("{}/derender", asked.form.path()), &asked.body(base)?).await?;
+        let path = format!("{}/derender", asked.form.path());
+        let body = match asked.form {
+            Form::Chat => self.post(base, &path, &asked.of_chat()).await?,
+            Form::Text => self.post(base, &path, &asked.of_text()).await?,
+        };
         let mut completion: Value = read(base, &body)?;
         match completion["choices"].as_array_mut().map(Vec::as_mut_slice) {
             Some([choice]) => Ok(choice.take()),
@@ -37,48 +88,46 @@ impl EngineCalls {
 }
 
 impl Derender<'_> {
-    fn body(&self, base: &str) -> Result<Value, CallError> {
-        let drawn = self.drawn;
-        let (finish, stop) = match &drawn.finish {
+    fn of_chat(&self) -> OfChat<'_> {
+        OfChat {
+            model: self.model,
+            generate_response: self.generated(),
+            prompt_tokens: self.prompt_ids.len(),
+            prompt_token_ids: self.prompt_ids,
+            chat_request: self.request,
+        }
+    }
+
+    fn of_text(&self) -> OfText<'_> {
+        OfText {
+            model: self.model,
+            generate_responses: [self.generated()],
+            prompt_tokens: [self.prompt_ids.len()],
+            prompt_token_ids: [self.prompt_ids],
+            completion_request: self.request,
+        }
+    }
+
+    fn generated(&self) -> Generated<'_> {
+        let (finish_reason, stop_reason) = match &self.drawn.finish {
             Finish::Stop(text) => ("stop", text.as_deref()),
             Finish::Length => ("length", None),
             Finish::Abort => ("abort", None),
         };
-        let logprobs: Option<Value> = match &drawn.content {
-            Some(content) if self.with_logprobs => Some(read(base, RawValue::get(content).as_bytes())?),
-            _ => None,
-        };
-        let (prompt, tokens) = (self.prompt_ids.len(), self.ids.len());
-        let generated = json!({
-            "request_id": self.request_id,
-            "model": self.model,
-            "prompt_token_ids": self.prompt_ids,
-            "usage": {
-                "prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens,
-            },
-            "choices": [{
-                "index": 0,
-                "token_ids": self.ids,
-                "finish_reason": finish,
-                "stop_reason": stop,
-                "logprobs": logprobs,
+        let (prompt_tokens, completion_tokens) = (self.prompt_ids.len(), self.ids.len());
+        let total_tokens = prompt_tokens + completion_tokens;
+        Generated {
+            request_id: self.request_id,
+            model: self.model,
+            prompt_token_ids: self.prompt_ids,
+            usage: Usage { prompt_tokens, completion_tokens, total_tokens },
+            choices: [Choice {
+                index: 0,
+                token_ids: self.ids,
+                finish_reason,
+                stop_reason,
+                logprobs: self.drawn.content.as_deref().filter(|_| self.with_logprobs),
             }],
-        });
-        Ok(match self.form {
-            Form::Chat => json!({
-                "model": self.model,
-                "generate_response": generated,
-                "prompt_tokens": prompt,
-                "prompt_token_ids": self.prompt_ids,
-                "chat_request": self.request,
-            }),
-            Form::Text => json!({
-                "model": self.model,
-                "generate_responses": [generated],
-                "prompt_tokens": [prompt],
-                "prompt_token_ids": [self.prompt_ids],
-                "completion_request": self.request,
-            }),
-        })
+        }
     }
 }

@@ -16,7 +16,8 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::{FromRequestParts, Path, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use rolldock_listener::Client;
@@ -39,17 +40,23 @@ const LISTED_MAX: usize = 1000;
 
 type Answer = Result<Response, Failure>;
 
-/// Checks the token of a control call.
-async fn check(served: &Served, headers: &HeaderMap, client: &Client) -> Result<(), Refusal> {
-    let sent = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let sent = sent.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
-    let is_right =
-        served.core.config.token.as_deref().is_none_or(|token| same(token.as_bytes(), sent.as_bytes()));
-    if !is_right {
-        return Err(Refusal::Unauthorized);
+/// A caller that has shown the gateway's token, if there is one.
+pub(super) struct Controller;
+
+impl FromRequestParts<Served> for Controller {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, served: &Served) -> Result<Self, Failure> {
+        let sent = parts.headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let sent = sent.and_then(|value| value.strip_prefix("Bearer ")).unwrap_or_default();
+        let token = served.core.config.token.as_deref();
+        if !token.is_none_or(|token| same(token.as_bytes(), sent.as_bytes())) {
+            return Err(Refusal::Unauthorized.into());
+        }
+        let Ok(client) = Client::from_request_parts(parts, served).await;
+        client.authenticated().await;
+        Ok(Self)
     }
-    client.authenticated().await;
-    Ok(())
 }
 
 /// Compares in a time that does not depend on where the first difference is.
@@ -72,11 +79,10 @@ fn read<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Refusal> {
 
 pub(super) async fn open(
     State(served): State<Served>,
-    client: Client,
+    _: Controller,
     headers: HeaderMap,
     body: Bytes,
 ) -> Answer {
-    check(&served, &headers, &client).await?;
     let spec = spec_of(&served.core, read(&body)?)?;
     let one = served.core.open_trajectory(spec).await?;
     let spec = &one.spec;
@@ -136,8 +142,7 @@ fn spec_of(core: &Core, creation: Creation) -> Result<Spec, Refusal> {
     })
 }
 
-pub(super) async fn list(State(served): State<Served>, client: Client, headers: HeaderMap) -> Answer {
-    check(&served, &headers, &client).await?;
+pub(super) async fn list(State(served): State<Served>, _: Controller) -> Answer {
     let live = served.core.book.live();
     let shown: Vec<Value> = live.iter().take(LISTED_MAX).map(|one| described(one)).collect();
     Ok(Json(json!({ "trajectories": shown, "total": live.len() })).into_response())
@@ -148,13 +153,7 @@ fn found(served: &Served, uid: &str) -> Result<Found, Refusal> {
     found.ok_or_else(|| Refusal::NotFound(format!("no trajectory={uid}")))
 }
 
-pub(super) async fn show(
-    State(served): State<Served>,
-    Path(uid): Path<String>,
-    client: Client,
-    headers: HeaderMap,
-) -> Answer {
-    check(&served, &headers, &client).await?;
+pub(super) async fn show(State(served): State<Served>, Path(uid): Path<String>, _: Controller) -> Answer {
     Ok(match found(&served, &uid)? {
         Found::Live(one) => Json(described(&one)).into_response(),
         Found::Buried(tombstone) => Json(buried(&tombstone)).into_response(),
@@ -243,11 +242,9 @@ impl Completion {
 pub(super) async fn complete(
     State(served): State<Served>,
     Path(uid): Path<String>,
-    client: Client,
-    headers: HeaderMap,
+    _: Controller,
     body: Bytes,
 ) -> Answer {
-    check(&served, &headers, &client).await?;
     let mut completion: Completion = read(&body)?;
     if completion.reward.is_some() && completion.score.is_some() {
         return Err(Refusal::bad_request("expected reward or score, found both".to_owned()).into());
@@ -286,13 +283,7 @@ async fn finish(core: &Arc<Core>, one: &Arc<One>, reward: Option<Reward>, end: E
     Ok(())
 }
 
-pub(super) async fn cancel(
-    State(served): State<Served>,
-    Path(uid): Path<String>,
-    client: Client,
-    headers: HeaderMap,
-) -> Answer {
-    check(&served, &headers, &client).await?;
+pub(super) async fn cancel(State(served): State<Served>, Path(uid): Path<String>, _: Controller) -> Answer {
     let one = match found(&served, &uid)? {
         Found::Live(one) => one,
         Found::Buried(tombstone) => return Ok(Json(buried(&tombstone)).into_response()),

@@ -17,14 +17,8 @@ impl Maker {
     pub(super) async fn attempt(&self, job: Job<'_>, permit: Permit, attempt: u32) -> Result<Made, Failed> {
         let base = permit.url().unwrap_or_default().to_owned();
         let server = permit.server_name().to_string();
-        let facts = match self.facts(&base).await {
-            Ok(facts) => facts,
-            Err(error) => {
-                let failed = Failed::Call(error);
-                permit.finish(failed.outcome());
-                return Err(failed);
-            }
-        };
+        let asking = async { self.facts(&base).await.map_err(Failed::from) };
+        let (facts, permit) = under(permit, asking).await?;
         if facts.takes_ids {
             match self.by_ids(job, &facts, &base, &server, permit, attempt).await {
                 // The permit was returned, so the other dialect needs another one.
@@ -53,8 +47,7 @@ impl Maker {
             let rendered = self.timed("render", self.calls.render(base, job.asked.form, &request)).await?;
             let Rendered { token_ids, sampling_params, reasoning_ended, reasoning_parser_kwargs, .. } =
                 rendered;
-            let planned = job.one.live.lock().forest.plan(job.request, &*self.config.template)?;
-            let prompt = match planned {
+            let prompt = match self.plan(job)? {
                 Plan::Ready(prompt) => prompt,
                 Plan::Whole(whole) => whole.with_ids(token_ids),
             };
@@ -73,18 +66,7 @@ impl Maker {
             let drawn = self.timed("generate", draw.all(&self.calls)).await;
             drawn.map(|drawn| (prompt, drawn))
         };
-        let drawn = tokio::select! {
-            biased;
-            drawn = drawing => drawn,
-            () = permit.revoked() => Err(Failed::Revoked),
-        };
-        let (prompt, drawn) = match drawn {
-            Ok(drawn) => drawn,
-            Err(failed) => {
-                permit.finish(failed.outcome());
-                return Err(failed);
-            }
-        };
+        let ((prompt, drawn), permit) = under(permit, drawing).await?;
         permit.finish(Outcome::Success { tokens: drawn.tokens.ids.len() as u64 });
         let derender = Derender {
             form: job.asked.form,
@@ -118,25 +100,14 @@ impl Maker {
         attempt: u32,
     ) -> Result<Made, Failed> {
         let request = fallback_request(job, facts, turn_seed(job, attempt, 0));
-        let calling = self.timed("converse", self.calls.converse(base, job.asked.form, &request));
-        let conversed = tokio::select! {
-            biased;
-            conversed = calling => conversed.map_err(Failed::from),
-            () = permit.revoked() => Err(Failed::Revoked),
+        let calling = async {
+            let conversing = self.calls.converse(base, job.asked.form, &request);
+            let conversed = self.timed("converse", conversing).await?;
+            if conversed.drawn.finish == Finish::Abort { Err(Failed::Aborted) } else { Ok(conversed) }
         };
-        let Conversed { prompt_ids, drawn, choice } = match conversed {
-            Ok(conversed) if conversed.drawn.finish == Finish::Abort => {
-                permit.finish(Outcome::Cancelled);
-                return Err(Failed::Aborted);
-            }
-            Ok(conversed) => conversed,
-            Err(failed) => {
-                permit.finish(failed.outcome());
-                return Err(failed);
-            }
-        };
+        let (Conversed { prompt_ids, drawn, choice }, permit) = under(permit, calling).await?;
         permit.finish(Outcome::Success { tokens: drawn.ids.len() as u64 });
-        let planned = job.one.live.lock().forest.plan(job.request, &*self.config.template)?;
+        let planned = self.plan(job)?;
         let answer = answer_of(job, &choice, &drawn, prompt_ids.len(), &self.config)?;
         let prompt = match planned {
             Plan::Ready(prompt) => prompt.with_ids(prompt_ids),
@@ -148,12 +119,36 @@ impl Maker {
         Ok(Made { prompt, sampled, answer, server: server.to_owned(), is_fallback: true })
     }
 
+    fn plan(&self, job: Job<'_>) -> Result<Plan, Failed> {
+        Ok(job.one.live.lock().forest.plan(job.request, &*self.config.template)?)
+    }
+
     async fn timed<T>(&self, call: &'static str, calling: impl Future<Output = T>) -> T {
         let began = Instant::now();
         let result = calling.await;
         metrics::histogram!("rolldock_gateway_call_seconds", "call" => call)
             .record(began.elapsed().as_secs_f64());
         result
+    }
+}
+
+/// Waits for what an engine does under a permit, unless its server is lost meanwhile. A failure returns the permit,
+/// with what it says about the server.
+async fn under<T>(
+    permit: Permit,
+    working: impl Future<Output = Result<T, Failed>>,
+) -> Result<(T, Permit), Failed> {
+    let done = tokio::select! {
+        biased;
+        done = working => done,
+        () = permit.revoked() => Err(Failed::Revoked),
+    };
+    match done {
+        Ok(done) => Ok((done, permit)),
+        Err(failed) => {
+            permit.finish(failed.outcome());
+            Err(failed)
+        }
     }
 }
 
@@ -172,10 +167,7 @@ fn for_engine(job: Job<'_>, facts: &Facts) -> Value {
         }
     }
     // A request without a limit would get the room that the rendered prompt leaves.
-    request.insert(
-        "max_tokens".to_owned(),
-        json!(job.admitted.tokens.min(job.asked.max_tokens.unwrap_or(u32::MAX))),
-    );
+    request.insert("max_tokens".to_owned(), json!(job.admitted.tokens));
     Value::Object(request)
 }
 

@@ -35,9 +35,10 @@ pub(super) fn enforce(mut params: Map<String, Value>, job: Job<'_>) -> Map<Strin
     params
 }
 
-/// Maximum tokens of a turn: the least of the trajectory's limits, the agent's, and the model's.
+/// Maximum tokens of a turn: what was reserved for it within the trajectory's limits and the agent's, or the room that
+/// the model has.
 pub(super) fn limit(job: Job<'_>, facts: &Facts, prompt_tokens: usize) -> Result<u32, Failed> {
-    let asked = job.asked.max_tokens.unwrap_or(u32::MAX).min(job.admitted.tokens);
+    let asked = job.admitted.tokens;
     let Some(length_max) = facts.model.length_max else { return Ok(asked) };
     let room = u64::from(length_max).saturating_sub(prompt_tokens as u64);
     match u32::try_from(room).unwrap_or(u32::MAX).min(asked) {
@@ -61,10 +62,7 @@ pub(super) fn fallback_request(job: Job<'_>, facts: &Facts, seed: u64) -> Value 
     request.insert("model".to_owned(), json!(facts.model.name));
     request.insert("seed".to_owned(), json!(seed));
     request.insert("return_token_ids".to_owned(), json!(true));
-    request.insert(
-        "max_tokens".to_owned(),
-        json!(job.admitted.tokens.min(job.asked.max_tokens.unwrap_or(u32::MAX))),
-    );
+    request.insert("max_tokens".to_owned(), json!(job.admitted.tokens));
     match job.asked.form {
         Form::Chat => {
             request.insert("logprobs".to_owned(), json!(true));
