@@ -10,6 +10,7 @@
 //! - A group is given up only if the queue can never take it. Its fate, `refused`, is counted, logged and shown
 //!   for each of its trajectories. Any other failure is repeated until the queue has the rows.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ pub(crate) struct Puts {
 /// What became of a group.
 enum Fate {
     /// The queue has its rows: so many of each trajectory that has some.
-    Put(Vec<(u64, u32)>),
+    Put(BTreeMap<u64, u32>),
     /// It has no rows.
     LeftOut,
     /// The queue can never take its rows.
@@ -99,13 +100,13 @@ impl Puts {
         };
         let (name, rows, refused) = match fate {
             Fate::Put(rows) => ("put", rows, None),
-            Fate::LeftOut => ("left_out", Vec::new(), None),
+            Fate::LeftOut => ("left_out", BTreeMap::new(), None),
             Fate::Refused(reason) => {
                 tracing::error!(group = group.group, reason, "the queue can never take a group's rows");
-                ("refused", Vec::new(), Some(reason))
+                ("refused", BTreeMap::new(), Some(reason))
             }
         };
-        let total = rows.iter().map(|(_, rows)| u64::from(*rows)).sum();
+        let total = rows.values().copied().map(u64::from).sum();
         metrics::counter!("rolldock_gateway_groups_total", "fate" => name).increment(1);
         metrics::counter!("rolldock_gateway_rows_total").increment(total);
         let of =
@@ -118,9 +119,9 @@ impl Puts {
         // The semaphore is never closed.
         let _place = self.places.acquire().await;
         let members = self.members(group);
-        let rows: Vec<(u64, u32)> =
+        let rows: BTreeMap<u64, u32> =
             members.iter().map(|member| (member.number, member.rows.len() as u32)).collect();
-        if rows.iter().all(|(_, rows)| *rows == 0) {
+        if rows.values().all(|rows| *rows == 0) {
             return Ok(Fate::LeftOut);
         }
         let batch = match batch_of(&group.group, &members) {

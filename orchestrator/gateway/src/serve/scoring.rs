@@ -19,7 +19,7 @@ use crate::refusal::Refusal;
 use crate::trajectories::One;
 
 /// How a trajectory is scored.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Scoring {
     /// A name, or an object with the key `scorer` and the options of the scorer.
