@@ -109,8 +109,7 @@ impl Puts {
         let total = rows.values().copied().map(u64::from).sum();
         metrics::counter!("rolldock_gateway_groups_total", "fate" => name).increment(1);
         metrics::counter!("rolldock_gateway_rows_total").increment(total);
-        let of =
-            |one: &One| rows.iter().find(|(number, _)| *number == one.number).map_or(0, |(_, rows)| *rows);
+        let of = |one: &One| rows.get(&one.number).copied().unwrap_or(0);
         let buried = group.members.iter().map(|one| (one.number, tombstone(one, of(one), refused.clone())));
         self.bury(buried.collect()).await;
     }
