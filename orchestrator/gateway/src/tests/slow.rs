@@ -29,7 +29,7 @@ async fn send(rig: &Rig, opened: &Opened, body: &Value) -> TcpStream {
 }
 
 fn impatient() -> Connections {
-    Connections::new("gateway", &ConnectionLimits { keep_alive: 0.2, ..ConnectionLimits::default() })
+    Connections::new("gateway", &ConnectionLimits { keep_alive: 0.5, ..ConnectionLimits::default() })
 }
 
 #[tokio::test]
