@@ -153,16 +153,8 @@ async fn overhead(engine: &Engine, quick: bool) -> anyhow::Result<Vec<Figure>> {
     Ok(figures)
 }
 
-async fn open_trajectories(engine: &Engine, scope: &Scope, quick: bool) -> anyhow::Result<Vec<Figure>> {
-    let open = if quick { OPEN / 25 } else { OPEN };
-    let folder = tempfile::tempdir()?;
-    let gateway = Gateway::start(engine, folder.path(), "os")?;
-    // The first turn loads the tokenizer's tables and opens connections.
-    let mut first = Agent::open(&gateway.url, usize::MAX).await?;
-    first.turn(SAMPLED).await?;
-    engine.renders_only_beginnings();
-    let (resident, log, processor) =
-        (gateway.process.memory("VmRSS")?, gateway.log_bytes()?, gateway.process.processor()?);
+/// Makes so many trajectories of [`TURNS`] turns, which stay open.
+async fn work(gateway: &Gateway, scope: &Scope, open: usize) -> anyhow::Result<Need> {
     let url: Arc<str> = gateway.url.as_str().into();
     let working: Vec<_> = (0..AGENTS)
         .map(|agent| {
@@ -181,9 +173,22 @@ async fn open_trajectories(engine: &Engine, scope: &Scope, quick: bool) -> anyho
         })
         .collect();
     let mut need = Need::default();
-    for work in working {
-        need += work.await??;
+    for done in working {
+        need += done.await??;
     }
+    Ok(need)
+}
+
+async fn open_trajectories(engine: &Engine, scope: &Scope, quick: bool) -> anyhow::Result<Vec<Figure>> {
+    let open = if quick { OPEN / 10 } else { OPEN };
+    let folder = tempfile::tempdir()?;
+    let gateway = Gateway::start(engine, folder.path(), "os")?;
+    engine.renders_only_beginnings();
+    // Buffers and the tables of the tokenizer are in memory before anything is counted.
+    work(&gateway, scope, AGENTS).await?;
+    let (resident, log, processor) =
+        (gateway.process.memory("VmRSS")?, gateway.log_bytes()?, gateway.process.processor()?);
+    let need = work(&gateway, scope, open).await?;
     anyhow::ensure!(need.sampled == open * TURNS * SAMPLED, "{} tokens were sampled", need.sampled);
     let after = gateway.process.memory("VmRSS")?;
     let turns = (open * TURNS) as f64;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use rolldock_dispatch::FinishReason;
+use rolldock_dispatch::{FinishReason, VersionSpan};
 use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, PermitRequest, ServerSpec};
 use rolldock_queue::{Durability, PartitionSpec, QueueConfig, TransferQueue};
 use rolldock_scope::Scope;
@@ -59,8 +59,8 @@ fn made(one: &One, turn: u64) -> Made {
     let sampled = Sampled {
         ids: vec![7, 8, 9],
         logprobs: vec![-0.5; 3],
-        version_spans: Vec::new(),
-        versions_reported: false,
+        version_spans: vec![VersionSpan { version: "1".into(), start: 0, end: 3 }],
+        versions_reported: true,
         finish_reason: FinishReason::Length,
     };
     let answer = Answer {

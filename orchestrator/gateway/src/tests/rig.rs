@@ -19,7 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::engine::{Engine, Letters};
 use crate::core::Core;
-use crate::{Entropy, Gateway, GatewayConfig};
+use crate::{Entropy, Gateway, GatewayConfig, GatewayError, StoreError};
 
 /// Longest time that a test waits for an event.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -80,8 +80,14 @@ impl Rig {
 
     pub(super) async fn start(&mut self) {
         let queue: Arc<dyn Queue> = Arc::new(self.queue.clone());
-        let gateway =
-            Gateway::open(self.config.clone(), self.balancer.clone(), queue, None, None).await.unwrap();
+        let gateway = loop {
+            let (config, balancer, queue) = (self.config.clone(), self.balancer.clone(), Arc::clone(&queue));
+            match Gateway::open(config, balancer, queue, None, None).await {
+                // Another test is starting a process, which holds the locks of this one until it runs its program.
+                Err(GatewayError::Store(StoreError::InUse { .. })) => tokio::task::yield_now().await,
+                opened => break opened.unwrap(),
+            }
+        };
         self.core = Some(Arc::clone(&gateway.served.core));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         self.root = format!("http://{}", listener.local_addr().unwrap());

@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use rolldock_queue::Durability;
 
 use super::super::Store;
-use super::entry;
+use super::{entry, opened};
 
 const ROUNDS: u64 = 10;
 /// Few bytes, so that most rounds see rewrites.
@@ -25,15 +25,17 @@ type Said = BTreeMap<u64, Vec<String>>;
 
 fn read(dir: &Path, durability: Durability) -> (Store, Said) {
     let mut said = Said::new();
-    let store = Store::open_with(dir, durability, REWRITE, |entry| {
-        let texts = said.entry(entry.number).or_default();
-        if entry.is_last {
-            texts.clear();
-        }
-        texts.push(String::from_utf8(entry.body.to_vec()).unwrap());
-        Ok(())
+    let store = opened(|| {
+        Store::open_with(dir, durability, REWRITE, |entry| {
+            let texts = said.entry(entry.number).or_default();
+            if entry.is_last {
+                texts.clear();
+            }
+            texts.push(String::from_utf8(entry.body.to_vec()).unwrap());
+            Ok(())
+        })
     });
-    (store.unwrap(), said)
+    (store, said)
 }
 
 /// The process that is killed. It prints the number of each step that is durable.
