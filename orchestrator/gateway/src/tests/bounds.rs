@@ -60,7 +60,7 @@ async fn a_group_that_the_queue_cannot_take_is_refused_and_holds_no_other() {
     state(&small[1], "put").await;
     assert_eq!(rig.show(&small[2]).await["state"], "settled");
     for uid in &small {
-        assert_eq!(texts(&rig.rows().await, "trajectory_uid"), [uid.clone()]);
+        assert_eq!(texts(&rig.rows().await, "trajectory_uid"), std::slice::from_ref(uid));
     }
     state(&small[2], "put").await;
 }
