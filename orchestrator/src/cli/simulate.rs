@@ -78,6 +78,10 @@ fn setting(args: &SimulateArgs, file: &Path, changes: Vec<Change>) -> anyhow::Re
         set.push(format!("fleet.simulated.speeds={speeds:?}"));
         recipe = load(&set)?;
     }
+    if recipe.environment.is_some() {
+        let wrong = "expected a recipe whose samples are single answers, found one with [environment]";
+        return Err(UsageError(format!("{}: {wrong}", file.display())).into());
+    }
     Ok(Setting { changes, recipe })
 }
 

@@ -245,6 +245,12 @@ impl HttpEngine {
         progress: &Progress,
     ) -> Result<Generation, EngineError> {
         let ProbedServer { server, facts, generate_uri } = target;
+        if facts.dialect == Dialect::TextOnly && request.prompt_text.is_empty() {
+            // The prompt of a turn of a trajectory. A text made of its ids would not give the same ids.
+            return Err(
+                server.unfit("it takes prompts of text only, and this prompt is token ids".to_owned())
+            );
+        }
         let body = write_request(facts.dialect, &facts.model, &request);
         let response = self
             .transport

@@ -233,6 +233,17 @@ async fn an_answer_is_read_however_its_bytes_arrive() {
 }
 
 #[tokio::test]
+async fn a_server_of_text_only_gets_no_prompt_that_is_only_ids() {
+    let scope = Scope::new();
+    let mut server = ScriptedServer::start(&scope).await;
+    let engine = engine(&scope, |_| {});
+    server.join(&engine, Dialect::TextOnly).await;
+    let of_turn = GenerateRequest { prompt_text: "".into(), ..request("r-1") };
+    let error = engine.generate("s", of_turn).await.unwrap_err();
+    assert!(matches!(&error, EngineError::Unfit { reason, .. } if reason.contains("token ids")), "{error}");
+}
+
+#[tokio::test]
 async fn requests_are_written_in_the_servers_dialect() {
     for dialect in [Dialect::Generate, Dialect::Completions, Dialect::TextOnly] {
         let scope = Scope::new();
