@@ -80,7 +80,7 @@ impl fmt::Debug for GatewayConfig {
 
 impl GatewayConfig {
     /// The default of [`trajectories_max`](Self::trajectories_max). A trajectory of 20 turns with 200 tokens each
-    /// takes about 70 KB.
+    /// takes about 85 KB.
     pub const TRAJECTORIES_MAX: usize = 16_384;
 
     /// The defaults, for a directory and a template. `entropy` must not be guessable.
