@@ -5,7 +5,6 @@ use std::time::Duration;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use crate::calls::CallError;
-use crate::trajectories::End;
 
 /// Tells clients whether to send a request again; they follow it before they look at the status.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
@@ -45,11 +44,6 @@ pub(crate) enum Refusal {
 impl Refusal {
     pub(crate) fn bad_request(reason: String) -> Self {
         Self::BadRequest(reason)
-    }
-
-    /// The refusal of a call after the end.
-    pub(crate) fn ended(uid: &str, end: End) -> Self {
-        Self::Ended { uid: uid.to_owned(), reason: end.reason().to_owned() }
     }
 
     /// The refusal of a reward that is not the one that the trajectory has.

@@ -78,9 +78,9 @@ fn open(served: &Served, path: &OfPath, headers: &HeaderMap) -> Result<Arc<One>,
     match named(served, path, headers)? {
         Found::Live(one) => {
             let end = one.live.lock().end;
-            end.map_or(Ok(Arc::clone(&one)), |end| Err(Refusal::ended(&one.spec.uid, end)))
+            end.map_or(Ok(Arc::clone(&one)), |end| Err(end.refusal(&one.spec.uid)))
         }
-        Found::Buried(tombstone) => Err(Refusal::ended(&tombstone.uid, tombstone.end)),
+        Found::Buried(tombstone) => Err(tombstone.end.refusal(&tombstone.uid)),
     }
 }
 
@@ -158,7 +158,7 @@ impl Call {
             let begun = InFlight::begin(one, &core.book, hash, most).await;
             let in_flight = begun.map_err(|end| {
                 core.end(one, end);
-                Refusal::ended(&one.spec.uid, end)
+                end.refusal(&one.spec.uid)
             })?;
             let job = Job { one, asked: &self.asked, request: &request, admitted: in_flight.admitted };
             let made = self.served.maker.make(job).await?;
@@ -166,7 +166,7 @@ impl Call {
         };
         let Some(made) = one.ended.run_until_cancelled(making).await else {
             let end = one.live.lock().end.unwrap_or(End::Completed);
-            return Err(Refusal::ended(&one.spec.uid, end));
+            return Err(end.refusal(&one.spec.uid));
         };
         let (in_flight, made) = made?;
         let (turn, answer) = commit(core, in_flight, made).await?;

@@ -29,6 +29,8 @@ mod one;
 
 use serde::{Deserialize, Serialize};
 
+use crate::refusal::Refusal;
+
 pub(crate) use book::{Book, Found, Settled};
 pub(crate) use event::Event;
 pub(crate) use in_flight::InFlight;
@@ -65,8 +67,13 @@ impl End {
         }
     }
 
+    /// The refusal of a call to the trajectory `uid` after this end.
+    pub(crate) fn refusal(self, uid: &str) -> Refusal {
+        Refusal::Ended { uid: uid.to_owned(), reason: self.reason().to_owned() }
+    }
+
     /// The words for an agent that calls after the end.
-    pub(crate) fn reason(self) -> &'static str {
+    fn reason(self) -> &'static str {
         match self {
             Self::Completed => "it is complete",
             Self::Turns => "its limit of turns is reached",

@@ -41,7 +41,7 @@ async fn record(core: &Core, in_flight: InFlight, made: Made) -> Result<(TurnId,
     let (turn, event, sequence) = {
         let mut live = one.live.lock();
         if let Some(end) = live.end {
-            return Err(Refusal::ended(&one.spec.uid, end));
+            return Err(end.refusal(&one.spec.uid));
         }
         let recorded = live.forest.record(&prompt, sampled, &emitted(&answer), Delivery::Pending);
         let record = recorded.map_err(|error| Refusal::Engine(error.to_string()))?;
