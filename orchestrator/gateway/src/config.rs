@@ -66,6 +66,8 @@ pub struct GatewayConfig {
     pub attempts_max: u32,
     /// The open connections.
     pub connections: Connections,
+    /// Whether an agent may give its trajectory the reward.
+    pub agents_reward: bool,
     /// Random bits.
     pub entropy: Entropy,
     /// Seconds since 1970.
@@ -109,6 +111,7 @@ impl GatewayConfig {
             call_timeout: Duration::from_secs(3600),
             attempts_max: 3,
             connections: Connections::new("gateway", &rolldock_listener::ConnectionLimits::default()),
+            agents_reward: false,
             entropy,
             unix_seconds,
         }

@@ -39,6 +39,13 @@ impl Core {
         Ok((core, settled))
     }
 
+    /// The state of a gateway without a log: what it has ends with the process.
+    pub(crate) fn in_memory(config: GatewayConfig, scope: Scope) -> Arc<Self> {
+        // Nobody waits for groups, because the owner takes each trajectory out by itself.
+        let (book, _settled) = Book::new((config.entropy.0)() as u64, config.trajectories_max);
+        Arc::new(Self { config, book, store: Store::none(), scope })
+    }
+
     fn restore(&self, restored: Restored) -> Result<(), GatewayError> {
         for (number, tombstone) in restored.buried {
             for forgotten in self.book.bury(number, tombstone) {
@@ -70,6 +77,9 @@ impl Core {
     /// Appends a record of a trajectory. The caller holds the lock of its state, so that the log has the
     /// order of the changes.
     pub(crate) fn append(&self, number: u64, event: &Event) -> Sequence {
+        if !self.store.keeps() {
+            return Sequence::default();
+        }
         let body = event.encode();
         self.store.append(Entry { number, is_last: event.is_last(), body: &body })
     }

@@ -28,6 +28,12 @@ pub enum GatewayError {
     /// The configuration is wrong.
     #[error("{0}")]
     Config(String),
+    /// An engine lacks the endpoints for agents, or cannot be asked.
+    #[error("{0}")]
+    Engine(String),
+    /// A trajectory cannot be opened.
+    #[error("cannot open a trajectory: {0}")]
+    Opening(String),
     /// The queue refuses the partition.
     #[error("cannot declare the partition: {0}")]
     Queue(#[from] QueueError),
@@ -38,7 +44,9 @@ impl GatewayError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Config(_) | Self::Damaged(_) | Self::Store(StoreError::InUse { .. }) => ErrorClass::Client,
-            Self::Store(_) | Self::Client(_) | Self::Queue(_) => ErrorClass::Fault,
+            Self::Store(_) | Self::Client(_) | Self::Queue(_) | Self::Engine(_) | Self::Opening(_) => {
+                ErrorClass::Fault
+            }
         }
     }
 }

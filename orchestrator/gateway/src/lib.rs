@@ -13,6 +13,9 @@
 //! [`Gateway::open`] opens the log of trajectories and continues those that are open. [`Gateway::serve`]
 //! answers calls, ends trajectories at their limits, and puts the rows of groups that have ended.
 //!
+//! In a run there is neither a log nor a queue: [`Hosted`] serves agents, and the run itself opens trajectories
+//! and takes them out.
+//!
 //! # Invariants
 //! - Sampled tokens are never encoded again: the prompt of a turn is the ids of the path that it continues,
 //!   followed by what is new.
@@ -32,9 +35,11 @@ mod calls;
 mod config;
 mod core;
 mod error;
+mod hosted;
 mod keeping;
 mod refusal;
 mod serve;
+mod settings;
 mod store;
 mod surfaces;
 mod trajectories;
@@ -56,7 +61,10 @@ use tokio_util::sync::CancellationToken;
 
 pub use config::{Entropy, GatewayConfig, Limits, Sampling, Unrewarded};
 pub use error::{ErrorClass, GatewayError, StoreError};
+pub use hosted::{Hosted, Opening, Session, Taken};
 pub use keeping::schema;
+pub use settings::{GatewaySettings, History};
+pub use trajectories::{CallMeter, End};
 
 use calls::EngineCalls;
 use core::Core;
@@ -96,7 +104,7 @@ impl Gateway {
             EngineCalls::new(CONNECT, api_key).map_err(|error| GatewayError::Client(error.to_string()))?;
         let maker = Arc::new(Maker::new(calls, balancer, config.clone()));
         let (core, settled) = Core::open(config, Scope::new()).await?;
-        Ok(Self { served: Served { core, maker, metrics }, queue, settled })
+        Ok(Self { served: Served { core, maker, metrics, has_control: true }, queue, settled })
     }
 
     /// The number of trajectories that the log had open.

@@ -8,6 +8,7 @@
 //! step needs more groups than it may draw, and no put waits for room that no consumer frees. Numbers that
 //! determine an amount of memory or become a `Duration` are bounded.
 
+mod agent;
 mod environment;
 mod fleet;
 mod policy;
@@ -61,6 +62,7 @@ pub(super) fn check(recipe: &Recipe, origin: Origin, layers: &Layers) -> Vec<Com
     check_timeouts(recipe, &mut checks);
     environment::check(recipe, &mut checks);
     reward::check(recipe, &mut checks);
+    agent::check(recipe, &mut checks);
     check_limits(recipe, &mut checks);
     policy::check(recipe, &mut checks);
     if origin != Origin::Simulated {

@@ -19,6 +19,8 @@ const CALLS_PER_SERVER: u64 = 4;
 const CLIENTS: u64 = 64;
 /// Pipes and handles of one program that grades.
 const PER_GRADING: u64 = 4;
+/// Pipes, handles and connections of one agent.
+const PER_AGENT: u64 = 6;
 /// Concurrent gradings of an outside reward without `reward.guard.concurrency`.
 const GRADINGS: u64 = 64;
 
@@ -27,6 +29,7 @@ const GRADINGS: u64 = 64;
 struct Demand {
     files: u64,
     rewards: u64,
+    agents: u64,
     listeners: u64,
     calls: u64,
     requests: u64,
@@ -50,10 +53,12 @@ impl Demand {
         let queue = &recipe.queue;
         let listens = [queue.listen.is_some(), recipe.policy.listen.is_some(), recipe.fleet.admin.is_some()];
         let outside = recipe.reward.external(seconds(recipe.timeouts.reward));
+        let agents = recipe.agent.as_ref().map_or(0, |agent| agent.concurrency as u64);
         let gradings = recipe.reward.guard.concurrency.map_or(GRADINGS, |jobs| jobs as u64);
         Self {
             files: PROCESS + held_files(readers(recipe)) as u64,
             rewards: outside.map_or(0, |_| gradings.min(recipe.reward.places as u64) * PER_GRADING),
+            agents: agents.min(samples(recipe)) * PER_AGENT,
             listeners: listens.into_iter().filter(|listens| *listens).count() as u64 * CLIENTS,
             calls: servers * CALLS_PER_SERVER * per_request,
             requests: requests(recipe, servers) * per_request,
@@ -63,11 +68,11 @@ impl Demand {
     /// The minimum for a start: all descriptors except those for requests, plus as many for requests as for
     /// calls.
     fn least(&self) -> u64 {
-        self.files + self.rewards + self.listeners + 2 * self.calls
+        self.files + self.rewards + self.agents + self.listeners + 2 * self.calls
     }
 
     fn most(&self) -> u64 {
-        self.files + self.rewards + self.listeners + self.calls + self.requests
+        self.files + self.rewards + self.agents + self.listeners + self.calls + self.requests
     }
 }
 
@@ -80,19 +85,24 @@ fn requests(recipe: &Recipe, servers: u64) -> u64 {
     };
     let permits = servers * u64::from(per_server);
     let permits = fleet.max_loads_total.map_or(permits, |total| permits.min(u64::from(total)));
+    permits.min(samples(recipe))
+}
+
+/// The maximum number of samples that run at a time.
+fn samples(recipe: &Recipe) -> u64 {
     let rollout = &recipe.rollout;
     let validated = recipe.validation.as_ref().map_or(0, |validation| validation.samples_per_prompt);
-    let samples = u64::from(rollout.samples_per_prompt.max(validated));
-    permits.min((rollout.workers * rollout.max_concurrent_prompts) as u64 * samples)
+    let per_prompt = u64::from(rollout.samples_per_prompt.max(validated));
+    (rollout.workers * rollout.max_concurrent_prompts) as u64 * per_prompt
 }
 
 impl std::fmt::Display for Demand {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { files, rewards, listeners, calls, requests } = self;
+        let Self { files, rewards, agents, listeners, calls, requests } = self;
         write!(
             formatter,
             "{requests} for requests to servers, {calls} for other calls to them, {listeners} for clients, \
-             {rewards} for rewards, {files} for files"
+             {rewards} for rewards, {agents} for agents, {files} for files"
         )
     }
 }
@@ -134,7 +144,8 @@ fn checked(demand: &Demand, limit: u64) -> anyhow::Result<Option<String>> {
 mod tests {
     use super::*;
 
-    const DEMAND: Demand = Demand { files: 96, rewards: 0, listeners: 64, calls: 16, requests: 4096 };
+    const DEMAND: Demand =
+        Demand { files: 96, rewards: 0, agents: 0, listeners: 64, calls: 16, requests: 4096 };
 
     #[test]
     fn too_few_descriptors_for_requests_are_a_warning_with_the_limit_to_set() {

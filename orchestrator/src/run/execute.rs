@@ -148,6 +148,9 @@ async fn start(
     let Records { queue, ledger, .. } = records;
     steps.token().run_until_cancelled(run.check_reward()).await.unwrap_or(Ok(()))?;
     steps.token().run_until_cancelled(run.check_trajectories()).await.unwrap_or(Ok(()))?;
+    if let Some(agents) = &run.agents {
+        agents.end_earlier().await;
+    }
     let earlier = resumption.as_ref().map(EarlierVersions::of).transpose()?.unwrap_or_default();
     queue.allow_earlier(resumption.as_ref())?;
     let (manager, prompts) = open_rollout(run, ledger, resumption, steps, services).await?;
@@ -202,7 +205,7 @@ async fn open_rollout(
 ) -> anyhow::Result<(AgentLoopManager, PromptFeed)> {
     let config = convert::rollout_config(&run.recipe, &ledger.run_id, Arc::clone(&run.reward.gates));
     let mut manager = run.manager(config, steps.clone());
-    let keeps_tokens = run.trajectories.is_none();
+    let keeps_tokens = run.trajectories.is_none() && run.agents.is_none();
     let mut cursor = run.train.cursor(Arc::clone(&run.codec));
     if let Some(position) = resumption.as_ref().and_then(|resumption| resumption.position) {
         cursor.seek(position)?;

@@ -10,6 +10,7 @@
 //!               engine (HTTP or simulated), permits, monitor
 //! ```
 
+mod agents;
 mod await_servers;
 mod convert;
 mod descriptors;
@@ -40,6 +41,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use rolldock_agent::RewardBy;
 use rolldock_listener::RenderMetrics;
 
 use crate::data::{DataError, Dataset, PromptSource, TextCodec};
@@ -64,6 +66,7 @@ pub(crate) use convert::{
 };
 pub(crate) use simulated::{length_config, server_config};
 
+use agents::RunAgents;
 use environment::Environments;
 use fleet::Fleet;
 use reward::Reward;
@@ -79,6 +82,8 @@ pub struct Run {
     reward: Reward,
     /// Runs the samples as trajectories, if the recipe has an environment.
     trajectories: Option<Arc<Environments>>,
+    /// The agents that make the samples; `None` if a sample is one answer of a server.
+    agents: Option<Arc<RunAgents>>,
     /// The metrics of the process; `None` if other code has installed a recorder.
     metrics: Option<RenderMetrics>,
     scope: Scope,
@@ -134,6 +139,7 @@ impl Run {
         let metrics = metrics.map(|metrics| of_members(metrics, fleet.balancer.clone()));
         let reward = Reward::open(&recipe, &codec, &scope)?;
         let trajectories = Environments::open(&recipe, &codec, &scope)?.map(Arc::new);
+        let agents = RunAgents::open(&recipe, &out, &codec, &fleet, &scope).await?.map(Arc::new);
         Ok(Self {
             recipe,
             out,
@@ -143,6 +149,7 @@ impl Run {
             fleet,
             reward,
             trajectories,
+            agents,
             metrics,
             scope,
             endings: None,
@@ -181,7 +188,15 @@ impl Run {
         if let Some(environment) = &self.recipe.environment {
             lines.push(format!("environment: {}", environment::described(environment)));
         }
-        lines.push(format!("reward: {}", self.recipe.reward.scored_by()));
+        if let (Some(agents), Some(agent)) = (&self.agents, &self.recipe.agent) {
+            lines.push(format!(
+                "agent: {}; at most {} at a time, which call {}",
+                agent.describe(),
+                agent.concurrency,
+                agents.url()
+            ));
+        }
+        lines.push(format!("reward: {}", scored_by(&self.recipe)));
         if let Some(overlong) = &self.recipe.reward.overlong
             && overlong.buffer_length >= rollout.max_response_length
         {
@@ -246,15 +261,26 @@ impl Run {
             grading: self.reward.grading.clone(),
         };
         let manager = AgentLoopManager::new(config, parts, scope);
-        match &self.trajectories {
-            Some(runner) => manager.with_trajectories(Arc::clone(runner) as Arc<dyn TrajectoryRunner>),
-            None => manager,
+        match (&self.agents, &self.trajectories) {
+            (Some(agents), _) => manager.with_trajectories(Arc::clone(agents) as Arc<dyn TrajectoryRunner>),
+            (None, Some(runner)) => {
+                manager.with_trajectories(Arc::clone(runner) as Arc<dyn TrajectoryRunner>)
+            }
+            (None, None) => manager,
         }
     }
 
     /// Runs to the end, or until the scope is ended. A run that cannot start leaves no files behind.
     pub async fn execute(self, progress: &Progress) -> anyhow::Result<Summary> {
         execute::execute(self, progress).await
+    }
+}
+
+/// Describes who scores the samples.
+fn scored_by(recipe: &Recipe) -> String {
+    match &recipe.agent {
+        Some(agent) if agent.reward == RewardBy::Agent => "the agent's own".to_owned(),
+        _ => recipe.reward.scored_by(),
     }
 }
 

@@ -10,10 +10,11 @@ use crate::recipe::Recipe;
 /// Returns an error that names every address that cannot be bound, with its key.
 pub(super) fn check(recipe: &Recipe) -> anyhow::Result<()> {
     let admin = recipe.fleet.admin.as_deref().and_then(|admin| admin.parse().ok());
-    let addresses: [(&str, Option<SocketAddr>); 3] = [
+    let addresses: [(&str, Option<SocketAddr>); 4] = [
         ("queue.listen", recipe.queue.address()),
         ("policy.listen", recipe.policy.address()),
         ("fleet.admin", admin),
+        ("gateway.listen", recipe.gateway.as_ref().map(|gateway| gateway.listen)),
     ];
     // All listeners stay bound until the end, so that two keys with the same port are found too.
     let mut held = Vec::new();

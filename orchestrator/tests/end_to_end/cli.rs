@@ -93,8 +93,8 @@ fn the_plan_shows_where_policy_versions_are_announced() {
 fn every_recipe_runs_on_a_simulated_fleet_and_small_data() {
     let dir = TempDir::new().unwrap();
     // The other recipes have a simulated fleet, our data, and a consumer of their own.
-    let is_served =
-        |path: &Path| !path.ends_with("quickstart.toml") && !path.ends_with("multiturn_calculator.toml");
+    let with_consumer = ["quickstart.toml", "multiturn_calculator.toml", "agent.toml"];
+    let is_served = |path: &Path| !with_consumer.iter().any(|name| path.ends_with(name));
     let start = |path: &Path| {
         let out = dir.path().join(path.file_stem().unwrap());
         let run = Rolldock::new(&["run", "--steps", "1", "--out"]).arg(out).arg(path);

@@ -3,6 +3,7 @@
 //! `rolldock`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod agents;
 mod cli;
 mod environment;
 mod figures;

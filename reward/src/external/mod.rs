@@ -1,6 +1,9 @@
 //! Rewards that are computed outside this process: by a server, a judge model, a Python function, a command,
 //! or by unit tests of the code in a response.
 //!
+//! The same room starts the programs of agents ([`Programs`]), which are processes of the user's own code as
+//! well.
+//!
 //! A [`RewardRunner`] scores one job. [`ExternalConfig::build`] makes the runner that a recipe configures and
 //! wraps it in a guard (`guarded.rs`), which bounds concurrency, rate, attempts and time. A runner that
 //! hangs, answers nonsense or dies can therefore fail samples, but cannot block a step.
@@ -22,13 +25,16 @@
 //! sockets and processes do not wait for a paused clock.
 
 mod answer;
+mod child;
 mod code;
 mod command;
 mod config;
 mod guarded;
 mod http;
 mod judge;
+mod leftovers;
 mod processes;
+mod programs;
 mod python;
 mod sandbox;
 mod settings;
@@ -53,7 +59,8 @@ pub use guarded::OnFailure;
 pub use http::HttpConfig;
 pub use judge::JudgeConfig;
 pub use processes::{LeasedWorker, WorkerPool};
-pub use python::PythonConfig;
+pub use programs::{Place, Program, ProgramEnd, Programs, Ran, end_marked, find_program};
+pub use python::{PYTHON_LOADING, PythonConfig};
 pub use sandbox::SandboxChoice;
 pub use short_form::{ShortForm, short_or_table};
 

@@ -25,8 +25,11 @@ use super::settings::{self, WORKERS_MAX, bytes_of_mb, check_memory, count, secon
 use super::short_form::ShortForm;
 use crate::RewardError;
 
+/// The beginning of every Python program of a run: `load(target)` imports the function `module:function` or
+/// `/path/to/file.py:function`, and `die_with_parent()` ties a process to this one.
+pub const PYTHON_LOADING: &str = include_str!("loading.py");
 /// The program that every worker runs.
-const WORKER: &str = include_str!("worker.py");
+const WORKER: &str = concat!(include_str!("loading.py"), "\n\n", include_str!("worker.py"));
 /// The variable that lists the directories of modules.
 const PATH_VARIABLE: &str = "PYTHONPATH";
 

@@ -30,7 +30,6 @@
 
 mod command_line;
 mod interpreter;
-mod leftovers;
 mod place;
 mod process;
 mod users;
@@ -47,11 +46,11 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use super::leftovers::{self, Mark};
 use crate::RewardError;
 use crate::tasks;
 use command_line::{Cage, MARK};
 use interpreter::Interpreter;
-use leftovers::Mark;
 use place::Owner;
 use process::{Run, Start, Times};
 use users::Users;
@@ -274,7 +273,7 @@ impl Sandbox {
             (Some(user), _) => Some(Mark::User(user)),
             (None, Level::Limits) => Some(Mark::Environment {
                 words: format!("{MARK}={mark}").into(),
-                directory: place.path().to_owned(),
+                directory: Some(place.path().to_owned()),
             }),
             (None, _) => None,
         }

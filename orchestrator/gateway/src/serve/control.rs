@@ -273,6 +273,36 @@ pub(super) async fn complete(
     Ok(Json(described(&one)).into_response())
 }
 
+/// The agent's own reward. The trajectory goes on.
+pub(super) async fn reward(
+    State(served): State<Served>,
+    Path(capability): Path<String>,
+    client: Client,
+    body: Bytes,
+) -> Answer {
+    let one = match served.core.book.by_capability(&capability) {
+        Some(Found::Live(one)) => one,
+        Some(Found::Buried(tombstone)) => {
+            return Err(tombstone.end.refusal(&tombstone.uid).into());
+        }
+        None => {
+            let reason = "no trajectory has this capability".to_owned();
+            return Err(Refusal::NoTrajectory(reason).into());
+        }
+    };
+    client.authenticated().await;
+    if !served.core.config.agents_reward {
+        let reason = "agents give no rewards here (expected agent.reward = \"agent\" in the recipe of a run)";
+        return Err(Refusal::bad_request(reason.to_owned()).into());
+    }
+    let reward = read::<Completion>(&body)?.into_reward()?;
+    let reward = reward.ok_or_else(|| Refusal::bad_request("expected a reward".to_owned()))?;
+    if let Some(last) = served.core.reward(&one, reward)? {
+        served.core.kept(last).await?;
+    }
+    Ok(Json(described(&one)).into_response())
+}
+
 /// Gives the reward, then ends the trajectory. Both are durable when this returns.
 async fn finish(core: &Arc<Core>, one: &Arc<One>, reward: Option<Reward>, end: End) -> Result<(), Refusal> {
     let rewarded = reward.map(|reward| core.reward(one, reward)).transpose()?.flatten();

@@ -5,6 +5,7 @@
 //! | `POST /t/<capability>/v1/chat/completions`, `/completions`, `/messages`, `/responses` | a turn |
 //! | `GET /t/<capability>/v1/models` | the model |
 //! | the same under `/v1`, with the capability as bearer token, `x-api-key` or `x-rolldock-trajectory` | the same |
+//! | `POST /t/<capability>/reward` | the agent's own reward, where agents may give it |
 //! | `POST /trajectories`, and below it | [`control`] |
 //! | `GET /metrics`, `GET /health` | for operators |
 //!
@@ -44,6 +45,8 @@ pub(crate) struct Served {
     pub(crate) core: Arc<Core>,
     pub(crate) maker: Arc<Maker>,
     pub(crate) metrics: Option<RenderMetrics>,
+    /// Whether programs make and end trajectories over HTTP. In a run only the run does.
+    pub(crate) has_control: bool,
 }
 
 /// Answers requests at `listener` until `end`. Cancel-safe: running calls are dropped.
@@ -54,6 +57,11 @@ pub(crate) async fn serve(served: Served, listener: TcpListener, end: Cancellati
 }
 
 fn router(served: Served) -> Router {
+    let control = Router::new()
+        .route("/trajectories", post(control::open).get(control::list))
+        .route("/trajectories/{uid}", get(control::show).delete(control::cancel))
+        .route("/trajectories/{uid}/complete", post(control::complete));
+    let control = if served.has_control { control } else { Router::new() };
     let of_agents = Router::new()
         .route("/chat/completions", post(agent::chat))
         .route("/completions", post(agent::text))
@@ -64,9 +72,8 @@ fn router(served: Served) -> Router {
     Router::new()
         .nest("/t/{capability}/v1", of_agents.clone())
         .nest("/v1", of_agents)
-        .route("/trajectories", post(control::open).get(control::list))
-        .route("/trajectories/{uid}", get(control::show).delete(control::cancel))
-        .route("/trajectories/{uid}/complete", post(control::complete))
+        .route("/t/{capability}/reward", post(control::reward))
+        .merge(control)
         .route("/metrics", get(metrics_page))
         .route("/health", get(health))
         .method_not_allowed_fallback(async || method())

@@ -97,6 +97,8 @@ pub(crate) struct Store {
     shared: Arc<Shared>,
     durability: Durability,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Whether records are written at all.
+    keeps: bool,
 }
 
 impl Store {
@@ -129,7 +131,22 @@ impl Store {
             .name("rolldock-gateway-log".to_owned())
             .spawn(move || of_thread.run(file))
             .map_err(StoreError::io("start the writer of", dir))?;
-        Ok(Self { shared, durability, thread: Mutex::new(Some(thread)) })
+        Ok(Self { shared, durability, thread: Mutex::new(Some(thread)), keeps: true })
+    }
+
+    /// A log that keeps nothing, for trajectories that end with their process.
+    pub(crate) fn none() -> Self {
+        let shared = Arc::new(Shared {
+            gathered: Mutex::new(Gathered::default()),
+            work: Condvar::new(),
+            progress: watch::Sender::new(Written::default()),
+        });
+        Self { shared, durability: Durability::None, thread: Mutex::new(None), keeps: false }
+    }
+
+    /// Whether records are written at all. If they are not, they need not be made.
+    pub(crate) fn keeps(&self) -> bool {
+        self.keeps
     }
 
     /// Appends a record. Returns at once.

@@ -5,6 +5,7 @@ mod bounds;
 mod delivery;
 mod ends;
 mod engine;
+mod hosted;
 mod rig;
 mod slow;
 mod splice;

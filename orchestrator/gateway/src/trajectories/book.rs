@@ -13,6 +13,8 @@ use super::{Live, One, Tombstone};
 use crate::config::Spec;
 use crate::refusal::Refusal;
 
+mod leave;
+
 /// Maximum number of trajectories that are remembered after their rows were put. Calls for older ones are
 /// answered as calls for unknown ones.
 const TOMBSTONES_MAX: usize = 65_536;

@@ -149,6 +149,23 @@ impl Live {
         self.in_flight.iter().any(|call| call.body == body)
     }
 
+    /// Whether a call is in flight.
+    pub(crate) fn has_calls(&self) -> bool {
+        !self.in_flight.is_empty()
+    }
+
+    /// The name of the server of the last turn; empty without a turn.
+    pub(crate) fn last_server(&self) -> &str {
+        self.servers.last_key_value().map_or("", |(_, (server, _))| server)
+    }
+
+    /// The turns whose prompts were encoded by a server.
+    pub(crate) fn reencoded(&self) -> Vec<TurnId> {
+        let is_reencoded =
+            |(turn, (_, is_fallback)): (&TurnId, &(String, bool))| is_fallback.then_some(*turn);
+        self.servers.iter().filter_map(is_reencoded).collect()
+    }
+
     /// What is needed to repeat the answer of a turn.
     pub(crate) fn extra(&self, turn: TurnId) -> Option<&TurnExtra> {
         self.extras.get(&turn)

@@ -25,6 +25,7 @@ pub(crate) mod event;
 mod group;
 mod in_flight;
 mod live;
+mod meter;
 mod one;
 
 use serde::{Deserialize, Serialize};
@@ -35,12 +36,13 @@ pub(crate) use book::{Book, Found, Settled};
 pub(crate) use event::Event;
 pub(crate) use in_flight::InFlight;
 pub(crate) use live::{Admitted, Live};
+pub use meter::CallMeter;
 pub(crate) use one::One;
 
 /// Why a trajectory takes no more calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum End {
+pub enum End {
     /// A control call has completed it.
     Completed,
     /// A call came after the last turn that its limit allows.
@@ -56,7 +58,8 @@ pub(crate) enum End {
 }
 
 impl End {
-    pub(crate) fn as_str(self) -> &'static str {
+    /// The name, as in rows and metrics.
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Completed => "completed",
             Self::Turns => "turns",

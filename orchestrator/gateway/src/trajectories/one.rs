@@ -1,10 +1,16 @@
 //! A trajectory that many calls share.
 
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
 use parking_lot::Mutex;
+use rolldock_loadbalancer::Priority;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::Live;
+use super::{CallMeter, Live};
 use crate::config::Spec;
 
 /// A trajectory.
@@ -19,6 +25,10 @@ pub(crate) struct One {
     pub(crate) ended: CancellationToken,
     /// Notified whenever a call ends.
     pub(super) released: Notify,
+    /// Tokens that engines drew for it, also those that became no turn.
+    drawn: AtomicU64,
+    /// Set before the first call, if the owner wants to know of calls.
+    meter: OnceLock<Arc<dyn CallMeter>>,
 }
 
 impl One {
@@ -30,19 +40,75 @@ impl One {
             live: Mutex::new(live),
             ended: CancellationToken::new(),
             released: Notify::new(),
+            drawn: AtomicU64::new(0),
+            meter: OnceLock::new(),
         }
     }
 
     /// Waits until no call with this body is in flight. Cancel-safe.
     pub(crate) async fn until_quiet(&self, body: u128) {
+        self.until(|live| !live.has_in_flight(body)).await;
+    }
+
+    /// Waits until no call is in flight. Cancel-safe.
+    pub(crate) async fn until_idle(&self) {
+        self.until(|live| !live.has_calls()).await;
+    }
+
+    async fn until(&self, is_reached: impl Fn(&Live) -> bool) {
         loop {
             let released = self.released.notified();
             tokio::pin!(released);
             released.as_mut().enable();
-            if !self.live.lock().has_in_flight(body) {
+            if is_reached(&self.live.lock()) {
                 return;
             }
             released.await;
         }
+    }
+
+    /// Reports calls to `meter` from now on.
+    pub(crate) fn report_to(&self, meter: Arc<dyn CallMeter>) {
+        // It is called once, before there is a call.
+        let _ = self.meter.set(meter);
+    }
+
+    /// The priority of the next request for a permit.
+    pub(crate) fn priority(&self) -> Priority {
+        self.meter.get().map_or(Priority::New, |meter| meter.priority())
+    }
+
+    /// The version that the servers have now. Outside of a run it is 0, and tokens have the versions that engines
+    /// report.
+    pub(crate) fn policy_version(&self) -> u64 {
+        self.meter.get().map_or(0, |meter| meter.policy_version())
+    }
+
+    /// The cache salt of a request: that of the trajectory, or of the version where versions have their own.
+    pub(crate) fn cache_salt(&self) -> Option<Cow<'_, str>> {
+        let of_trajectory = self.spec.cache_salt.as_deref().map(Cow::Borrowed);
+        let versions = || self.meter.get().filter(|meter| meter.salts_versions());
+        of_trajectory.or_else(|| versions().map(|meter| Cow::Owned(format!("v{}", meter.policy_version()))))
+    }
+
+    /// A call has its permit.
+    pub(crate) fn permitted(&self, waited: Duration) {
+        self.meter.get().into_iter().for_each(|meter| meter.permitted(waited));
+    }
+
+    /// An engine drew tokens.
+    pub(crate) fn has_drawn(&self, tokens: u64, time: Duration) {
+        self.drawn.fetch_add(tokens, Ordering::Relaxed);
+        self.meter.get().into_iter().for_each(|meter| meter.drew(tokens, time));
+    }
+
+    /// A request ended without an answer.
+    pub(crate) fn gave_up(&self, after: Duration) {
+        self.meter.get().into_iter().for_each(|meter| meter.gave_up(after));
+    }
+
+    /// The tokens that engines drew so far.
+    pub(crate) fn drawn(&self) -> u64 {
+        self.drawn.load(Ordering::Relaxed)
     }
 }

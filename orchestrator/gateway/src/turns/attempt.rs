@@ -1,11 +1,12 @@
 //! One attempt at a turn, on one server.
 
-use rolldock_dispatch::CarriedSample;
+use rolldock_dispatch::{CarriedSample, Stamp};
 use rolldock_loadbalancer::{Outcome, Permit};
 use rolldock_trajectory::{Plan, Sampled, Template};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
+use super::asking::Asking;
 use super::draw::{Draw, add};
 use super::params::{enforce, fallback_request, limit, turn_seed};
 use super::reading::answer_of;
@@ -99,10 +100,13 @@ impl Maker {
         permit: Permit,
         attempt: u32,
     ) -> Result<Made, Failed> {
+        let sent = job.one.policy_version();
         let request = fallback_request(job, facts, turn_seed(job, attempt, 0));
         let calling = async {
+            let asking = Asking::begin(job.one);
             let conversing = self.calls.converse(base, job.asked.form, &request);
-            let conversed = self.timed("converse", conversing).await?;
+            let conversed = self.timed("converse", conversing).await;
+            let conversed = asking.counted(conversed, |conversed| conversed.drawn.ids.len())?;
             if conversed.drawn.finish == Finish::Abort { Err(Failed::Aborted) } else { Ok(conversed) }
         };
         let (Conversed { prompt_ids, drawn, choice }, permit) = under(permit, calling).await?;
@@ -114,7 +118,7 @@ impl Maker {
             Plan::Whole(whole) => whole.with_ids(prompt_ids),
         };
         let mut sample = CarriedSample::new(0, attempt);
-        add(&mut sample, &drawn)?;
+        add(&mut sample, &drawn, Stamp { sent, now: job.one.policy_version().max(sent) })?;
         let sampled = Sampled::try_from(sample)?;
         Ok(Made { prompt, sampled, answer, server: server.to_owned(), is_fallback: true })
     }

@@ -4,15 +4,13 @@
 use rolldock_dispatch::{CarriedSample, FinishReason, PartialOutput, Stamp};
 use serde_json::{Map, Value, json};
 
-use super::params::{salt, turn_seed};
+use super::asking::Asking;
+use super::params::turn_seed;
 use super::{Failed, Job};
 use crate::calls::{Drawn, EngineCalls, Finish, Generate};
 
 /// Maximum number of requests for the tokens of one turn.
 const SEGMENTS_MAX: u32 = 16;
-
-/// A standalone gateway knows no policy versions, so tokens have those that the engine reports.
-const STAMP: Stamp = Stamp { sent: 0, now: 0 };
 
 /// The drawing of one turn on one server.
 pub(super) struct Draw<'a> {
@@ -48,6 +46,8 @@ impl Draw<'_> {
             let left = self.tokens.saturating_sub(sample.tokens());
             self.sampling.insert("max_tokens".to_owned(), json!(left));
             self.sampling.insert("seed".to_owned(), json!(turn_seed(self.job, self.attempt, segment)));
+            let sent = self.job.one.policy_version();
+            let salt = self.job.one.cache_salt();
             let request = Generate {
                 request_id: &request_id,
                 model: self.model,
@@ -55,12 +55,14 @@ impl Draw<'_> {
                 sampling_params: &self.sampling,
                 reasoning_ended: &self.reasoning_ended,
                 reasoning_parser_kwargs: &self.reasoning_parser_kwargs,
-                cache_salt: salt(&self.job),
+                cache_salt: salt.as_deref(),
             };
-            let drawn = calls.generate(self.base, &request).await?;
+            let asking = Asking::begin(self.job.one);
+            let drawn = calls.generate(self.base, &request).await;
+            let drawn = asking.counted(drawn, |drawn| drawn.ids.len())?;
             if !drawn.ids.is_empty() {
                 metrics::counter!("rolldock_gateway_sampled_tokens_total").increment(drawn.ids.len() as u64);
-                add(&mut sample, &drawn)?;
+                add(&mut sample, &drawn, Stamp { sent, now: self.job.one.policy_version().max(sent) })?;
             }
             if drawn.finish != Finish::Abort {
                 if sample.tokens() == 0 {
@@ -106,14 +108,14 @@ impl Draw<'_> {
 }
 
 /// Adds drawn tokens to a turn.
-pub(super) fn add(sample: &mut CarriedSample, drawn: &Drawn) -> Result<(), Failed> {
+pub(super) fn add(sample: &mut CarriedSample, drawn: &Drawn, stamp: Stamp) -> Result<(), Failed> {
     let part = PartialOutput {
         response_ids: drawn.ids.clone(),
         logprobs: drawn.logprobs.clone(),
         version_spans: drawn.spans.clone(),
         finish_reason: drawn.finish.reason(),
     };
-    if sample.extend(part, STAMP) { Ok(()) } else { Err(Failed::Aborted) }
+    if sample.extend(part, stamp) { Ok(()) } else { Err(Failed::Aborted) }
 }
 
 impl Finish {

@@ -16,6 +16,7 @@
 //!
 //! [`attempts_max`]: crate::GatewayConfig::attempts_max
 
+mod asking;
 mod attempt;
 mod commit;
 mod draw;
@@ -146,12 +147,16 @@ impl Maker {
         let request = PermitRequest {
             expected_tokens: 0,
             group: Some(xxh3_64(job.one.spec.uid.as_bytes())),
+            priority: job.one.priority(),
             exclude: failed_on.to_vec(),
             deadline: Some(began + self.config.permit_wait),
             ..PermitRequest::new(1)
         };
         let permit = self.balancer.acquire(request).await;
         metrics::histogram!("rolldock_gateway_permit_seconds").record(began.elapsed().as_secs_f64());
+        if permit.is_ok() {
+            job.one.permitted(began.elapsed());
+        }
         permit.map_err(|error| match error {
             BalancerError::TooHeavy { .. } | BalancerError::Weightless => {
                 Refusal::bad_request(error.to_string())

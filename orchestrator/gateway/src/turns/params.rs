@@ -70,7 +70,7 @@ pub(super) fn fallback_request(job: Job<'_>, facts: &Facts, seed: u64) -> Value 
         }
         Form::Text => drop(request.insert("logprobs".to_owned(), json!(job.asked.logprobs.unwrap_or(0)))),
     }
-    if let Some(salt) = salt(&job) {
+    if let Some(salt) = job.one.cache_salt() {
         request.insert("cache_salt".to_owned(), json!(salt));
     }
     Value::Object(request)
@@ -81,9 +81,4 @@ fn too_long(tokens: usize, length_max: u32) -> Failed {
     Failed::Refused(Refusal::bad_request(format!(
         "this model's maximum context length is {length_max} tokens, and the prompt has {tokens}"
     )))
-}
-
-/// The cache salt that the trajectory asked for.
-pub(super) fn salt<'a>(job: &Job<'a>) -> Option<&'a str> {
-    job.one.spec.cache_salt.as_deref()
 }

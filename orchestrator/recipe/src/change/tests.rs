@@ -19,6 +19,10 @@ penalty_factor = 1.0
 [queue.consumer]
 task = "train"
 take_groups = 2
+[agent]
+command = ["a"]
+[gateway]
+turns_max = 2
 "#;
 
 /// A recipe with every table that a recipe can have.

@@ -12,7 +12,8 @@ const LEASE_S_MIN: f64 = 0.1;
 
 pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     let queue = &recipe.queue;
-    check_tasks(queue, recipe.environment.is_some(), checks);
+    let are_trajectories = recipe.environment.is_some() || recipe.agent.is_some();
+    check_tasks(queue, are_trajectories, checks);
     checks.require(!queue.partition.is_empty(), "queue.partition", || "expected a name".to_owned());
     checks.require(queue.listen.is_none() || queue.address().is_some(), "queue.listen", || {
         format!(

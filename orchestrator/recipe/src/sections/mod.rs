@@ -14,8 +14,10 @@ mod tasks;
 
 use std::path::PathBuf;
 
+use rolldock_agent::AgentConfig;
 use rolldock_dispatch::modes::OnSilence;
 use rolldock_environment::EnvironmentConfig;
+use rolldock_gateway::GatewaySettings;
 use rolldock_listener::ConnectionLimits;
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +57,12 @@ pub struct Recipe {
     /// What answers the model between the turns of a trajectory. If absent, a sample is one answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<EnvironmentConfig>,
+    /// The agent that makes each sample in several calls of the model. Without it, a sample is one answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent: Option<AgentConfig>,
+    /// The gateway that agents call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway: Option<GatewaySettings>,
     /// How responses are scored.
     #[serde(default)]
     pub reward: Reward,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rolldock_dispatch::{CarriedSample, DispatchId, Spent, Waste};
 use rolldock_loadbalancer::Priority;
@@ -90,6 +91,12 @@ impl ModelCalls {
     /// Counts tokens that a server sampled in vain, `estimated` of them by an estimate.
     pub fn wasted(&self, tokens: u64, estimated: u64, waste: Waste) {
         self.context.tokens.generated_in_vain(Counted { tokens, estimated }, waste);
+    }
+
+    /// Counts a request that ended without an answer after this time. The number of its tokens is an estimate.
+    pub fn gave_up(&self, after: Duration) {
+        let tokens = self.context.meter.tokens_by(after, 1);
+        self.context.tokens.generated(self.dispatch.id, Counted { tokens, estimated: tokens });
     }
 
     /// The priority of the next request for a permit.

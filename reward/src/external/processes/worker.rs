@@ -5,14 +5,12 @@
 
 use std::io::ErrorKind;
 use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::Pid;
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{sleep, timeout};
@@ -20,6 +18,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::PoolSpec;
 use crate::external::answer::quote;
+use crate::external::child::{REAP_MAX, Tail, has_exited, kill_group, limit_memory};
 use crate::tasks;
 
 /// Maximum number of bytes of an answer line.
@@ -28,15 +27,11 @@ pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
 const STDERR_BYTES_MAX: usize = 2048;
 /// How many of the last lines of standard error an error shows.
 const STDERR_LINES_MAX: usize = 6;
-/// How many bytes of standard error are read at a time.
-const STDERR_CHUNK_BYTES: usize = 4096;
 /// How long a process that has closed its pipes may take to exit by itself. Only then its exit status is
 /// known.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 /// The interval of the checks whether the process has exited.
 const EXIT_POLL: Duration = Duration::from_millis(5);
-/// How long a killed process is waited for; only a process that hangs in the kernel takes longer.
-const REAP_MAX: Duration = Duration::from_secs(5);
 /// How long the standard error of a dead process is read.
 const STDERR_WAIT_MAX: Duration = Duration::from_millis(200);
 
@@ -66,8 +61,6 @@ pub(super) enum StartError {
     /// No worker can start. Later starts would fail too.
     Never(String),
 }
-
-type Tail = Arc<Mutex<Vec<u8>>>;
 
 pub(super) struct Worker {
     /// Taken when the worker is dropped.
@@ -108,7 +101,7 @@ impl Worker {
     }
 
     fn last_words(&self, how: String) -> Death {
-        Death { how, stderr: last_lines(&self.stderr_tail.lock()) }
+        Death { how, stderr: self.stderr_tail.last_lines(STDERR_LINES_MAX) }
     }
 
     fn launch(spec: &PoolSpec, tracker: &TaskTracker) -> Result<Self, StartError> {
@@ -134,8 +127,8 @@ impl Worker {
         let (Some(group), (Some(stdin), Some(stdout), Some(stderr))) = (group, pipes) else {
             return Err(died("before its pipes were open".into()));
         };
-        let stderr_tail = Tail::default();
-        let drain = drain(stderr, Arc::clone(&stderr_tail));
+        let stderr_tail = Tail::new(STDERR_BYTES_MAX);
+        let drain = stderr_tail.clone().drain(stderr);
         let worker = Self {
             child: Some(child),
             group,
@@ -232,10 +225,8 @@ impl Worker {
     }
 
     fn kill(&self) {
-        // A child that was waited for has no id, and the kernel may have reused the number of its group.
-        if self.child.as_ref().is_some_and(|child| child.id().is_some()) {
-            // The only possible error is that the group has no process any more.
-            let _ = kill_process_group(self.group, Signal::KILL);
+        if let Some(child) = &self.child {
+            kill_group(child, self.group);
         }
     }
 }
@@ -252,49 +243,10 @@ impl Drop for Worker {
     }
 }
 
-/// Keeps the end of standard error. The task is aborted with its worker, because other processes may keep the
-/// pipe open.
-async fn drain(mut stderr: ChildStderr, tail: Tail) {
-    let mut chunk = vec![0; STDERR_CHUNK_BYTES];
-    while let Ok(count @ 1..) = stderr.read(&mut chunk).await {
-        let mut kept = tail.lock();
-        kept.extend_from_slice(&chunk[..count]);
-        let surplus = kept.len().saturating_sub(STDERR_BYTES_MAX);
-        kept.drain(..surplus);
-    }
-}
-
-fn last_lines(tail: &[u8]) -> String {
-    let text = String::from_utf8_lossy(tail);
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    lines[lines.len().saturating_sub(STDERR_LINES_MAX)..].join("\n")
-}
-
-/// Whether a child has ended; the child can still be waited for.
-fn has_exited(child: Pid) -> bool {
-    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    !matches!(waitid(WaitId::Pid(child), look), Ok(None))
-}
-
 fn how(status: Option<ExitStatus>, exited_by_itself: bool) -> String {
     match status {
         Some(status) if exited_by_itself => status.to_string(),
         Some(_) => "it closed its pipes and was killed".to_owned(),
         None => "its exit status is unknown".to_owned(),
     }
-}
-
-#[cfg(target_os = "linux")]
-fn limit_memory(process: Pid, bytes: u64) -> Result<(), String> {
-    use rustix::process::{Resource, Rlimit, prlimit};
-    let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
-    match prlimit(Some(process), Resource::As, limit) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(format!("its memory limit could not be set: {error}")),
-    }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn limit_memory(_process: Pid, _bytes: u64) -> Result<(), String> {
-    Err("memory limits need Linux".to_owned())
 }

@@ -22,7 +22,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::TaskTracker;
 
-use super::leftovers::{self, Mark};
+use super::super::leftovers::{self, Mark};
 use super::place::Place;
 use crate::tasks;
 

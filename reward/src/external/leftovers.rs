@@ -1,9 +1,8 @@
-//! Finds and kills the processes that a candidate has left running outside of its process group.
+//! Finds and kills the processes that a candidate or a program has left running outside of its process group.
 //!
 //! The end of a process namespace kills all of its processes. If a candidate has a user of its own, this
-//! module recognises its processes by their user, in a namespace as a second check. If a candidate has
-//! neither, its processes are recognised by a mark in their environment or by their directory. The module
-//! first stops all of these processes, and kills them when no new ones appear. A fork bomb would start
+//! module recognises its processes by their user, in a namespace as a second check. The processes of all others
+//! are recognised by a mark in their environment or by their directory. The module first stops all of these processes, and kills them when no new ones appear. A fork bomb would start
 //! processes faster than they could be killed one by one.
 
 use std::collections::HashSet;
@@ -21,7 +20,7 @@ const ROUNDS_MAX: usize = 100;
 /// The pause after a kill, in which the processes end.
 const KILLED_PAUSE: Duration = Duration::from_millis(2);
 
-/// How a candidate's processes are recognised.
+/// How processes are recognised.
 #[derive(Debug, Clone)]
 pub(super) enum Mark {
     /// By their user.
@@ -30,8 +29,8 @@ pub(super) enum Mark {
     Environment {
         /// `NAME=value`.
         words: Arc<str>,
-        /// The path of the directory, without symbolic links.
-        directory: PathBuf,
+        /// The path of the directory, without symbolic links; absent to look at the environment alone.
+        directory: Option<PathBuf>,
     },
 }
 
@@ -43,9 +42,10 @@ impl Mark {
                 let place = format!("/proc/{}", process.id.as_raw_nonzero());
                 let environment = std::fs::read(format!("{place}/environ")).unwrap_or_default();
                 let mut entries = environment.split(|byte| *byte == 0);
-                entries.any(|entry| entry == words.as_bytes())
-                    || std::fs::read_link(format!("{place}/cwd"))
-                        .is_ok_and(|path| path.starts_with(directory))
+                let is_in = |directory: &PathBuf| {
+                    std::fs::read_link(format!("{place}/cwd")).is_ok_and(|path| path.starts_with(directory))
+                };
+                entries.any(|entry| entry == words.as_bytes()) || directory.as_ref().is_some_and(is_in)
             }
         }
     }
@@ -58,7 +58,7 @@ pub(super) async fn kill(mark: &Mark, tracker: &TaskTracker) -> bool {
     for _ in 0..ROUNDS_MAX {
         let looking = mark.clone();
         // The search is blocking work, because a host may have many thousands of processes.
-        let found = tasks::spawn_blocking(tracker, "sandbox search", move || marked(&looking))
+        let found = tasks::spawn_blocking(tracker, "process search", move || marked(&looking))
             .await
             .unwrap_or_default();
         if found.is_empty() {

@@ -1,0 +1,276 @@
+//! Runs agents: one process for each sample, with a trajectory of its own.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rolldock_gateway::{End, Hosted, Limits, Opening, Taken};
+use rolldock_reward::external::{
+    PYTHON_LOADING, Program, ProgramEnd, Programs, Ran, end_marked, find_program,
+};
+use rolldock_scope::Scope;
+use tokio::time::Instant;
+
+use crate::config::{AgentConfig, RewardBy};
+use crate::error::AgentError;
+use crate::failures::Failures;
+use crate::job::AgentJob;
+use crate::variables::{self, OF_AGENT, OF_RUN};
+
+/// The program that calls a Python function.
+const PYTHON: &str = include_str!("agent.py");
+/// The text in a word of a command that stands for the prompt.
+const PROMPT: &str = "{prompt}";
+/// Maximum time of the check that a Python function can be loaded.
+const CHECK_MAX: Duration = Duration::from_secs(120);
+/// The lines and the bytes at the end of an agent's output that a reason shows.
+const LINES_MAX: usize = 8;
+const REASON_BYTES_MAX: usize = 1024;
+/// A time that no limit reaches: the run ends trajectories by itself.
+const NEVER_S: f64 = 1e7;
+
+/// The agents of a run. Clones share their places.
+#[derive(Debug, Clone)]
+pub struct Agents {
+    config: Arc<AgentConfig>,
+    gateway: Hosted,
+    /// The limits of trajectories, without those of time.
+    limits: Limits,
+    programs: Programs,
+    failures: Arc<Failures>,
+    /// The mark of the run.
+    run: Arc<str>,
+    scope: Scope,
+}
+
+/// What [`Agents`] consist of.
+#[derive(Debug)]
+pub struct AgentsParts {
+    /// The table of the recipe.
+    pub config: AgentConfig,
+    /// The gateway of the run.
+    pub gateway: Hosted,
+    /// The limits of each trajectory. Those of time are not used.
+    pub limits: Limits,
+    /// The directory of the run. No other run that lives has it.
+    pub out: PathBuf,
+    /// The tasks of agents.
+    pub scope: Scope,
+}
+
+/// An agent that has ended with a sample.
+#[derive(Debug)]
+pub struct Finished {
+    /// The turns.
+    pub taken: Taken,
+    /// The reward, if the agent gives it. An agent that a limit ended before it gave one has the reward 0.
+    pub reward: Option<f32>,
+    /// Why it ended: `done`, `turns` or `tokens`.
+    pub end: &'static str,
+    /// Whether a limit ended it.
+    pub is_truncated: bool,
+}
+
+impl Agents {
+    /// Agents that start when samples need them.
+    pub fn new(parts: AgentsParts) -> Self {
+        let AgentsParts { config, gateway, limits, out, scope } = parts;
+        let limits = Limits { wall: NEVER_S, idle: NEVER_S, reward: NEVER_S, ..limits };
+        let whole = std::path::absolute(&out).unwrap_or_else(|_| out.clone());
+        Self {
+            programs: Programs::new(config.concurrency, scope.tracker().clone()),
+            failures: Arc::new(Failures::new(out.join("agents"))),
+            run: whole.to_string_lossy().into(),
+            config: Arc::new(config),
+            gateway,
+            limits,
+            scope,
+        }
+    }
+
+    /// The gateway that agents call.
+    pub fn gateway(&self) -> &Hosted {
+        &self.gateway
+    }
+
+    /// The number of agents that could start now.
+    pub fn free_places(&self) -> usize {
+        self.programs.free_places()
+    }
+
+    /// Kills the agents that an earlier life of the run left behind. The caller owns the directory of the run.
+    /// Cancel-safe, but a cancelled call may leave processes.
+    pub async fn end_earlier(&self) {
+        let mark = format!("{OF_RUN}={}", self.run);
+        if !end_marked(&mark, self.scope.tracker()).await {
+            tracing::warn!("processes of agents from an earlier life of the run could not be killed");
+        }
+    }
+
+    /// Checks that the agent can be started and that the servers at `urls` take token ids. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`AgentError`]: there is no such program or function, or a server lacks the endpoints for agents.
+    pub async fn check(&self, urls: &[Arc<str>]) -> Result<(), AgentError> {
+        let directory = self.config.directory.as_deref();
+        match (&self.config.command, &self.config.python) {
+            (Some(words), _) => {
+                let program = words.first().map_or("", String::as_str);
+                self.check_program("agent.command", program, directory)?;
+            }
+            (None, Some(function)) => {
+                self.check_program("agent.interpreter", &self.config.interpreter, directory)?;
+                self.check_function(function).await?;
+            }
+            (None, None) => {}
+        }
+        for url in urls {
+            self.gateway.check(url).await?;
+        }
+        Ok(())
+    }
+
+    fn check_program(
+        &self,
+        key: &'static str,
+        word: &str,
+        directory: Option<&Path>,
+    ) -> Result<(), AgentError> {
+        find_program(word, directory).map(drop).map_err(|reason| AgentError::Config { key, reason })
+    }
+
+    async fn check_function(&self, function: &str) -> Result<(), AgentError> {
+        let mut words = self.python_words(function);
+        words.push("--check".to_owned());
+        let value = format!("{}/check", self.run);
+        let program = Program {
+            what: format!("agent {function:?}"),
+            words,
+            directory: self.config.directory.clone(),
+            env: self.config.env.clone().into_iter().chain([(OF_AGENT.to_owned(), value.clone())]).collect(),
+            mark: format!("{OF_AGENT}={value}"),
+            input: Vec::new(),
+            memory_bytes: None,
+            deadline: Instant::now() + CHECK_MAX,
+        };
+        let ran = self.run_program(program).await?;
+        let reason = match ran.end {
+            ProgramEnd::Exited => return Ok(()),
+            ProgramEnd::Failed(_) => format!("cannot load {function:?}: {}", last_lines(&ran.output)),
+            ProgramEnd::TimedOut => format!("{function:?} was not loaded within {} s", CHECK_MAX.as_secs()),
+        };
+        Err(AgentError::Config { key: "agent.python", reason })
+    }
+
+    async fn run_program(&self, program: Program) -> Result<Ran, AgentError> {
+        let place = self.programs.place().await.map_err(AgentError::Program)?;
+        self.programs.run(place, program).await.map_err(AgentError::Program)
+    }
+
+    fn python_words(&self, function: &str) -> Vec<String> {
+        let script = format!("{PYTHON_LOADING}\n\n{PYTHON}");
+        vec![self.config.interpreter.clone(), "-u".to_owned(), "-c".to_owned(), script, function.to_owned()]
+    }
+
+    fn words(&self, prompt: &str) -> Vec<String> {
+        match (&self.config.command, &self.config.python) {
+            (Some(words), _) => words.iter().map(|word| word.replace(PROMPT, prompt)).collect(),
+            (None, Some(function)) => self.python_words(function),
+            (None, None) => Vec::new(),
+        }
+    }
+
+    /// Runs an agent to its end. Cancel-safe: dropping the future kills the agent and cancels its calls.
+    ///
+    /// # Errors
+    /// The agent failed, made no call, gave no reward although it should, or reached its deadline.
+    pub async fn run(&self, job: AgentJob<'_>) -> Result<Finished, AgentError> {
+        let place = self.programs.place().await.map_err(AgentError::Program)?;
+        let gives_reward = self.config.reward == RewardBy::Agent;
+        let session = self.gateway.begin(Opening {
+            uid: job.uid.to_owned(),
+            seed: job.seed,
+            sampling: job.sampling.clone(),
+            limits: self.limits.clone(),
+            meter: Some(Arc::clone(&job.meter)),
+        })?;
+        let mut env = self.config.env.clone();
+        env.extend(variables::variables(&job, &session, &self.run, gives_reward));
+        let own = Duration::try_from_secs_f64(self.config.deadline).unwrap_or(Duration::MAX / 4);
+        let program = Program {
+            what: "agent".to_owned(),
+            words: self.words(job.prompt),
+            directory: self.config.directory.clone(),
+            mark: format!("{OF_AGENT}={}/{}", self.run, job.uid),
+            env,
+            input: variables::task(&job, &session, gives_reward),
+            memory_bytes: self.config.memory_mb.map(|memory| memory.saturating_mul(1 << 20)),
+            deadline: job.deadline.min(Instant::now() + own),
+        };
+        let ran = self.programs.run(place, program).await.map_err(AgentError::Program)?;
+        let limit = session.ended_by().filter(|end| matches!(end, End::Turns | End::Tokens));
+        let taken = session.take().await;
+        let finished = judged(&ran.end, taken, limit, gives_reward, self.config.deadline);
+        let end = finished.as_ref().map_or_else(|(kind, _)| *kind, |finished| finished.end);
+        metrics::counter!("rolldock_agents_total", "end" => end).increment(1);
+        match finished {
+            Ok(finished) => Ok(finished),
+            Err((_, reason)) => Err(AgentError::Failed(self.explain(job.uid, reason, ran.output).await)),
+        }
+    }
+
+    /// The reason with the end of the agent's output.
+    async fn explain(&self, uid: &str, mut reason: String, output: String) -> String {
+        let last = last_lines(&output);
+        if last.is_empty() {
+            return reason;
+        }
+        reason = format!("{reason}; its output ends with: {last}");
+        match self.failures.keep(uid, output).await {
+            Some(file) => format!("{reason} (see {})", file.display()),
+            None => reason,
+        }
+    }
+}
+
+/// What the end of an agent means. The error is its kind, which is counted, and the reason.
+fn judged(
+    end: &ProgramEnd,
+    taken: Taken,
+    limit: Option<End>,
+    gives_reward: bool,
+    deadline: f64,
+) -> Result<Finished, (&'static str, String)> {
+    let has_turns = taken.trajectory.turns().next().is_some();
+    if let (Some(limit), true) = (limit, has_turns) {
+        // Its calls were refused, so an error of its own is expected.
+        let reward = gives_reward.then(|| taken.reward.unwrap_or(0.0));
+        return Ok(Finished { taken, reward, end: limit.as_str(), is_truncated: true });
+    }
+    match end {
+        ProgramEnd::TimedOut => {
+            return Err(("deadline", format!("the agent did not end within agent.deadline={deadline} s")));
+        }
+        ProgramEnd::Failed(how) => return Err(("failed", format!("the agent ended with {how}"))),
+        ProgramEnd::Exited => {}
+    }
+    if !has_turns {
+        return Err(("no_turn", "the agent ended without a whole answer of the model".to_owned()));
+    }
+    if gives_reward && taken.reward.is_none() {
+        return Err(("no_reward", "the agent ended without a reward (agent.reward = \"agent\")".to_owned()));
+    }
+    let reward = taken.reward.filter(|_| gives_reward);
+    Ok(Finished { taken, reward, end: "done", is_truncated: false })
+}
+
+/// The last lines of an output that are not empty, for an error in one line.
+fn last_lines(output: &str) -> String {
+    let lines: Vec<&str> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let text = lines[lines.len().saturating_sub(LINES_MAX)..].join(" | ");
+    let mut from = text.len().saturating_sub(REASON_BYTES_MAX);
+    while !text.is_char_boundary(from) {
+        from += 1;
+    }
+    text[from..].to_owned()
+}

@@ -1,0 +1,127 @@
+//! The table `[agent]` of a recipe.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Largest number of agents at a time.
+const CONCURRENCY_MAX: usize = 4096;
+/// Longest time of an agent, in seconds.
+const SECONDS_MAX: f64 = 10_000_000.0;
+
+/// The agent of a run. Exactly one of `command` and `python` is given.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AgentConfig {
+    /// The program and its arguments. They are not passed to a shell. `{prompt}` in an argument is replaced by
+    /// the text of the row's last message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+    /// A Python function that is called with the task: `module:function`, or `/path/to/file.py:function`. It may
+    /// be `async`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub python: Option<String>,
+    /// The Python interpreter for `python`.
+    pub interpreter: String,
+    /// The working directory, where Python looks for modules first; by default that of the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub directory: Option<PathBuf>,
+    /// Variables that are added to the environment.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// Maximum number of agents at a time.
+    pub concurrency: usize,
+    /// Maximum time of an agent, in seconds. It is killed then, and its sample has failed.
+    pub deadline: f64,
+    /// Maximum address space of the agent's first process, in MiB. It needs Linux.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_mb: Option<u64>,
+    /// Who says how well the agent did.
+    pub reward: RewardBy,
+}
+
+/// Who says how well an agent did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RewardBy {
+    /// The recipe's scorer reads the last answer of the model.
+    #[default]
+    Scorer,
+    /// The agent gives the reward itself.
+    Agent,
+}
+
+impl Default for AgentConfig {
+    fn default() -> Self {
+        Self {
+            command: None,
+            python: None,
+            interpreter: "python3".to_owned(),
+            directory: None,
+            env: BTreeMap::new(),
+            concurrency: 64,
+            deadline: 600.0,
+            memory_mb: None,
+            reward: RewardBy::default(),
+        }
+    }
+}
+
+impl AgentConfig {
+    /// The values that cannot be used: the key within the table, and what was expected.
+    pub fn faults(&self) -> Vec<(&'static str, String)> {
+        let mut faults = Vec::new();
+        match (&self.command, &self.python) {
+            (Some(_), Some(_)) => {
+                faults.push(("python", "expected either command or python, found both".to_owned()));
+            }
+            (None, None) => {
+                faults.push((
+                    "command",
+                    "expected command = [\"program\", ..] or python = \"module:function\"".to_owned(),
+                ));
+            }
+            (Some(words), None) if words.first().is_none_or(String::is_empty) => {
+                faults.push(("command", "expected a program and its arguments".to_owned()));
+            }
+            (None, Some(function)) if !is_function(function) => {
+                let found = format!(
+                    "expected \"module:function\" or \"/path/to/file.py:function\", found {function:?}"
+                );
+                faults.push(("python", found));
+            }
+            _ => {}
+        }
+        if !(1..=CONCURRENCY_MAX).contains(&self.concurrency) {
+            faults.push((
+                "concurrency",
+                format!("expected 1 to {CONCURRENCY_MAX}, found {}", self.concurrency),
+            ));
+        }
+        if !(self.deadline > 0.0 && self.deadline <= SECONDS_MAX) {
+            let found = self.deadline;
+            faults.push((
+                "deadline",
+                format!("expected seconds, above 0 and at most {SECONDS_MAX}, found {found}"),
+            ));
+        }
+        if self.memory_mb.is_some_and(|memory| memory == 0 || !cfg!(target_os = "linux")) {
+            faults.push(("memory_mb", "expected MiB above 0, on Linux".to_owned()));
+        }
+        faults
+    }
+
+    /// What the agent is, for people.
+    pub fn describe(&self) -> String {
+        match (&self.command, &self.python) {
+            (Some(words), _) => words.join(" "),
+            (None, Some(function)) => format!("the Python function {function}"),
+            (None, None) => "nothing".to_owned(),
+        }
+    }
+}
+
+fn is_function(text: &str) -> bool {
+    text.rsplit_once(':').is_some_and(|(module, function)| !module.is_empty() && !function.is_empty())
+}

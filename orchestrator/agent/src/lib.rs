@@ -1,0 +1,31 @@
+//! The agents of a run: programs that work on one sample each, and call the model through the run's gateway.
+//!
+//! [`Agents::run`] opens a trajectory, starts the agent with its base URL and its task, and takes the turns out
+//! when the agent has ended. What the agent says is not looked at: its calls are the sample.
+//!
+//! # Invariants
+//! - At most `concurrency` agents run at a time. Each of them holds a place until all of its processes are gone.
+//! - A run that drops the future of an agent ends everything of it: the processes are killed, its calls on the
+//!   engines are cancelled, their permits return, and later calls are refused.
+//! - An agent that fails says why: how it ended, and the end of its output, which is also kept in a file. The
+//!   number and the size of these files are bounded.
+//!
+//! # Deliberately absent
+//! - A sandbox: an agent is the user's own code and needs the network. Its command may begin with one.
+//! - Another attempt for an agent that failed. An agent has side effects, so only its author knows whether it may
+//!   run twice; a group with a failed agent is failed, as with a failed sample.
+
+mod agents;
+mod config;
+mod error;
+mod failures;
+mod job;
+mod variables;
+
+#[cfg(test)]
+mod tests;
+
+pub use agents::{Agents, AgentsParts, Finished};
+pub use config::{AgentConfig, RewardBy};
+pub use error::{AgentError, ErrorClass};
+pub use job::AgentJob;

@@ -1,0 +1,279 @@
+//! A gateway inside of a run: the run opens a trajectory for each sample, gives its base URL to an agent, and
+//! takes the turns out when the agent has ended.
+//!
+//! There is no log. The ledger of the run owns the fates of groups, and the agents of a run end with it, so
+//! after a crash no call could continue a trajectory: the run requeues its group like any other that was in
+//! flight. For the same reason nothing is put into the queue here, and nothing is kept after a trajectory was
+//! taken out but the note that its calls are refused.
+//!
+//! # Invariants
+//! - A [`Session`] that is dropped aborts its trajectory: its engine calls stop, their permits are returned,
+//!   and later calls are refused with 400 and `x-should-retry: false`.
+//! - Agents cannot open or end trajectories, because the control calls are not served.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rolldock_loadbalancer::LoadBalancer;
+use rolldock_scope::Scope;
+use rolldock_trajectory::{Trajectory, TurnId};
+use serde_json::{Map, Value, json};
+use tokio::net::TcpListener;
+
+use crate::CONNECT;
+use crate::calls::{CallError, EngineCalls, Form};
+use crate::config::{GatewayConfig, Limits, Sampling, Spec};
+use crate::core::Core;
+use crate::error::GatewayError;
+use crate::keeping;
+use crate::refusal::Refusal;
+use crate::serve::{self, Served};
+use crate::trajectories::{CallMeter, End, Live, One, Tombstone};
+use crate::turns::Maker;
+
+/// Maximum time until the calls of a trajectory that was ended are gone.
+const IDLE_MAX: Duration = Duration::from_secs(5);
+
+/// A gateway inside of a run. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Hosted {
+    core: Arc<Core>,
+    calls: EngineCalls,
+    /// The URL at which agents reach the gateway, without a slash at its end.
+    root: Arc<str>,
+}
+
+/// What a new trajectory is.
+#[derive(Debug, Clone)]
+pub struct Opening {
+    /// The identity, unique over the run. Request ids begin with it.
+    pub uid: String,
+    /// The seed from which the seeds of all turns follow.
+    pub seed: u64,
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+    /// The limits. `reward` is not used, because nothing waits for a reward.
+    pub limits: Limits,
+    /// Learns of its calls; absent if nobody wants to know.
+    pub meter: Option<Arc<dyn CallMeter>>,
+}
+
+/// A trajectory that was taken out.
+#[derive(Debug)]
+pub struct Taken {
+    /// The turns.
+    pub trajectory: Trajectory,
+    /// Why it took no more calls. `Completed` if no limit ended it.
+    pub end: End,
+    /// The reward that the agent gave, if it may give one and did.
+    pub reward: Option<f32>,
+    /// The tokens that engines drew for it, also those that became no turn.
+    pub drawn_tokens: u64,
+    /// The server of the last turn; empty without a turn.
+    pub server: String,
+    /// The turns whose prompts were encoded by a server, so that they need not continue what was sampled.
+    pub reencoded: Vec<TurnId>,
+}
+
+/// An open trajectory. Dropping it aborts the trajectory.
+#[derive(Debug)]
+pub struct Session {
+    core: Arc<Core>,
+    one: Arc<One>,
+    root: Arc<str>,
+    is_taken: bool,
+}
+
+impl Hosted {
+    /// Serves agents at `listener` until `scope` ends. `config.dir` and what is about the queue is not used.
+    ///
+    /// # Errors
+    /// [`GatewayError`]: the configuration is wrong, or the listener has no address.
+    pub fn open(
+        config: GatewayConfig,
+        balancer: LoadBalancer,
+        api_key: Option<Arc<str>>,
+        listener: TcpListener,
+        scope: &Scope,
+    ) -> Result<Self, GatewayError> {
+        if let Some(fault) = config.sampling.fault().or_else(|| config.limits.fault()) {
+            return Err(GatewayError::Config(fault));
+        }
+        let failed = |error: String| GatewayError::Client(error);
+        let calls = EngineCalls::new(CONNECT, api_key).map_err(|error| failed(error.to_string()))?;
+        let root = match &config.advertise {
+            Some(advertised) => advertised.trim_end_matches('/').to_owned(),
+            None => {
+                let bound = listener.local_addr().map_err(|error| failed(error.to_string()))?;
+                let host = if bound.ip().is_unspecified() { "127.0.0.1".to_owned() } else { host(bound) };
+                format!("http://{host}:{}", bound.port())
+            }
+        };
+        let maker = Arc::new(Maker::new(calls.clone(), balancer, config.clone()));
+        let core = Core::in_memory(config, scope.clone());
+        let end = scope.token().clone();
+        scope.spawn_detached("trajectory limits", keeping::watch(Arc::clone(&core), end.clone()));
+        let served = Served { core: Arc::clone(&core), maker, metrics: None, has_control: false };
+        scope.spawn_detached("gateway", serve::serve(served, listener, end));
+        Ok(Self { core, calls, root: root.into() })
+    }
+
+    /// The URL at which agents reach the gateway.
+    pub fn root(&self) -> &str {
+        &self.root
+    }
+
+    /// The number of open trajectories.
+    pub fn trajectories(&self) -> usize {
+        self.core.book.counts().0
+    }
+
+    /// Checks that the server at `url` has the endpoints that take token ids. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`GatewayError::Engine`]: it has not, or it does not answer.
+    pub async fn check(&self, url: &str) -> Result<(), GatewayError> {
+        let lacks = |error: CallError| {
+            GatewayError::Engine(match error {
+                CallError::Missing { .. } => format!(
+                    "server={url} lacks the endpoints for agents (expected vLLM with --enable-scale-out): {error}"
+                ),
+                error => error.to_string(),
+            })
+        };
+        let model = match &self.core.config.model {
+            Some(model) => model.clone(),
+            None => self.calls.model(url).await.map_err(lacks)?.name,
+        };
+        let messages = json!([{ "role": "user", "content": "1 + 1" }]);
+        let request = json!({ "model": model, "messages": messages, "max_tokens": 1 });
+        self.calls.render(url, Form::Chat, &request).await.map(drop).map_err(lacks)
+    }
+
+    /// Opens a trajectory.
+    ///
+    /// # Errors
+    /// [`GatewayError::Opening`]: there is no room for it. [`GatewayError::Config`]: its limits are wrong.
+    pub fn begin(&self, opening: Opening) -> Result<Session, GatewayError> {
+        let Opening { uid, seed, sampling, limits, meter } = opening;
+        if let Some(fault) = sampling.fault().or_else(|| limits.fault()) {
+            return Err(GatewayError::Config(fault));
+        }
+        let config = &self.core.config;
+        let spec = Spec {
+            capability: config.entropy.hex(),
+            opened_s: (config.unix_seconds)(),
+            group: uid.clone(),
+            group_size: 1,
+            limits,
+            sampling,
+            seed,
+            cache_salt: None,
+            prompt: Value::Null,
+            metadata: Map::new(),
+            uid,
+        };
+        let live = Live::new(&spec, config.history, Duration::ZERO);
+        let one = self.core.book.add(None, spec, live);
+        let one = one.map_err(|refusal: Refusal| GatewayError::Opening(refusal.to_string()))?;
+        if let Some(meter) = meter {
+            one.report_to(meter);
+        }
+        metrics::counter!("rolldock_gateway_trajectories_opened_total").increment(1);
+        let (core, root) = (Arc::clone(&self.core), Arc::clone(&self.root));
+        self.show_counts();
+        Ok(Session { core, one, root, is_taken: false })
+    }
+
+    fn show_counts(&self) {
+        metrics::gauge!("rolldock_gateway_trajectories").set(self.trajectories() as f64);
+    }
+}
+
+/// The address of a socket as a URL has it.
+fn host(bound: std::net::SocketAddr) -> String {
+    match bound {
+        std::net::SocketAddr::V4(bound) => bound.ip().to_string(),
+        std::net::SocketAddr::V6(bound) => format!("[{}]", bound.ip()),
+    }
+}
+
+impl Session {
+    /// The word that gives access to this trajectory alone; also an API key.
+    pub fn capability(&self) -> &str {
+        &self.one.spec.capability
+    }
+
+    /// The base URL for OpenAI's clients.
+    pub fn base_url(&self) -> String {
+        format!("{}/v1", self.anthropic_base_url())
+    }
+
+    /// The base URL for Anthropic's clients.
+    pub fn anthropic_base_url(&self) -> String {
+        format!("{}/t/{}", self.root, self.capability())
+    }
+
+    /// The URL to which the agent posts its own reward.
+    pub fn reward_url(&self) -> String {
+        format!("{}/reward", self.anthropic_base_url())
+    }
+
+    /// The tokens that engines drew so far, also those that became no turn.
+    pub fn drawn_tokens(&self) -> u64 {
+        self.one.drawn()
+    }
+
+    /// The limit that has ended the trajectory, if one has.
+    pub fn ended_by(&self) -> Option<End> {
+        self.one.live.lock().end
+    }
+
+    /// Ends the trajectory, waits until its calls have ended, and takes it out. Cancel-safe: a dropped call
+    /// aborts the trajectory.
+    pub async fn take(mut self) -> Taken {
+        self.leave(End::Completed);
+        // Calls end at once, unless a client does not read its answer.
+        let _ = tokio::time::timeout(IDLE_MAX, self.one.until_idle()).await;
+        self.is_taken = true;
+        let mut live = self.one.live.lock();
+        let empty = Trajectory::new(self.one.spec.uid.as_str(), self.core.config.history);
+        Taken {
+            server: live.last_server().to_owned(),
+            reencoded: live.reencoded(),
+            end: live.end.unwrap_or(End::Completed),
+            reward: live.reward.as_ref().map(|reward| reward.reward),
+            drawn_tokens: self.one.drawn(),
+            trajectory: std::mem::replace(&mut live.forest, empty),
+        }
+    }
+
+    /// Refuses calls from now on, and ends those in flight.
+    fn leave(&self, end: End) {
+        let tombstone = {
+            let live = self.one.live.lock();
+            Tombstone {
+                uid: self.one.spec.uid.clone(),
+                capability: self.one.spec.capability.clone(),
+                group: self.one.spec.group.clone(),
+                end: live.end.unwrap_or(end),
+                reward: None,
+                rows: 0,
+                refused: None,
+                turns: live.turns(),
+            }
+        };
+        self.core.book.leave(&self.one, tombstone);
+        // It has an end already if a limit has ended it.
+        let _ = self.core.end(&self.one, end);
+        metrics::gauge!("rolldock_gateway_trajectories").set(self.core.book.counts().0 as f64);
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if !self.is_taken {
+            self.leave(End::Cancelled);
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! How a trajectory leaves a gateway that is part of a run. The run takes it out, so no group of rows waits for
+//! it.
+
+use super::{Alarm, Book};
+use crate::trajectories::{One, Tombstone};
+
+impl Book {
+    /// Takes a trajectory out of its group, which is its own, and replaces it by what is left of it, so that
+    /// later calls are refused.
+    pub(crate) fn leave(&self, one: &One, tombstone: Tombstone) {
+        {
+            let mut pages = self.pages.lock();
+            if let Some(group) = pages.groups.remove(&one.spec.group) {
+                pages.alarms.remove(&(group.deadline, Alarm::Group(one.spec.group.clone())));
+            }
+        }
+        // There is no log from which forgotten trajectories would have to be removed.
+        let _forgotten = self.bury(one.number, tombstone);
+    }
+}

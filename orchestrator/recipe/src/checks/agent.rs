@@ -1,0 +1,43 @@
+//! Checks of `[agent]` and `[gateway]`.
+
+use rolldock_dispatch::modes::{OnStop, RequestShape};
+
+use super::Checks;
+use crate::{Recipe, Transport};
+
+pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
+    for (key, message) in recipe.gateway.iter().flat_map(|gateway| gateway.faults()) {
+        checks.require(false, &format!("gateway.{key}"), || message);
+    }
+    let Some(agent) = &recipe.agent else {
+        checks.require(recipe.gateway.is_none(), "gateway", || {
+            "it serves the agents of a run: expected an [agent] table, too".to_owned()
+        });
+        return;
+    };
+    for (key, message) in agent.faults() {
+        checks.require(false, &format!("agent.{key}"), || message);
+    }
+    checks.require(recipe.environment.is_none(), "environment", || {
+        "a sample is made either by an agent or in an environment: expected [agent] or [environment], found both"
+            .to_owned()
+    });
+    let rollout = &recipe.rollout;
+    checks.require(rollout.on_stop != OnStop::Carry, "rollout.on_stop", || {
+        "an agent cannot be continued from tokens: expected \"requeue\" or \"discard\" with [agent]"
+            .to_owned()
+    });
+    checks.require(rollout.request == RequestShape::Sample, "rollout.request", || {
+        "each agent makes its own requests: expected \"sample\" with [agent]".to_owned()
+    });
+    checks.require(rollout.sampling.stop_token_ids.is_empty(), "rollout.sampling.stop_token_ids", || {
+        "the agent decides where its turns end: expected none with [agent]".to_owned()
+    });
+    checks.require(recipe.model.chat_template != "none", "model.chat_template", || {
+        "an agent calls the model with messages: expected \"auto\" or a file with [agent]".to_owned()
+    });
+    let is_served = recipe.fleet.simulated.as_ref().is_none_or(|fleet| fleet.transport == Transport::Http);
+    checks.require(is_served, "fleet.simulated.transport", || {
+        "agents call servers over HTTP: expected \"http\" with [agent]".to_owned()
+    });
+}

@@ -1,0 +1,305 @@
+//! Programs that each work on one job until they exit: the agents of a run.
+//!
+//! A program gets its job on its standard input, and its output is only kept for people. It holds a [`Place`]
+//! of the pool, which is free again when all of its processes are gone.
+//!
+//! # Invariants
+//! - At most as many programs run at a time as the pool has places.
+//! - A program that exits, reaches its deadline or is dropped takes all of its processes with it: its process
+//!   group is killed before it is waited for, and then every process that still carries its mark.
+//! - Of the output, only the last `OUTPUT_BYTES_MAX` bytes are kept. More output does not end a program.
+//!
+//! # Deliberately absent
+//! There are no namespaces: a program is the user's own code, and it needs the network. A user who does not
+//! trust it names a sandbox as the program. Where the system has no `/proc`, processes that have left their
+//! group are not found.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::Pid;
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
+
+use super::child::{REAP_MAX, Tail, kill_group, limit_memory, until_exited};
+use super::leftovers::{self, Mark};
+use crate::RewardError;
+use crate::tasks;
+
+/// Bytes at the end of a program's output that are kept.
+const OUTPUT_BYTES_MAX: usize = 64 << 10;
+/// How long the output of an ended program is read.
+const REST_MAX: Duration = Duration::from_millis(300);
+/// The command that ties a program to the life of this process, where the system has it.
+const TIE: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];
+
+/// A bounded pool of programs.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    places: Arc<Semaphore>,
+    /// Words before those of a program.
+    tie: Vec<String>,
+    tracker: TaskTracker,
+}
+
+/// The right to run one program.
+#[derive(Debug)]
+pub struct Place {
+    _permit: OwnedSemaphorePermit,
+}
+
+/// A program to run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Program {
+    /// What it is, for errors.
+    pub what: String,
+    /// The program and its arguments.
+    pub words: Vec<String>,
+    /// The working directory; by default that of this process.
+    pub directory: Option<PathBuf>,
+    /// Variables that are added to this process's environment.
+    pub env: BTreeMap<String, String>,
+    /// One of the variables, as `NAME=value`. No other program has it.
+    pub mark: String,
+    /// What it reads from its standard input.
+    pub input: Vec<u8>,
+    /// Maximum address space of its first process, in bytes. It is set right after the start, on Linux only.
+    pub memory_bytes: Option<u64>,
+    /// When it is killed.
+    pub deadline: Instant,
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProgramEnd {
+    /// It exited with the status 0.
+    Exited,
+    /// It exited with another status, or a signal ended it.
+    Failed(String),
+    /// It was killed at its deadline.
+    TimedOut,
+}
+
+/// A program that is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ran {
+    /// How it ended.
+    pub end: ProgramEnd,
+    /// The end of its output: standard output and standard error as they came.
+    pub output: String,
+}
+
+impl Programs {
+    /// A pool of `places` places. Its tasks run on `tracker`.
+    pub fn new(places: usize, tracker: TaskTracker) -> Self {
+        let tie = if cfg!(target_os = "linux") && find_program(TIE[0], None).is_ok() {
+            TIE.map(str::to_owned).to_vec()
+        } else {
+            Vec::new()
+        };
+        let places = Arc::new(Semaphore::new(places.clamp(1, Semaphore::MAX_PERMITS)));
+        Self { places, tie, tracker }
+    }
+
+    /// Waits for a place. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`RewardError::Cancelled`]: the pool is closed.
+    pub async fn place(&self) -> Result<Place, RewardError> {
+        let place = Arc::clone(&self.places).acquire_owned().await;
+        place.map(|permit| Place { _permit: permit }).map_err(|_closed| RewardError::Cancelled)
+    }
+
+    /// The number of places that are free.
+    pub fn free_places(&self) -> usize {
+        self.places.available_permits()
+    }
+
+    /// Runs a program to its end, or kills it at its deadline. When this returns, no process of the program is
+    /// left. Cancel-safe: a dropped program is killed at once, and a task cleans up.
+    ///
+    /// # Errors
+    /// [`RewardError::Unloadable`]: no such program can be started. [`RewardError::Unavailable`]: it could not
+    /// be started now.
+    pub async fn run(&self, place: Place, program: Program) -> Result<Ran, RewardError> {
+        let what = program.what.clone();
+        let failed = |error: io::Error| {
+            let (what, reason) = (what.clone(), format!("it could not be started: {error}"));
+            match error.kind() {
+                ErrorKind::NotFound | ErrorKind::PermissionDenied => RewardError::Unloadable { what, reason },
+                _ => RewardError::Unavailable { what, reason },
+            }
+        };
+        let mut running = Running::start(&self.tie, program, place, &self.tracker).map_err(failed)?;
+        running.until_end().await;
+        running.finish().await.ok_or(RewardError::Cancelled)
+    }
+}
+
+/// A program that was started and is not cleaned up yet.
+struct Running {
+    parts: Option<Parts>,
+    tracker: TaskTracker,
+    runtime: Handle,
+}
+
+struct Parts {
+    child: Child,
+    group: Pid,
+    deadline: Instant,
+    is_over_time: bool,
+    tail: Tail,
+    outputs: [AbortOnDropHandle<()>; 2],
+    _feeding: AbortOnDropHandle<()>,
+    mark: Mark,
+    what: String,
+    tracker: TaskTracker,
+    _place: Place,
+}
+
+impl Running {
+    fn start(tie: &[String], program: Program, place: Place, tracker: &TaskTracker) -> io::Result<Self> {
+        let words: Vec<&String> = tie.iter().chain(&program.words).collect();
+        let Some((first, arguments)) = words.split_first() else {
+            return Err(io::Error::new(ErrorKind::NotFound, "the command line has no program"));
+        };
+        let mut command = Command::new(first);
+        command.args(arguments).envs(&program.env).process_group(0).kill_on_drop(true);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if let Some(directory) = &program.directory {
+            command.current_dir(directory);
+        }
+        let mut child = command.spawn()?;
+        let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(group), (Some(stdin), Some(stdout), Some(stderr))) = (group, pipes) else {
+            return Err(io::Error::other("it ended before its pipes were open"));
+        };
+        let tail = Tail::new(OUTPUT_BYTES_MAX);
+        let reading = |reading| AbortOnDropHandle::new(tasks::spawn(tracker, "program output", reading));
+        let outputs = [
+            reading(futures::FutureExt::boxed(tail.clone().drain(stdout))),
+            reading(futures::FutureExt::boxed(tail.clone().drain(stderr))),
+        ];
+        let feeding = tasks::spawn(tracker, "program input", feed(stdin, program.input));
+        let parts = Parts {
+            child,
+            group,
+            deadline: program.deadline,
+            is_over_time: false,
+            tail,
+            outputs,
+            _feeding: AbortOnDropHandle::new(feeding),
+            mark: Mark::Environment { words: program.mark.into(), directory: None },
+            what: program.what,
+            tracker: tracker.clone(),
+            _place: place,
+        };
+        let running = Self { parts: Some(parts), tracker: tracker.clone(), runtime: Handle::current() };
+        match program.memory_bytes {
+            Some(bytes) => limit_memory(group, bytes).map(|()| running).map_err(io::Error::other),
+            None => Ok(running),
+        }
+    }
+
+    /// Cancel-safe.
+    async fn until_end(&mut self) {
+        let Some(parts) = &mut self.parts else { return };
+        tokio::select! {
+            biased;
+            () = until_exited(parts.group) => {}
+            () = sleep_until(parts.deadline) => parts.is_over_time = true,
+        }
+    }
+
+    /// Kills what is left, and reports the end.
+    async fn finish(mut self) -> Option<Ran> {
+        // The task fails only when its runtime shuts down.
+        self.clean()?.await.ok()
+    }
+
+    fn clean(&mut self) -> Option<JoinHandle<Ran>> {
+        let parts = self.parts.take()?;
+        kill_group(&parts.child, parts.group);
+        Some(tasks::spawn_on(&self.tracker, "program clean-up", parts.clean(), &self.runtime))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.clean());
+    }
+}
+
+impl Parts {
+    /// Waits for a killed or ended program, and kills the processes that have left its group.
+    async fn clean(mut self) -> Ran {
+        let status = timeout(REAP_MAX, self.child.wait()).await.ok().and_then(Result::ok);
+        if !leftovers::kill(&self.mark, &self.tracker).await {
+            tracing::warn!(program = self.what, "processes of a program could not be killed");
+        }
+        let rest = Instant::now() + REST_MAX;
+        for output in &mut self.outputs {
+            // Output that arrives later is missing only in the message.
+            drop(tokio::time::timeout_at(rest, output).await);
+        }
+        let end = match status {
+            _ if self.is_over_time => ProgramEnd::TimedOut,
+            Some(status) if status.success() => ProgramEnd::Exited,
+            status => ProgramEnd::Failed(how(status)),
+        };
+        Ran { end, output: self.tail.text() }
+    }
+}
+
+fn how(status: Option<ExitStatus>) -> String {
+    status.map_or_else(|| "its exit status is unknown".to_owned(), |status| status.to_string())
+}
+
+/// Writes the input. A program that does not read all of it has not failed.
+async fn feed(mut stdin: ChildStdin, input: Vec<u8>) {
+    if stdin.write_all(&input).await.is_ok() {
+        let _ = stdin.shutdown().await;
+    }
+}
+
+/// Kills all processes whose environment has `mark`, a text `NAME=value`, such as those that an earlier life of
+/// a run left behind. Returns false if some are left. Cancel-safe, but a cancelled call may leave processes.
+pub async fn end_marked(mark: &str, tracker: &TaskTracker) -> bool {
+    leftovers::kill(&Mark::Environment { words: mark.into(), directory: None }, tracker).await
+}
+
+/// The file that the first word of a command names: a path, or a name that is searched in `PATH`. A relative
+/// path is relative to `directory`, or to the current directory.
+///
+/// # Errors
+/// Where it was looked for.
+pub fn find_program(word: &str, directory: Option<&Path>) -> Result<PathBuf, String> {
+    if word.contains('/') {
+        let path = directory.unwrap_or(Path::new("")).join(word);
+        return match is_executable(&path) {
+            true => Ok(path),
+            false => Err(format!("expected a program at {}", path.display())),
+        };
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|folder| folder.join(word)).find(|path| is_executable(path));
+    found.ok_or_else(|| format!("expected a program {word:?} in PATH, found none"))
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests;
