@@ -7,6 +7,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -125,6 +126,21 @@ def test_a_program_ends_that_leaves_its_loader_open(server: Server, script: Scri
     out, err = program.communicate(timeout=PATIENCE_S)
     assert (program.returncode, out, err) == (0, "4\n", "")
     until(lambda: counts(client, partition) == (8, 0))
+
+
+def test_rows_whose_read_cannot_start_are_given_back(queue: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    filled(queue, groups=1)
+    with loader(queue, groups=1) as loading:
+        with monkeypatch.context() as patched:
+            # Python refuses so at the end of a program, at any moment of the thread that takes.
+            patched.setattr(ThreadPoolExecutor, "submit", refused)
+            with pytest.raises(RuntimeError, match="interpreter shutdown"):
+                next(loading)
+            until(lambda: counts(queue) == (4, 0))
+        assert ids(next(loading)) == list(range(4))
 
 
 def test_a_take_that_is_cancelled_at_any_moment_leaves_no_row_leased(server: Server, partition: str) -> None:

@@ -56,26 +56,6 @@ pub enum ScoredBy {
     Reward,
 }
 
-/// What becomes of sampled text that the chat template drops from later prompts.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum History {
-    /// It stays.
-    #[default]
-    Append,
-    /// It is dropped, and the trajectory gets a further row.
-    Template,
-}
-
-impl From<History> for HistoryPolicy {
-    fn from(history: History) -> Self {
-        match history {
-            History::Append => Self::Append,
-            History::Template => Self::Template,
-        }
-    }
-}
-
 /// `[environment]`: what answers the model between its turns.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -104,7 +84,7 @@ pub struct EnvironmentConfig {
     pub turn_time: f64,
     /// What becomes of sampled text that the chat template drops from later prompts.
     #[serde(default)]
-    pub history: History,
+    pub history: HistoryPolicy,
     /// What scores a trajectory.
     #[serde(default)]
     pub scored_by: ScoredBy,

@@ -32,7 +32,7 @@ mod source;
 
 pub use advantages::{TurnAdvantages, token_advantages, turn_advantages};
 pub use calculator::Calculator;
-pub use config::{BuiltIn, EnvironmentConfig, History, ScoredBy};
+pub use config::{BuiltIn, EnvironmentConfig, ScoredBy};
 pub use driver::{Driver, Finished};
 pub use environment::{Action, Begun, Environment, Observation, Step, Task};
 pub use error::{EnvironmentError, ErrorClass, RunError};

@@ -63,7 +63,7 @@ pub use config::{Entropy, GatewayConfig, Limits, Sampling, Unrewarded};
 pub use error::{ErrorClass, GatewayError, StoreError};
 pub use hosted::{Hosted, Opening, Session, Taken};
 pub use keeping::schema;
-pub use settings::{GatewaySettings, History};
+pub use settings::GatewaySettings;
 pub use trajectories::{CallMeter, End};
 
 use calls::EngineCalls;

@@ -20,7 +20,7 @@ pub struct GatewaySettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advertise: Option<String>,
     /// What becomes of sampled text that the chat template would show differently.
-    pub history: History,
+    pub history: HistoryPolicy,
     /// Maximum number of turns of a trajectory. The next call ends it.
     pub turns_max: u32,
     /// Maximum number of sampled tokens of all turns; by default `rollout.max_response_length`.
@@ -37,32 +37,12 @@ pub struct GatewaySettings {
     pub attempts_max: u32,
 }
 
-/// What becomes of sampled text that the chat template would show differently.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum History {
-    /// What was sampled stays.
-    #[default]
-    Append,
-    /// Prompts are what the template makes of the conversation.
-    Template,
-}
-
-impl From<History> for HistoryPolicy {
-    fn from(history: History) -> Self {
-        match history {
-            History::Append => Self::Append,
-            History::Template => Self::Template,
-        }
-    }
-}
-
 impl Default for GatewaySettings {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             advertise: None,
-            history: History::default(),
+            history: HistoryPolicy::default(),
             turns_max: Limits::default().turns,
             tokens_max: None,
             turn_tokens_max: None,

@@ -84,7 +84,7 @@ impl RunAgents {
             spent: Mutex::default(),
         });
         let of_agent: Arc<dyn CallMeter> = Arc::clone(&meter) as Arc<dyn CallMeter>;
-        let _in_agent = job.calls.enter(Phase::Environment, None, "its agent");
+        let _in_agent = job.calls.enter(Phase::Environment, None, "an agent");
         let (sampling, row) = (&job.sampling, task(&job.prompt));
         let finished = self.agents.run(AgentJob {
             uid: &job.uid,
@@ -136,7 +136,7 @@ async fn gateway(
     // Capabilities must not be guessable, so they are not drawn from the seed of the run.
     let entropy = Entropy(Arc::new(rand::random::<u128>));
     let config = GatewayConfig {
-        history: settings.history.into(),
+        history: settings.history,
         model: Some(recipe.model.name.clone()),
         limits: settings.limits(recipe.rollout.max_response_length),
         advertise: settings.advertise.clone(),

@@ -39,7 +39,7 @@ impl Environments {
         let source = EnvironmentSource::open(config, scope.tracker().clone(), scope.token());
         let driver = Driver {
             template: Arc::clone(codec) as Arc<dyn Template>,
-            history: config.history.into(),
+            history: config.history,
             limits: config.limits(recipe.rollout.max_response_length),
         };
         Ok(Some(Self { source: source.context("[environment]")?, driver, scored_by: config.scored_by }))

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::canonical::canonical;
@@ -16,7 +17,8 @@ use crate::{TrajectoryError, TurnId};
 const RESERVED_MAX: usize = 4_096;
 
 /// What becomes of sampled text that the chat template would show differently in a later prompt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum HistoryPolicy {
     /// What was sampled stays in all later prompts, reasoning included.
     #[default]

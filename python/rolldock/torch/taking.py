@@ -75,12 +75,22 @@ class Taker:
         self._is_stopped = False
         self._number = 0
         self._thread: threading.Thread | None = None
+        #: Whether the thread takes batches. It is false before the consumer can see why the thread ends, so
+        #: that a consumer who asks again never waits for a thread that is about to end.
+        self._is_taking = False
 
     def start(self) -> None:
         """Starts the thread if it does not run."""
-        if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="rolldock taker", daemon=True)
-            self._thread.start()
+        if self._is_taking:
+            return
+        thread = threading.Thread(target=self._run, name="rolldock taker", daemon=True)
+        self._is_taking = True
+        try:
+            thread.start()
+        except RuntimeError:
+            self._is_taking = False
+            raise
+        self._thread = thread
 
     def request(self) -> None:
         """Allows one more batch to be taken."""
@@ -114,18 +124,29 @@ class Taker:
             try:
                 found = self._take()
             except BaseException as error:
-                # The consumer may ask again.
-                self._slots.release()
-                if not self._is_stopped:
-                    self._ready.put(error)
+                self._fail(error)
                 return
             if found is None:
+                self._is_taking = False
                 self._ready.put(None)
                 return
             if self._settings.ranks.group is None:
                 # There are no other ranks to tell first.
-                self._reads.begin(found.plan, found.batch)
+                try:
+                    self._reads.begin(found.plan, found.batch)
+                except RuntimeError as error:
+                    # Python starts no more reads: the program ends, or the system has no thread left.
+                    give_back(found.batch)
+                    self._fail(error)
+                    return
             self._ready.put(found)
+
+    def _fail(self, error: BaseException) -> None:
+        """Hands an error to the consumer, who may ask again."""
+        self._slots.release()
+        self._is_taking = False
+        if not self._is_stopped:
+            self._ready.put(error)
 
     def _take(self) -> Taken | None:
         settings = self._settings
