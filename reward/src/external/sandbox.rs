@@ -66,7 +66,8 @@ const WHAT: &str = "sandbox";
 const TRIAL: &str = include_str!("sandbox/trial.py");
 /// The time limit of a start, on a host under load.
 const START_MAX: Duration = Duration::from_secs(30);
-/// Maximum number of trials of a level. A trial that reaches its time limit says nothing about the level.
+/// Maximum number of trials of a level. A trial that reaches its time limit, or that something kills, says
+/// nothing about the level.
 const TRIALS_MAX: u32 = 3;
 /// Maximum number of bytes that a trial prints.
 const TRIAL_BYTES_MAX: usize = 1 << 16;
@@ -294,12 +295,12 @@ impl Sandbox {
         }
     }
 
-    /// Runs the trial. The error states what the sandbox lacks. A trial that is only too slow is repeated: a
-    /// busy host must not lead to a weaker sandbox.
+    /// Runs the trial. The error states what the sandbox lacks. A trial that is too slow or killed is repeated:
+    /// a busy host must not lead to a weaker sandbox.
     async fn works(&self) -> Result<(), String> {
         let mut ended = self.trial().await.map_err(|error| error.to_string())?;
         for _ in 1..TRIALS_MAX {
-            if !matches!(ended.how, How::TimedOut) {
+            if !matches!(ended.how, How::TimedOut | How::Signalled(_)) {
                 break;
             }
             ended = self.trial().await.map_err(|error| error.to_string())?;
