@@ -15,7 +15,7 @@ from calculator_agent import CALL, computed
 from calculator_measure import accuracy
 from model import new_model, save
 from transformers import LlamaForCausalLM
-from warm_up import supervised_step
+from warm_up import supervised_step, train_until
 
 BATCH = 128
 #: The first part ends when the mean probability of all that the model says in a conversation is this.
@@ -40,16 +40,12 @@ def warm_model(folder: Path) -> Path:
     draw = random.Random(1)
     model = new_model(seed=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RIGHT_LEARNING_RATE)
-    probability, steps = 0.0, 0
-    while probability < RIGHT_PROBABILITY:
-        if steps == RIGHT_STEPS_MAX:
-            raise RuntimeError(
-                f"expected a probability of {RIGHT_PROBABILITY} within {steps} steps, found {probability:.3f}"
-            )
+
+    def right_step() -> float:
         batch = [conversation(one.text, one.call, one.answer) for one in draw.sample(train, BATCH)]
-        probability = _step(model, optimizer, batch)
-        steps += 1
-    print(f"warm-up: {steps} steps on right conversations, to a probability of {probability:.2f}")
+        return _step(model, optimizer, batch)
+
+    train_until(RIGHT_PROBABILITY, RIGHT_STEPS_MAX, right_step)
     optimizer = torch.optim.AdamW(model.parameters(), lr=WRONG_LEARNING_RATE)
     for _ in range(WRONG_STEPS):
         _step(model, optimizer, [with_errors(one, draw) for one in draw.sample(train, BATCH)])

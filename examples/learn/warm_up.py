@@ -8,6 +8,7 @@ training was stopped early does not improve, because its entropy collapses.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -39,15 +40,9 @@ def warm_model(folder: Path) -> Path:
     draw = random.Random(1)
     model = new_model(seed=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RIGHT_LEARNING_RATE)
-    probability, steps = 0.0, 0
-    while probability < RIGHT_PROBABILITY:
-        if steps == RIGHT_STEPS_MAX:
-            raise RuntimeError(
-                f"expected a probability of {RIGHT_PROBABILITY} within {steps} steps, found {probability:.3f}"
-            )
-        probability = _step(model, optimizer, draw.sample(train, BATCH))
-        steps += 1
-    print(f"warm-up: {steps} steps on right answers, to a probability of {probability:.2f}")
+    train_until(
+        RIGHT_PROBABILITY, RIGHT_STEPS_MAX, lambda: _step(model, optimizer, draw.sample(train, BATCH))
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=WRONG_LEARNING_RATE)
     for _ in range(WRONG_STEPS):
         _step(model, optimizer, [_with_errors(problem, draw) for problem in draw.sample(train, BATCH)])
@@ -56,6 +51,19 @@ def warm_model(folder: Path) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     save(model, folder)
     return folder
+
+
+def train_until(probability: float, steps_max: int, step: Callable[[], float]) -> None:
+    """Repeats a step on right examples until it returns at least this mean probability of what it trains."""
+    reached, steps = 0.0, 0
+    while reached < probability:
+        if steps == steps_max:
+            raise RuntimeError(
+                f"expected a probability of {probability} within {steps} steps, found {reached:.3f}"
+            )
+        reached = step()
+        steps += 1
+    print(f"warm-up: {steps} steps on right examples, to a probability of {reached:.2f}")
 
 
 def _with_errors(problem: Problem, draw: random.Random) -> Problem:
