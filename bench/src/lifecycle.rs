@@ -121,7 +121,7 @@ struct Outcome {
     ages: BTreeMap<u64, u64>,
     /// Mean length of the accepted samples, divided by that of the valid groups' samples in data order.
     bias: f64,
-    /// The same of the shares of right samples.
+    /// The share of right samples among the accepted ones, divided by that of the valid groups in data order.
     acc_bias: f64,
     stale: u64,
     preemptions: u64,

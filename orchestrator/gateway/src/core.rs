@@ -41,7 +41,7 @@ impl Core {
 
     /// The state of a gateway without a log: what it has ends with the process.
     pub(crate) fn in_memory(config: GatewayConfig, scope: Scope) -> Arc<Self> {
-        // Nobody waits for groups, because the owner takes each trajectory out by itself.
+        // The run takes out each trajectory itself, so no task waits for the ends of groups.
         let (book, _settled) = Book::new((config.entropy.0)() as u64, config.trajectories_max);
         Arc::new(Self { config, book, store: Store::none(), scope })
     }

@@ -54,7 +54,7 @@ pub struct Opening {
     pub sampling: Sampling,
     /// The limits. `reward` is not used, because nothing waits for a reward.
     pub limits: Limits,
-    /// Learns of its calls; absent if nobody wants to know.
+    /// Is told of the trajectory's calls; absent if they are not metered.
     pub meter: Option<Arc<dyn CallMeter>>,
 }
 

@@ -2,8 +2,9 @@
 //!
 //! The end of a process namespace kills all of its processes. If a candidate has a user of its own, this
 //! module recognises its processes by their user, in a namespace as a second check. The processes of all others
-//! are recognised by a mark in their environment or by their directory. The module first stops all of these processes, and kills them when no new ones appear. A fork bomb would start
-//! processes faster than they could be killed one by one.
+//! are recognised by a mark in their environment or by their directory. The module first stops all of these
+//! processes, and kills them when no new ones appear. A fork bomb would start processes faster than they could
+//! be killed one by one.
 
 use std::collections::HashSet;
 use std::path::PathBuf;

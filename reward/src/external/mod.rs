@@ -1,8 +1,8 @@
 //! Rewards that are computed outside this process: by a server, a judge model, a Python function, a command,
 //! or by unit tests of the code in a response.
 //!
-//! The same room starts the programs of agents ([`Programs`]), which are processes of the user's own code as
-//! well.
+//! This module also starts the programs of agents ([`Programs`]), because they need the limits and the clean-up
+//! of the processes that compute rewards.
 //!
 //! A [`RewardRunner`] scores one job. [`ExternalConfig::build`] makes the runner that a recipe configures and
 //! wraps it in a guard (`guarded.rs`), which bounds concurrency, rate, attempts and time. A runner that

@@ -2,10 +2,13 @@
 //!
 //! A trainer claims one step after the other, trains for a while, and then announces the next version. With a
 //! staleness bound of `S`, step `s` (from 1) is claimed at version `s - 1`, so its groups may begin only when
-//! version `s - 1 - S` has been announced. Groups that the filter throws away obey this rule too, because
-//! nobody knows beforehand which ones they are. The bound is the larger of three times: the trainer is free
-//! again; the fleet has done the work of the steps up to this one since the first of them could begin, for each
-//! choice of the first; the longest sample of the step has run alone.
+//! version `s - 1 - S` has been announced. Groups that the filter throws away obey this rule too, because a
+//! scheduler does not know beforehand which groups these are. A step is claimed no earlier than
+//! - the trainer has ended the step before;
+//! - the fleet has done the work of the steps from any earlier one to this one, since that one could begin;
+//! - the longest sample of the step has run alone.
+//!
+//! The bound is the latest of these times.
 //!
 //! # Invariants
 //! No schedule that keeps the rule beats the bound, even if it knows every length beforehand. A weight update

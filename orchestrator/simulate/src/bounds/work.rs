@@ -22,7 +22,8 @@ pub(super) struct Work {
     decoded: f64,
     /// The sum, over all decoded tokens, of the tokens in the cache that a step reads for them.
     read: f64,
-    /// The same sum without the prompt: the response tokens that the sample itself holds.
+    /// The part of `read` that are response tokens: the sum, over all decoded tokens, of the tokens that were
+    /// decoded before them in their sample.
     held: f64,
     longest_s: f64,
 }
