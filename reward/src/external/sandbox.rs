@@ -18,8 +18,9 @@
 //!
 //! # Invariants
 //! - Dropping a run kills it; its directory and its permit are released only after its processes are gone.
-//! - A level is used only after a successful trial. Only `auto` falls back to a weaker level. It logs a
-//!   warning if that level is `limits`.
+//! - A level is used only after a successful trial. Only `auto` falls back to a weaker level. A warning is
+//!   logged if that level is `limits`, or if candidates can create user namespaces although a level that
+//!   prevents it was tried.
 //! - The failure of a candidate is never an error; the failure of a sandbox always is.
 //!
 //! # Deliberately absent
@@ -155,6 +156,12 @@ impl Sandbox {
                     tracing::warn!(
                         reasons,
                         "candidates run with resource limits alone: they can reach the network and their user's files"
+                    );
+                } else if !is_locked && !reasons.is_empty() {
+                    let reasons = reasons.join("; ");
+                    tracing::warn!(
+                        reasons,
+                        "candidates can create user namespaces: no stronger sandbox works"
                     );
                 }
                 return Ok(sandbox);
