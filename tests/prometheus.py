@@ -158,6 +158,11 @@ def found(prometheus, job):
     return there, moved
 
 
+def up_jobs(prometheus):
+    """The jobs whose last scrape succeeded."""
+    return {one["metric"]["job"] for one in query(prometheus, "up") if one["value"][1] == "1"}
+
+
 def check(folder):
     queue = start_queue(folder)
     run_url, run, second = start_run(folder)
@@ -180,12 +185,12 @@ def check(folder):
             continue
         missing = {job: sorted(wanted[job] - RARE - moved) for job, (_, moved) in seen.items()}
         missing |= {f"{job}, absent": sorted(wanted[job] - there) for job, (there, _) in seen.items()}
+        # On a busy machine a scrape can take longer than its time-out, so one that failed is not yet an error.
+        missing["targets that are down"] = sorted(set(targets) - up_jobs(prometheus))
         if not any(missing.values()):
             break
     assert missing is not None, "Prometheus does not answer: " + Path(folder, "prometheus.log").read_text()
-    assert not any(missing.values()), f"not moved or absent: {missing}"
-    up = {one["metric"]["job"]: one["value"][1] for one in query(prometheus, "up")}
-    assert up == {"run": "1", "queue": "1"}, up
+    assert not any(missing.values()), f"not moved, absent or down: {missing}"
     log = Path(folder, "prometheus.log").read_text()
     assert "Error on ingesting" not in log, log
     del held
