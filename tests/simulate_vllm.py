@@ -1,0 +1,113 @@
+"""Compares `rolldock simulate` with real runs on two vLLM servers.
+
+One of the servers is calibrated while the other is measured too, as both share the processors of a machine. A run of
+STEPS steps is made with each of three settings. The recorded run of the last setting is then simulated with all three,
+and the median time of a step must be within ERROR_MAX of that of the real run, and the settings in the same order.
+
+python3 tests/simulate_vllm.py BINARY FOLDER TOKENIZER ENDPOINT ENDPOINT
+"""
+
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+
+STEPS = 6  # The first opens the connections, and is not counted.
+ERROR_MAX = 0.2
+SETTING = "rollout.max_concurrent_prompts"
+VALUES = [1, 2, 6]
+# Random weights draw nearly all ids alike, so one of VOCABULARY / MEAN_LENGTH ids ends a response after MEAN_LENGTH
+# tokens on the average.
+VOCABULARY, MEAN_LENGTH = 151_669, 160
+RECIPE = """
+[model]
+name = "tiny-qwen3"
+tokenizer = "{tokenizer}"
+[data]
+train = "{root}/data/arithmetic/train.jsonl"
+max_prompt_length = 256
+[fleet]
+endpoints = {endpoints}
+max_loads_per_server = 64
+[rollout]
+workers = 2
+samples_per_prompt = 4
+train_batch_size = 12
+gen_batch_size = 24
+max_gen_batches = 8
+max_response_length = 640
+launch = "on_demand"
+sampling = {{ stop_token_ids = {stops} }}
+[reward]
+python = "{root}/tests/trainer.py:compute_score"
+[queue]
+consumer = {{ task = "train" }}
+[policy]
+mode = "off"
+[run]
+steps = {steps}
+"""
+
+
+def call(*command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+    return done.stdout
+
+
+def calibrated(rolldock, folder, endpoints):
+    """Measures both servers at the same time. Returns the file of the first."""
+    files = [folder / f"engine-{number}.toml" for number in range(len(endpoints))]
+    arguments = ["--seconds", "40", "--max-batch", "32"]
+    measuring = [
+        subprocess.Popen([rolldock, "calibrate", endpoint, *arguments, "--output", file])
+        for endpoint, file in zip(endpoints, files, strict=True)
+    ]
+    failed = [process.wait() for process in measuring]
+    if any(failed):
+        sys.exit(f"rolldock calibrate ended with {failed}")
+    return files[0]
+
+
+def real_times(rolldock, folder, recipe, value):
+    out = folder / f"run-{value}"
+    call(rolldock, "run", recipe, "--no-progress", "--out", out, "--set", f"{SETTING}={value}")
+    steps = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
+    return [step["time"]["step_s"] for step in steps[1:]]
+
+
+def simulated_times(rolldock, folder, engine):
+    values = ",".join(map(str, VALUES))
+    run = folder / f"run-{VALUES[-1]}"
+    said = call(
+        *(rolldock, "simulate", "--replay", run, "--engine", engine, "--json"),
+        *("--set", "fleet.simulated.max_num_seqs=64", "--sweep", f"{SETTING}={values}"),
+    )
+    return [setting["times"]["step_s"] for setting in json.loads(said)]
+
+
+def main():
+    rolldock, folder, tokenizer, *endpoints = sys.argv[1:]
+    folder, root = pathlib.Path(folder), pathlib.Path(__file__).resolve().parent.parent
+    recipe = folder / "recipe.toml"
+    stops = list(range(0, VOCABULARY, MEAN_LENGTH))
+    recipe.write_text(
+        RECIPE.format(tokenizer=tokenizer, root=root, endpoints=json.dumps(endpoints), stops=stops, steps=STEPS)
+    )
+    engine = calibrated(rolldock, folder, endpoints)
+    real = [real_times(rolldock, folder, recipe, value) for value in VALUES]
+    simulated = simulated_times(rolldock, folder, engine)
+    medians = [statistics.median(times) for times in real]
+    print(f"\n| {SETTING} | real step, s | fastest | slowest | simulated, s | simulated / real |\n|---|---|---|---|---|---|")
+    for value, times, median, guess in zip(VALUES, real, medians, simulated, strict=True):
+        print(f"| {value} | {median:.2f} | {min(times):.2f} | {max(times):.2f} | {guess:.2f} | {guess / median:.2f} |")
+    far = [value for value, m, s in zip(VALUES, medians, simulated, strict=True) if abs(s / m - 1) > ERROR_MAX]
+    order = [sorted(VALUES, key=lambda value: times[VALUES.index(value)]) for times in (medians, simulated)]
+    assert not far, f"further than {ERROR_MAX} from the real step time: {SETTING} = {far}"
+    assert order[0] == order[1], f"order of the settings: real {order[0]}, simulated {order[1]}"
+
+
+if __name__ == "__main__":
+    main()
