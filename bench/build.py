@@ -6,7 +6,8 @@ usage: bench/build.py [--only PART]... [--base COMMIT] [--keep DIR] [--json FILE
 The cost is CPU seconds, user and system. Parts: base (builds of the older commit; takes half an hour), head (builds of
 this commit), size (the shipped binary), rates (the speed of the binaries of the profiles `dev` and `dist` in
 `rolldock-bench client`). Without --only all parts are measured. If a bar does not hold, the exit code is 1. Changes
-that are not committed are not measured. Crates are fetched before the clock runs.
+that are not committed are not measured. Crates are fetched before the clock runs. With --keep the cost of a clone that
+has been built in DIR is read again instead of measured, so the parts can be measured one after another.
 """
 
 import argparse
@@ -56,6 +57,10 @@ def refuse_global_settings():
             sys.exit(f"{home / name}: expected neither profiles nor rustflags, which would change what is measured")
 
 
+def cost_file(place, name):
+    return place / f"{name}-cost.json"
+
+
 class Clone:
     """A fresh clone of a commit, with a target folder of its own."""
 
@@ -63,6 +68,7 @@ class Clone:
         self.name = name
         self.folder = place / name
         self.target = place / f"{name}-target"
+        self.cost = cost_file(place, name)
         self.environment = environment(self.target)
         if not self.folder.exists():
             subprocess.run(["git", "clone", "--quiet", "--no-checkout", str(ROOT), str(self.folder)], check=True)
@@ -82,14 +88,18 @@ class Clone:
         return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
     def built(self):
-        """Builds the clone. Returns the CPU seconds of each figure in RATIOS_AT_MOST."""
+        """Builds the clone once. Returns the CPU seconds of each figure in RATIOS_AT_MOST."""
+        if self.cost.exists():
+            return json.loads(self.cost.read_text())
         if self.target.exists():
             sys.exit(f"{self.target}: expected no target folder yet")
         first = self.call(["cargo", *FIRST[self.name]])
         tests = self.call(["cargo", *TESTS])
         os.utime(self.folder / BOARD)
         again = self.call(["cargo", *TESTS])
-        return dict(zip(RATIOS_AT_MOST, [first, first + tests, again]))
+        cost = dict(zip(RATIOS_AT_MOST, [first, first + tests, again]))
+        self.cost.write_text(json.dumps(cost))
+        return cost
 
     def rates(self, profile, folder):
         """Work per CPU second in `rolldock-bench client`: more is better."""
@@ -123,7 +133,8 @@ def line(figure):
 def measure(parts, place, base):
     rows = []
     commits = {"base": base, "head": "HEAD"}
-    built = {name: Clone(place, name, commits[name]).built() for name in commits if name in parts}
+    sides = [name for name in commits if name in parts or cost_file(place, name).exists()]
+    built = {name: Clone(place, name, commits[name]).built() for name in sides}
     for name, at_most in RATIOS_AT_MOST.items():
         now, then = (built.get(side, {}).get(name) for side in ["head", "base"])
         ratio = now / then if now is not None and then else None
