@@ -3,6 +3,7 @@ that each metric has changed. The argument is the binary."""
 
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +18,11 @@ from pathlib import Path
 ROLLDOCK = sys.argv[1]
 # The longest time until all metrics have moved.
 MOVED_MAX_S = 90
+# How many servers may die with their requests until requests of an ended step have been sent again, and the seconds
+# between their deaths. For STOPPED_S a server answers nothing before it dies, so that it has requests when it dies.
+VICTIMS = 5
+DEATHS_APART_S = 8
+STOPPED_S = 0.4
 # Counters of rare faults and of moves, which exist and stay 0 here.
 RARE = {
     "rolldock_aborts_dropped_total",
@@ -76,13 +82,13 @@ SMALL = sets(
 
 
 def start_run(folder):
-    """Starts a run on two servers. Returns the run and the second server, which the test kills."""
+    """Starts a run. Returns its URL, the run, and the servers that the test kills. One more server lives."""
     flags = ["--time-scale", "0.1", "--data", "data/arithmetic/train.jsonl", "--mean-response-length", "40"]
-    servers = [start(ROLLDOCK, "simengine", "--ports", "0", *flags) for _ in range(2)]
-    urls = [line_of(server, " serves ").split(" ")[0] for server in servers]
+    servers = [start(ROLLDOCK, "simengine", "--ports", "0", *flags) for _ in range(1 + VICTIMS)]
+    endpoints = [("--endpoint", line_of(server, " serves ").split(" ")[0]) for server in servers]
     run = start(
         *(ROLLDOCK, "run", "recipes/quickstart.toml", "--steps", "100000", "--out", f"{folder}/run"),
-        *("--endpoint", urls[0], "--endpoint", urls[1]),
+        *(word for endpoint in endpoints for word in endpoint),
         *SMALL,
         *sets(
             "fleet.max_loads_per_server=6",
@@ -96,7 +102,13 @@ def start_run(folder):
             "limits.connections.head_timeout=0.2",
         ),
     )
-    return line_of(run, "metrics at ").split("metrics at ")[1].split("/metrics")[0], run, servers[1]
+    return line_of(run, "metrics at ").split("metrics at ")[1].split("/metrics")[0], run, servers[1:]
+
+
+def kill_with_its_requests(server):
+    server.send_signal(signal.SIGSTOP)
+    time.sleep(STOPPED_S)
+    server.kill()
 
 
 def start_queue(folder):
@@ -165,7 +177,7 @@ def up_jobs(prometheus):
 
 def check(folder):
     queue = start_queue(folder)
-    run_url, run, second = start_run(folder)
+    run_url, run, victims = start_run(folder)
     targets = {"run": run_url, "queue": queue}
     prometheus = start_prometheus(folder, targets)
     held = crowd(run_url) + crowd(queue)
@@ -174,11 +186,14 @@ def check(folder):
     line_of(run, "target reached")
     # If the output is not read, the run waits for space in the pipe.
     threading.Thread(target=run.stdout.read, daemon=True).start()
-    second.kill()
-    missing = None
+    missing, next_death = None, 0
     until = time.monotonic() + MOVED_MAX_S
     while time.monotonic() < until:
         time.sleep(0.5)
+        is_retried = missing and "rolldock_retries_total" not in missing["run"]
+        if victims and not is_retried and time.monotonic() >= next_death:
+            kill_with_its_requests(victims.pop())
+            next_death = time.monotonic() + DEATHS_APART_S
         try:
             seen = {job: found(prometheus, job) for job in targets}
         except urllib.error.URLError:

@@ -24,6 +24,13 @@ const RARE: [&str; 5] = [
 ];
 /// The longest time until all other metrics have moved.
 const MOVED_MAX: Duration = Duration::from_secs(90);
+/// How many servers may die with their requests until requests of an ended step have been sent again. A group that
+/// is cut off has no further attempts, so one server may not be enough.
+const VICTIMS: usize = 5;
+/// Steps from the death of one server to that of the next.
+const STEPS_BETWEEN: usize = 6;
+/// For this long a server answers nothing before it dies, so that it has requests when it dies.
+const STOPPED: Duration = Duration::from_millis(400);
 
 /// Waits for the line of the address, and returns the URL.
 pub(crate) fn address(run: &Running) -> String {
@@ -38,9 +45,9 @@ fn names(sections: &[&str]) -> BTreeSet<String> {
     sections.iter().flat_map(|section| documented(section)).collect()
 }
 
-/// A run on two servers with few permits, with an embedded trainer that announces versions, and with a
+/// A run on servers with few permits, with an embedded trainer that announces versions, and with a
 /// watchdog that reports after a short silence.
-fn busy_run(out: &Path, servers: &[&Simengine]) -> Running {
+fn busy_run(out: &Path, servers: &[Simengine]) -> Running {
     let run = Rolldock::new(&["run", "--steps", "100000", "--out"]).arg(out).arg(recipe("quickstart.toml"));
     let run = servers.iter().fold(run, |run, server| run.arg("--endpoint").arg(&server.url));
     let settings = [
@@ -68,12 +75,12 @@ fn every_documented_metric_of_a_run_is_exported_and_changes() {
     let dir = TempDir::new().unwrap();
     let flags =
         ["--time-scale", "0.1", "--data", "data/arithmetic/train.jsonl", "--mean-response-length", "40"];
-    let (first, second) = (Simengine::start(&flags), Simengine::start(&flags));
-    let run = busy_run(&dir.path().join("run"), &[&first, &second]);
+    let mut servers: Vec<Simengine> = (0..=VICTIMS).map(|_| Simengine::start(&flags)).collect();
+    let run = busy_run(&dir.path().join("run"), &servers);
     let url = address(&run);
     let names = names(&["The run", "The fleet", "Weight updates", "The queue", "Connections"]);
     let mut scrapes = Scrapes::default();
-    let (mut second, mut idle) = (Some(second), Vec::new());
+    let (mut next_death, mut idle) = (3, Vec::new());
     for look in 0..MOVED_MAX.as_millis() / 20 {
         let (status, page) = scrape(&url, None);
         assert_eq!(status, 200, "{page}");
@@ -83,12 +90,16 @@ fn every_documented_metric_of_a_run_is_exported_and_changes() {
             let address = url.trim_start_matches("http://");
             idle.extend((0..20).map(|_| TcpStream::connect(address).unwrap()));
         }
-        let has_steps = run.stdout_so_far().matches("target reached").count() >= 3;
-        if has_steps {
-            // The second server dies with all of its requests.
-            drop(second.take());
-        }
         let unmoved = scrapes.unmoved(&names);
+        let is_retried = servers.len() <= VICTIMS && !unmoved.contains(&&"rolldock_retries_total".to_owned());
+        let steps = run.stdout_so_far().matches("target reached").count();
+        if !is_retried && servers.len() > 1 && steps >= next_death {
+            servers.last().unwrap().stop();
+            pause_for(STOPPED);
+            // The server dies with all of its requests.
+            servers.pop();
+            next_death = steps + STEPS_BETWEEN;
+        }
         if unmoved.iter().all(|name| RARE.contains(&name.as_str())) {
             break;
         }
