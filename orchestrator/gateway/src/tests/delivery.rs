@@ -43,8 +43,8 @@ async fn a_client_that_is_gone_cancels_its_call_and_leaves_no_turn() {
         let call = rig.call(&opened, "chat/completions", &body).timeout(Duration::from_millis(200));
         assert!(call.send().await.unwrap_err().is_timeout());
     }
-    rig.until("the permits are returned", async || (rig.balancer.snapshot().in_use() == 0).then_some(()))
-        .await;
+    let is_over = || rig.balancer.snapshot().in_use() == 0 && rig.engine.running() == 0;
+    rig.until("the permits are returned and the requests are gone", async || is_over().then_some(())).await;
     rig.engine.go();
     assert_eq!(rig.show(&opened.uid).await["turns"], 0);
     let retry = rig.call(&opened, "chat/completions", &body).header(RETRIES, "1").send().await.unwrap();

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -109,7 +110,25 @@ pub(super) struct Engine {
     script: Arc<Mutex<Script>>,
     /// Each request for tokens takes a place; there are many unless a test takes them away.
     places: Arc<Semaphore>,
+    /// Requests for tokens that have not been answered and whose client is still there.
+    running: Arc<AtomicUsize>,
     pub(super) url: String,
+}
+
+/// Counts a request for tokens while it lives.
+struct Counted<'a>(&'a AtomicUsize);
+
+impl<'a> Counted<'a> {
+    fn new(running: &'a AtomicUsize) -> Self {
+        running.fetch_add(1, Ordering::Relaxed);
+        Self(running)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 const PLACES: usize = 1 << 16;
@@ -118,7 +137,8 @@ impl Engine {
     pub(super) async fn start(scope: &Scope) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let engine = Self { script: Arc::default(), places: Arc::new(Semaphore::new(PLACES)), url };
+        let places = Arc::new(Semaphore::new(PLACES));
+        let engine = Self { script: Arc::default(), places, running: Arc::default(), url };
         let router = Router::new()
             .route("/v1/models", get(models))
             .route("/v1/chat/completions/render", post(render_chat))
@@ -151,6 +171,11 @@ impl Engine {
         self.places.add_permits(PLACES);
     }
 
+    /// The number of requests for tokens that have not been answered and whose client is still there.
+    pub(super) fn running(&self) -> usize {
+        self.running.load(Ordering::Relaxed)
+    }
+
     /// The requests for tokens so far.
     pub(super) fn requests(&self) -> Vec<Value> {
         self.script.lock().drawn.iter().map(|(request, _)| request.clone()).collect()
@@ -172,6 +197,7 @@ impl Engine {
     }
 
     async fn draw(&self, request: Value) -> (Reply, Vec<u32>) {
+        let _counted = Counted::new(&self.running);
         // A client that disconnects drops this future, and nothing was drawn then.
         self.places.acquire().await.unwrap().forget();
         self.places.add_permits(1);

@@ -148,14 +148,15 @@ async fn an_abort_reaches_the_engine_and_refuses_later_calls() {
     run.engine.hold();
     let call = run.chat(&base, json!([user("x")]));
     let abort = async {
-        run.until("a call", || run.balancer.snapshot().in_use() == 1).await;
+        run.until("a request for tokens", || run.engine.running() == 1).await;
         drop(session);
     };
     let (answer, ()) = futures::join!(call, abort);
     assert_eq!(answer.headers()["x-should-retry"], "false");
     let (status, refused) = read(answer).await;
     assert_eq!((status, &refused["error"]["code"]), (400, &json!("trajectory_ended")), "{refused}");
-    run.until("the permit is returned", || run.balancer.snapshot().in_use() == 0).await;
+    let is_over = || run.balancer.snapshot().in_use() == 0 && run.engine.running() == 0;
+    run.until("the permit is returned and the request is gone", is_over).await;
     run.engine.go();
     let (status, late) = read(run.chat(&base, json!([user("x")])).await).await;
     assert_eq!((status, &late["error"]["code"]), (400, &json!("trajectory_ended")));
