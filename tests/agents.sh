@@ -2,8 +2,9 @@
 # Runs agents from PyPI through a gateway, and compares the gateway's rows with what the engine made. Each agent has a
 # Python environment of its own.
 #
-# tests/agents.sh          the openai and anthropic packages, on a simulated server that follows a script; then faults:
-#                          the gateway, agents and engines are killed (10 rounds, or ROLLDOCK_AGENT_FAULT_ROUNDS)
+# tests/agents.sh          the openai and anthropic packages, on a simulated server that follows a script; then a run
+#                          whose [agent] is each of them, with weight updates in its turns; then faults: the
+#                          gateway, agents and engines are killed (10 rounds, or ROLLDOCK_AGENT_FAULT_ROUNDS)
 # tests/agents.sh --all    also smolagents, openai-agents and mini-swe-agent
 # tests/agents.sh --vllm   on a vLLM server on the CPU with random weights, which this script starts if VLLM_URL is not
 #                          set; needs ../shared/vllm
@@ -39,6 +40,7 @@ fi
 words=("$rolldock" "$environments" "${agents[@]}")
 if [[ -z $vllm ]]; then
   "$environments/driver/bin/python" tests/agents/main.py "${words[@]}"
+  "$environments/driver/bin/python" tests/agents/run.py "${words[@]}"
   "$environments/driver/bin/python" tests/agents/faults.py "$rolldock" "${ROLLDOCK_AGENT_FAULT_ROUNDS:-10}"
   exit
 fi

@@ -259,7 +259,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         # A token takes about 2 ms.
         binary, folder = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(folder) / "world"
-        with World(binary, folder, script, time_scale=0.4) as world:
+        with World(binary, folder, script=script, time_scale=0.4) as world:
             for fault in (ended, connection_cut, agent_killed, weights_updated, engine_killed, gateway_killed):
                 began = time.monotonic()
                 share = rounds if fault is gateway_killed else max(2, rounds // 4)

@@ -1,4 +1,4 @@
-"""Starts an engine, a relay, a queue and a gateway, and talks to the gateway as the owner of its agents does."""
+"""Starts an engine and a relay, then a queue and a gateway, and talks to the gateway as the owner of its agents does."""
 
 import json
 import os
@@ -67,8 +67,8 @@ class Process:
                 self.kill()
 
 
-class World:
-    """Servers that live as long as a `with` block."""
+class Engine:
+    """An engine behind a relay, which live as long as a `with` block."""
 
     def __init__(
         self,
@@ -91,11 +91,6 @@ class World:
             self.start_engine(port=0)
             engine_url = self.engine.url
         self.relay = Relay(*self.address(engine_url), tames=script is None)
-        words = ["queue", "serve", "--listen", "127.0.0.1:0"]
-        self.queue_process = Process(folder, "queue", [binary, *words], r"serving a queue at (http://[\w.:]+)")
-        self.queue = Queue(self.queue_process.url)
-        self.gateway = None
-        self.start_gateway()
 
     @staticmethod
     def address(url):
@@ -113,6 +108,26 @@ class World:
         self.engine.kill()
         self.start_engine(port)
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        if self.engine:
+            self.engine.stop()
+        self.relay.close()
+
+
+class World(Engine):
+    """An engine, a queue and a gateway."""
+
+    def __init__(self, binary, folder, **options):
+        super().__init__(binary, folder, **options)
+        words = ["queue", "serve", "--listen", "127.0.0.1:0"]
+        self.queue_process = Process(folder, "queue", [binary, *words], r"serving a queue at (http://[\w.:]+)")
+        self.queue = Queue(self.queue_process.url)
+        self.gateway = None
+        self.start_gateway()
+
     def start_gateway(self):
         port = self.address(self.gateway.url)[1] if self.gateway else 0
         words = ["gateway", "--listen", f"127.0.0.1:{port}", "--endpoint", self.relay.url]
@@ -123,14 +138,10 @@ class World:
         self.gateway.kill()
         self.start_gateway()
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_error):
-        for process in (self.gateway, self.queue_process, self.engine):
-            if process:
-                process.stop()
-        self.relay.close()
+    def __exit__(self, *error):
+        for process in (self.gateway, self.queue_process):
+            process.stop()
+        super().__exit__(*error)
 
     def control(self, method, path, body=None):
         data = None if body is None else json.dumps(body).encode()
