@@ -171,6 +171,7 @@ fn manager(urls: &[String], engine: HttpEngine, scope: &Scope) -> anyhow::Result
         carry: CarryLimits::default(),
         bias_guard: None,
         bias_audit: 0.0,
+        history: None,
         cache_salt: false,
         timeouts: RolloutTimeouts {
             sample: hours,

@@ -28,8 +28,8 @@ use tokio::time::Instant;
 
 use crate::figures::{Bar, Figure};
 use crate::rollout::{
-    FleetShape, Mode, PERMITS, PROMPT_TOKENS, SEED, TARGET, config, fleet_model, reference, start_servers,
-    workload,
+    FleetShape, Mode, PERMITS, PROMPT_TOKENS, SEED, TARGET, config, fleet_model, in_virtual_time, reference,
+    start_servers, workload,
 };
 use crate::workload::{LastToken, Numbered};
 
@@ -199,11 +199,6 @@ fn figures_of(plan: Plan, outcome: &Outcome, sync: &Outcome, bounds: &Bounds) ->
         if plan.max_staleness > 0 { stale.bar(Bar::AtMost(0.0)) } else { stale },
         Figure::new(name("preemptions of a step"), outcome.preemptions as f64 / STEPS as f64, "samples"),
     ]
-}
-
-fn in_virtual_time<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
-    runtime.block_on(work)
 }
 
 impl World {

@@ -12,6 +12,7 @@ mod cpu;
 mod figures;
 mod fleet;
 mod gateway;
+mod history;
 mod lifecycle;
 mod process;
 mod python;
@@ -93,6 +94,9 @@ struct RolloutOptions {
     /// Measures only the cells of the grid whose names contain this text, for example "8 mixed"
     #[arg(long, value_name = "TEXT")]
     cells: Option<String>,
+    /// Measures what one epoch of history saves, and the bias of its choice, in each mode
+    #[arg(long, conflicts_with = "cells")]
+    history: bool,
 }
 
 #[derive(Args)]
@@ -144,7 +148,10 @@ struct RewardOptions {
 fn main() -> anyhow::Result<ExitCode> {
     rolldock::cli::raise_open_files_limit();
     let (figures, options) = match Cli::parse().command {
-        Command::Rollout(RolloutOptions { options, cells }) => match cells {
+        Command::Rollout(RolloutOptions { options, history: true, .. }) => {
+            (history::measure(options.quick)?, options)
+        }
+        Command::Rollout(RolloutOptions { options, cells, .. }) => match cells {
             Some(cells) => (rollout::measure_cells(options.quick, &cells)?, options),
             None => (rollout::measure(options.quick)?, options),
         },

@@ -63,7 +63,7 @@ pub(crate) enum Mode {
 impl Mode {
     const ALL: [Self; 5] = [Self::Off, Self::First, Self::Fifo, Self::OnDemand, Self::Moving];
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Off => "off",
             Self::First => "first",
@@ -257,6 +257,7 @@ pub(crate) fn config(shape: FleetShape, mode: Mode) -> anyhow::Result<RolloutCon
         carry: CarryLimits::default(),
         bias_guard: None,
         bias_audit: 0.0,
+        history: None,
         cache_salt: false,
         timeouts: RolloutTimeouts {
             sample: Duration::from_secs(36_000),
@@ -270,8 +271,12 @@ pub(crate) fn config(shape: FleetShape, mode: Mode) -> anyhow::Result<RolloutCon
 }
 
 fn run(shape: FleetShape, mode: Mode, steps: usize) -> anyhow::Result<Outcome> {
+    in_virtual_time(collect(shape, mode, steps))
+}
+
+pub(crate) fn in_virtual_time<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
-    runtime.block_on(collect(shape, mode, steps))
+    runtime.block_on(work)
 }
 
 async fn collect(shape: FleetShape, mode: Mode, steps: usize) -> anyhow::Result<Outcome> {
@@ -333,7 +338,7 @@ pub(crate) fn reference(workload: &Workload, speeds: &[f64], steps: usize) -> Re
 }
 
 /// The length and the correctness of each of a prompt's samples at the first attempt.
-fn draw_group(workload: &Workload, prompt: &Prompt) -> DrawnGroup {
+pub(crate) fn draw_group(workload: &Workload, prompt: &Prompt) -> DrawnGroup {
     let first_seed = sample_seed(SEED, prompt.uid.0, prompt.visit, 0);
     let draw = |index: u32| {
         let draw = workload.draw(&prompt.ids, first_seed + u64::from(index), &EveryPrompt);

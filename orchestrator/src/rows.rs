@@ -17,7 +17,7 @@ use rolldock_trajectory::Row;
 
 use crate::rollout::{Group, Sample, SampleRows};
 
-pub use rolldock_dispatch::rows::{schema, trajectory_schema};
+pub use rolldock_dispatch::rows::{IMPORTANCE_WEIGHT, schema, trajectory_schema};
 
 /// One column for each partial score. The value is null where a sample has no partial score of that name.
 fn part_columns(samples: &[&Sample]) -> (Vec<Field>, Vec<ArrayRef>) {
@@ -133,12 +133,16 @@ pub fn group_rows(group: &Group) -> Result<RecordBatch, ArrowError> {
     }
     let is_trajectories = group.samples.iter().any(|sample| sample.trajectory.is_some());
     let base = if is_trajectories { trajectory_schema() } else { schema() };
-    let (part_fields, parts) = part_columns(&samples);
-    let fields = base.fields().iter().cloned().chain(part_fields.iter().cloned().map(Arc::new));
-    let whole = if parts.is_empty() { base } else { Arc::new(Schema::new(fields.collect::<Vec<_>>())) };
+    let (mut further_fields, mut further) = part_columns(&samples);
+    if let Some(weight) = group.importance_weight() {
+        further_fields.push(Field::new(IMPORTANCE_WEIGHT, DataType::Float32, false));
+        further.push(floats(samples.iter().map(|_| weight)));
+    }
+    let fields = base.fields().iter().cloned().chain(further_fields.iter().cloned().map(Arc::new));
+    let whole = if further.is_empty() { base } else { Arc::new(Schema::new(fields.collect::<Vec<_>>())) };
     batch(whole, &rows, |name| {
-        let part = part_fields.iter().position(|field| field.name() == name);
-        part.map(|place| Arc::clone(&parts[place])).or_else(|| own_column(group, &samples, name))
+        let place = further_fields.iter().position(|field| field.name() == name);
+        place.map(|place| Arc::clone(&further[place])).or_else(|| own_column(group, &samples, name))
     })
 }
 

@@ -9,6 +9,10 @@
 //! compares the groups that ended before a cut with all groups. Only the accept rate counts filtered groups,
 //! because responses of valid and of filtered groups differ in length.
 //!
+//! If prompts are [chosen by difficulty](crate::history), each group has its importance weight in all of
+//! these means, so they estimate the means over the data's own groups. Without such a choice all weights are
+//! 1.
+//!
 //! # What is known, and what is estimated
 //! A cohort counts when all of its numbers are decided, and cohorts count in order. The meter therefore makes
 //! no guess about work in progress. A prompt that is requeued, carried or held is decided in a later step, so
@@ -47,7 +51,7 @@ pub const WINDOW: usize = 100;
 const LAG_MAX: usize = 100;
 
 /// The figures of a complete group.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct GroupFigures {
     /// Number of samples.
     pub samples: u32,
@@ -99,6 +103,8 @@ struct Cohort {
     /// The first number of the cohort. The others follow it without gaps.
     first: u64,
     decisions: Vec<Option<Decision>>,
+    /// The importance weight of each number.
+    weights: Vec<f32>,
     undecided: usize,
 }
 
@@ -185,18 +191,25 @@ pub struct BiasMeter {
 }
 
 impl BiasMeter {
-    /// Notes that `step` has sent out `number` for the first time. Has to be called in the order of the
-    /// numbers.
-    pub fn sent(&mut self, step: u64, number: u64) {
+    /// Notes that `step` has sent out `number` for the first time, with this importance weight. Has to be
+    /// called in the order of the numbers.
+    pub fn sent(&mut self, step: u64, number: u64, weight: f32) {
         let follows = |cohort: &&mut Cohort| {
             cohort.step == step && cohort.first + cohort.decisions.len() as u64 == number
         };
         match self.open.back_mut().filter(follows) {
             Some(cohort) => {
                 cohort.decisions.push(None);
+                cohort.weights.push(weight);
                 cohort.undecided += 1;
             }
-            None => self.open.push_back(Cohort { step, first: number, decisions: vec![None], undecided: 1 }),
+            None => self.open.push_back(Cohort {
+                step,
+                first: number,
+                decisions: vec![None],
+                weights: vec![weight],
+                undecided: 1,
+            }),
         }
     }
 
@@ -247,7 +260,7 @@ impl BiasMeter {
     /// Counts the complete cohorts up to the cohort of `step`. `step` sends out no more numbers.
     pub fn close(&mut self, step: u64) {
         while let Some(cohort) = self.open.pop_front_if(|first| first.undecided == 0 && first.step <= step) {
-            self.window.push_back(CohortSums::new(cohort.step, &cohort.decisions));
+            self.window.push_back(CohortSums::new(cohort.step, &cohort.decisions, &cohort.weights));
             if self.window.len() > WINDOW {
                 self.window.pop_front();
             }

@@ -5,7 +5,7 @@
 //! ([`PromptUid`]), ends with exactly one [`Fate`], and may leave tokens ([`CarriedSample`]) from which the
 //! next dispatch of the prompt continues. [`Totals`] counts dispatches by fate, and [`TokenTotals`] counts
 //! response tokens by use. [`bias`] measures how the accepted groups differ from the groups that were sent
-//! out.
+//! out, and [`history`] chooses prompts by their results in earlier epochs.
 //! A recipe chooses among [`modes`], and accepted samples become rows with the columns of [`rows`].
 //!
 //! # Invariants
@@ -18,6 +18,7 @@
 
 pub mod bias;
 mod fate;
+pub mod history;
 pub mod invariants;
 pub mod modes;
 mod prompt;

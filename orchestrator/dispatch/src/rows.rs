@@ -61,6 +61,10 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     ]))
 });
 
+/// The column with the weight of a row in means over the data's own groups. Rows have it if the run chooses
+/// prompts by difficulty: see [`history`](crate::history).
+pub const IMPORTANCE_WEIGHT: &str = "importance_weight";
+
 /// Columns, in the order of a row.
 ///
 /// `prompt_ids`, `response_ids`, `response_mask` and `rollout_logprobs` are ragged lists over tokens.
@@ -70,7 +74,8 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
 /// `dispatched_s` and `ended_s` are times of the group, in seconds since the start of the run. `permit_s`,
 /// `engine_s` and `reward_s` are the seconds that the sample spent in each phase. `data_fields` is the data
 /// set's row as JSON. If a score is computed from partial scores, they follow in further columns, named
-/// `score_` and the name of the partial score.
+/// `score_` and the name of the partial score. If prompts are chosen by difficulty, [`IMPORTANCE_WEIGHT`] is
+/// the last column.
 pub fn schema() -> SchemaRef {
     Arc::clone(&SCHEMA)
 }

@@ -2,6 +2,7 @@
 //! its length.
 
 mod bias;
+mod history;
 
 use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, TokenTotals, interned_reason};
 
@@ -192,6 +193,10 @@ pub(super) fn encode(record: &Record, into: &mut Encoder) {
             into.number(bits.len() as u64);
             bits.iter().for_each(|bits| into.0.extend_from_slice(&bits.to_le_bytes()));
         }
+        Record::Graded(group) => {
+            into.byte(15);
+            history::encode(group, into);
+        }
     }
 }
 
@@ -217,7 +222,9 @@ fn encode_meters(meters: &MetersRecord, into: &mut Encoder) {
 }
 
 fn encode_dispatch(dispatch: &DispatchRecord, into: &mut Encoder) {
-    into.byte(4);
+    // A dispatch with a chance has a kind of its own, so that other dispatches stay readable for older
+    // binaries.
+    into.byte(if dispatch.chance.is_some() { 16 } else { 4 });
     into.number(dispatch.id.0);
     into.number(dispatch.number);
     // 0 means no parent. The addition cannot overflow, because a parent's id is below its child's.
@@ -236,6 +243,9 @@ fn encode_dispatch(dispatch: &DispatchRecord, into: &mut Encoder) {
             into.number(u64::from(position.epoch));
             into.number(position.offset);
         }
+    }
+    if let Some(chance) = &dispatch.chance {
+        history::encode_chance(chance, into);
     }
 }
 
@@ -328,6 +338,11 @@ pub(super) fn decode(from: &mut Decoder<'_>) -> Result<Record, Expected> {
             let bits = (0..count).map(|_| from.eight().map(u64::from_le_bytes));
             Ok(Record::Outlook { bits: bits.collect::<Result<_, _>>()? })
         }
+        15 => history::decode(from).map(Record::Graded),
+        16 => {
+            let dispatch = decode_dispatch(from)?;
+            Ok(Record::Dispatch(DispatchRecord { chance: Some(history::decode_chance(from)?), ..dispatch }))
+        }
         _ => Err("a known kind of record"),
     }
 }
@@ -381,6 +396,7 @@ fn decode_dispatch(from: &mut Decoder<'_>) -> Result<DispatchRecord, Expected> {
             1 => Some(Position { epoch: from.number_u32()?, offset: from.number()? }),
             _ => return Err("a position in the data, or none"),
         },
+        chance: None,
     })
 }
 

@@ -30,6 +30,7 @@ pub(super) fn dispatched(id: u64, number: u64, step: u64) -> DispatchRecord {
         first_attempt: 0,
         returns: 0,
         drawn_to: Some(Position { epoch: 0, offset: number + 1 }),
+        chance: None,
     }
 }
 

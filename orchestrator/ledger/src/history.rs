@@ -10,7 +10,7 @@ use rolldock_dispatch::{DispatchId, Fate};
 use super::{DispatchRecord, LedgerError, LedgerState, LogEnd, Next, Record, read_log};
 
 /// A dispatch with its fate.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DispatchHistory {
     /// The record that was written when it was sent out.
     pub dispatch: DispatchRecord,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rolldock_dispatch::bias::BiasEvent;
+use rolldock_dispatch::history::{Chance, GradedGroup};
 use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, TokenTotals};
 use serde::{Deserialize, Serialize};
 
@@ -46,7 +47,7 @@ pub struct StepRecord {
 }
 
 /// A group is sent out.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct DispatchRecord {
     /// The id of the dispatch, greater than all earlier ids.
     pub id: DispatchId,
@@ -73,6 +74,9 @@ pub struct DispatchRecord {
     /// The position in the data after a new prompt. It is `None` for a continued prompt, or if the source of
     /// the data has no positions.
     pub drawn_to: Option<Position>,
+    /// The probabilities by which the prompt was chosen; `None` if the prompt had no history. A continued
+    /// prompt keeps them.
+    pub chance: Option<Chance>,
 }
 
 /// The location of a group's tokens.
@@ -204,6 +208,8 @@ pub enum Record {
         /// The numbers.
         bits: Arc<[u64]>,
     },
+    /// The result of a complete group, for the history of its prompt. It precedes the end of the dispatch.
+    Graded(GradedGroup),
 }
 
 impl Record {

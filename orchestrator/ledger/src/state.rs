@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rolldock_dispatch::bias::BiasMeter;
+use rolldock_dispatch::history::{Chance, PromptHistory};
 use rolldock_dispatch::invariants::{conservation, token_conservation};
 use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, TokenTotals, Totals};
 
@@ -18,7 +19,7 @@ use super::{
 pub use reconcile::{OpenStep, Resumption};
 
 /// A prompt that waits for its next dispatch.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct QueuedPrompt {
     /// The prompt's position in dispatch order, which the next dispatch keeps.
     pub number: u64,
@@ -38,6 +39,8 @@ pub struct QueuedPrompt {
     pub returns: u32,
     /// The location of its tokens so far, which [`read_carried`](super::read_carried) reads.
     pub tokens: Option<TokensPlace>,
+    /// The probabilities by which the prompt was chosen.
+    pub chance: Option<Chance>,
 }
 
 /// The state of a step.
@@ -56,7 +59,7 @@ pub struct StepState {
 }
 
 /// An accepted dispatch that is not settled.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 struct Accepted {
     dispatch: DispatchRecord,
     /// The step that it counts for.
@@ -97,6 +100,7 @@ pub struct LedgerState {
     meters: Option<MetersRecord>,
     outlook: Option<Arc<[u64]>>,
     bias: BiasMeter,
+    history: PromptHistory,
     /// The early-stop mode that the bias guard has set.
     rule: Option<Arc<str>>,
 }
@@ -160,6 +164,10 @@ impl LedgerState {
             }
             Record::Outlook { bits } => {
                 self.outlook = Some(Arc::clone(bits));
+                Ok(())
+            }
+            Record::Graded(group) => {
+                self.history.graded(group);
                 Ok(())
             }
         }
@@ -226,7 +234,8 @@ impl LedgerState {
         }
         self.queued.remove(&number);
         if parent.is_none() {
-            self.bias.sent(dispatch.step, number);
+            self.bias.sent(dispatch.step, number, Chance::weight_of(dispatch.chance));
+            self.history.sent(dispatch.visit, number);
         }
         for totals in [&mut self.totals, &mut step.totals] {
             totals.dispatched += 1;
@@ -322,6 +331,7 @@ impl LedgerState {
             first_attempt,
             returns: dispatch.returns.saturating_add(u32::from(*fate == Fate::Stale)),
             tokens: self.tokens.get(&number).copied(),
+            chance: dispatch.chance,
         };
         self.queued.insert(number, queued);
     }

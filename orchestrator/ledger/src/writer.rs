@@ -91,6 +91,7 @@ pub struct Opened {
 ///         first_attempt: 0,
 ///         returns: 0,
 ///         drawn_to: None,
+///         chance: None,
 ///     }));
 /// }
 /// ledger.append(Record::end(DispatchId(0), Fate::Accepted));

@@ -147,6 +147,7 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
     ),
     (&["data.validation"], Verdict::Warned(MEASURED)),
     (&["data.epochs"], Verdict::Allowed),
+    (&["data.history.*"], Verdict::Warned(CHOSEN)),
     (
         &[
             "fleet.endpoints",

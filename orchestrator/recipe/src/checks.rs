@@ -11,6 +11,7 @@
 mod agent;
 mod environment;
 mod fleet;
+mod history;
 mod policy;
 mod queue;
 mod report;
@@ -59,6 +60,7 @@ pub(super) fn check(recipe: &Recipe, origin: Origin, layers: &Layers) -> Vec<Com
     check_greedy(recipe, &mut checks);
     check_validation(recipe, &mut checks);
     check_inputs(recipe, &mut checks);
+    history::check(recipe, &mut checks);
     check_timeouts(recipe, &mut checks);
     environment::check(recipe, &mut checks);
     reward::check(recipe, &mut checks);

@@ -26,6 +26,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use rolldock_dispatch::bias::GroupFigures;
+use rolldock_dispatch::history::{HistoryConfig, HistoryCounts};
 use rolldock_dispatch::{TokenTotals, Totals};
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +39,7 @@ use crate::rollout::{Dispatches, EarlyStop, Group, Launch, OnStop};
 use rolldock_reward::Gates;
 
 mod admission;
+mod choice;
 mod ends;
 mod meters;
 mod oldest;
@@ -61,6 +64,10 @@ pub(crate) struct BoardConfig {
     pub(crate) gates: Arc<Gates>,
     /// Whether a share of the groups that are cut off is audited.
     pub(crate) audits: bool,
+    /// The run's seed.
+    pub(crate) seed: u64,
+    /// What the run keeps of its prompts; `None` if it keeps nothing.
+    pub(crate) history: Option<HistoryConfig>,
 }
 
 /// How a group ended, as its worker saw it.
@@ -68,8 +75,9 @@ pub(crate) struct BoardConfig {
 pub(crate) enum GroupEnd {
     /// All samples are finished and the gates pass the group.
     Valid(Box<Group>),
-    /// All samples are finished, and a gate rejects the group for this reason.
-    Filtered(&'static str),
+    /// All samples are finished, and a gate rejects the group for this reason. The figures are those of the
+    /// samples.
+    Filtered(&'static str, GroupFigures),
     /// All samples are finished. The group is rejected only by gates that yield when a step would be short.
     SetAside(Box<Group>),
     /// Cut off by the early stop or an interrupt.
@@ -102,6 +110,8 @@ pub(crate) struct EndedStep {
     pub(crate) tokens: TokenTotals,
     pub(crate) tokens_run: TokenTotals,
     pub(crate) ages: BTreeMap<u64, u64>,
+    /// `None` if the recipe asks for no history.
+    pub(crate) history: Option<HistoryCounts>,
 }
 
 #[derive(Debug)]
@@ -158,6 +168,8 @@ pub(crate) struct Board {
     /// Estimates how many of the running groups will be valid.
     outlook: Outlook,
     meters: Meters,
+    /// The choices of the step.
+    chosen: Chosen,
 }
 
 impl Board {
@@ -190,6 +202,7 @@ impl Board {
             stopped: true,
             reward_is_out: false,
             meters: Meters::default(),
+            chosen: Chosen::default(),
         }
     }
 
@@ -303,6 +316,7 @@ pub struct Counts {
     pub batches_opened: usize,
 }
 
+use choice::Chosen;
 use meters::Meters;
 use prompts::Requeued;
 

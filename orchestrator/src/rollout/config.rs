@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rolldock_dispatch::history::{HistoryConfig, Sampling};
 use rolldock_loadbalancer::Priority;
 use rolldock_reward::{Estimator, Gates, Shaping};
 
@@ -69,6 +70,8 @@ pub struct RolloutConfig {
     pub bias_guard: Option<BiasGuard>,
     /// See `recipe::Rollout`: the share, from 0 to 1.
     pub bias_audit: f64,
+    /// What the run keeps of its prompts; `None` if it keeps nothing.
+    pub history: Option<HistoryConfig>,
     /// Whether each policy version has its own prefix cache on the engines.
     pub cache_salt: bool,
     pub timeouts: RolloutTimeouts,
@@ -92,7 +95,14 @@ impl RolloutConfig {
             ledger_entries_max: self.ledger_entries_max,
             gates: Arc::clone(&self.gates),
             audits: self.audit_share() > 0.0,
+            seed: self.seed,
+            history: self.history,
         }
+    }
+
+    /// Whether the prompts of later epochs are chosen by difficulty.
+    pub(crate) fn chooses_prompts(&self) -> bool {
+        self.history.is_some_and(|history| history.sampling == Sampling::Difficulty)
     }
 
     /// The share of cut-off groups that run on. It is 0 except under `first` with `discard`: in the other

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use rolldock_dispatch::bias::{BiasEvent, BiasMeter, BiasReading, Decision};
+use rolldock_dispatch::history::{Chance, GradedGroup, PromptHistory};
 use rolldock_dispatch::invariants::{Violation, conservation};
 use rolldock_dispatch::{Bucket, DispatchId, Fate, Position, PromptUid, StepEnd, TokenTotals, Totals, Waste};
 
@@ -56,6 +57,8 @@ pub struct Dispatches {
     journal: Option<LedgerWriter>,
     /// Tracks each dispatch number until its last decision.
     bias: BiasMeter,
+    /// Has results only if the recipe asks for a history.
+    history: PromptHistory,
     /// Whether a share of the groups that are cut off is audited.
     audits: bool,
 }
@@ -72,6 +75,8 @@ pub(crate) struct SentOut<'a> {
     pub(crate) returns: u32,
     /// For a new prompt: the position in the data after the prompt.
     pub(crate) drawn_to: Option<Position>,
+    /// The probabilities by which the prompt was chosen.
+    pub(crate) chance: Option<Chance>,
     /// The bucket and the number of the tokens with which the dispatch begins.
     pub(crate) brought: Option<(Bucket, u64)>,
 }
@@ -90,6 +95,7 @@ impl Dispatches {
             tokens: Arc::default(),
             journal: None,
             bias: BiasMeter::default(),
+            history: PromptHistory::default(),
             audits,
         }
     }
@@ -100,11 +106,18 @@ impl Dispatches {
     }
 
     /// Continues from the state that an earlier process left.
-    pub(crate) fn restore(&mut self, next_id: u64, run: Totals, tokens: TokenTotals, bias: BiasMeter) {
+    pub(crate) fn restore(
+        &mut self,
+        next_id: u64,
+        run: Totals,
+        tokens: TokenTotals,
+        (bias, history): (BiasMeter, PromptHistory),
+    ) {
         self.next_id = next_id;
         self.run = run;
         self.tokens.restore(tokens);
         self.bias = bias;
+        self.history = history;
     }
 
     /// The token counts.
@@ -163,6 +176,17 @@ impl Dispatches {
         self.note_bias(number, BiasEvent::Decided(decision));
     }
 
+    /// Adds the result of a group to the history of its prompt.
+    pub(crate) fn note_graded(&mut self, group: GradedGroup) {
+        self.history.graded(&group);
+        self.write(|| Record::Graded(group));
+    }
+
+    /// The history of the prompts.
+    pub(crate) fn history(&self) -> &PromptHistory {
+        &self.history
+    }
+
     /// The bias up to the last step whose groups are all decided.
     pub fn bias(&self) -> BiasReading {
         self.bias.reading(self.audits)
@@ -192,7 +216,8 @@ impl Dispatches {
         }
         self.open.insert(id, Entry { id, number, parent, prompt_uid: prompt.uid, step, fate: None });
         if parent.is_none() {
-            self.bias.sent(step, number);
+            self.bias.sent(step, number, Chance::weight_of(sent.chance));
+            self.history.sent(prompt.visit, number);
         }
         self.write(|| {
             Record::Dispatch(DispatchRecord {
@@ -207,6 +232,7 @@ impl Dispatches {
                 first_attempt: sent.first_attempt,
                 returns: sent.returns,
                 drawn_to: sent.drawn_to,
+                chance: sent.chance,
             })
         });
         id

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rolldock_dispatch::bias::GroupFigures;
+use rolldock_dispatch::history::Chance;
 use rolldock_dispatch::{DispatchId, FinishReason, Spent, VersionSpan};
 use rolldock_reward::{Parts, Rejection};
 use rolldock_trajectory::Row;
@@ -101,6 +102,10 @@ pub struct Group {
     pub is_stale: bool,
     /// Tokens of versions older than this are masked; 0 masks none.
     pub mask_before: u64,
+    /// The probabilities by which the prompt was chosen; `None` if it had no history.
+    pub chance: Option<Chance>,
+    /// Whether prompts are chosen by difficulty, so that all rows have an importance weight.
+    pub is_weighted: bool,
     /// The number of earlier groups of its prompt that were too old or were given up by the watchdog.
     pub returns: u32,
 }
@@ -109,6 +114,14 @@ impl Group {
     /// Response tokens of all samples.
     pub fn tokens(&self) -> u64 {
         self.samples.iter().map(|sample| sample.response_ids.len() as u64).sum()
+    }
+
+    /// The weight of the group in a mean over the data's own groups; `None` if all groups have the same
+    /// weight.
+    pub fn importance_weight(&self) -> Option<f32> {
+        let weight = Chance::weight_of(self.chance);
+        // A prompt may have been chosen before a resumed run stopped choosing.
+        (self.is_weighted || weight > 1.0).then_some(weight)
     }
 
     /// Oldest policy version in the group.

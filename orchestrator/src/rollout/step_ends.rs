@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rolldock_dispatch::bias::BiasReading;
+use rolldock_dispatch::history::HistoryCounts;
 use rolldock_dispatch::{StepEnd, TokenTotals, Totals};
 use tokio::time::Instant;
 
@@ -43,6 +44,8 @@ pub struct StepMetrics {
     pub policy_version: u64,
     /// The number of accepted groups for each staleness at the claim.
     pub ages: BTreeMap<u64, u64>,
+    /// What the history of the prompts foresaw; `None` if the recipe asks for no history.
+    pub history: Option<HistoryCounts>,
     /// The new rule, if the bias guard has changed the rule after this step.
     pub guarded: Option<EarlyStop>,
     /// The times of its requests, and the time for which no group ran.
@@ -78,7 +81,7 @@ impl StepEnds {
         bias: BiasReading,
         context: &StepContext,
     ) -> StepMetrics {
-        let EndedStep { step, counts, totals, tokens, tokens_run, ages } = record;
+        let EndedStep { step, counts, totals, tokens, tokens_run, ages, history } = record;
         let configured = context.config.early_stop;
         let guard = context.config.bias_guard.as_ref();
         let guarded = guard.and_then(|guard| self.guard.lock().after_step(guard, configured, bias.length));
@@ -96,6 +99,7 @@ impl StepEnds {
             bias,
             policy_version: context.policy_version.load(Ordering::Relaxed),
             ages,
+            history,
             guarded,
             timeline: Arc::new(context.timeline.take()),
         }

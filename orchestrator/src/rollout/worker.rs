@@ -160,7 +160,8 @@ impl AgentLoopWorker {
                 }
                 let (next, low) = {
                     let mut board = self.state.board.lock();
-                    (board.next(), board.draw_wanted() > 0)
+                    // The manager draws prompts, and ends a step whose last prompts were not sent out.
+                    (board.next(), board.draw_wanted() > 0 || board.is_finished())
                 };
                 if low {
                     self.state.signals.low.notify_one();
@@ -344,6 +345,8 @@ async fn collect(
         staleness: 0,
         is_stale: false,
         mask_before: 0,
+        chance: dispatch.chance,
+        is_weighted: context.config.chooses_prompts(),
         returns: dispatch.returns,
     };
     context.tokens.complete(dispatch.id, group.tokens());
@@ -399,7 +402,7 @@ async fn judge(context: &StepContext, dispatch: &Dispatch, mut group: Group) -> 
     if let Some(rejection) = &group.set_aside
         && !rejection.yields
     {
-        return GroupEnd::Filtered(counted_as(rejection));
+        return GroupEnd::Filtered(counted_as(rejection), (&group).into());
     }
     let rewards = context.config.shaping.normalised(&rewards);
     for (sample, reward) in group.samples.iter_mut().zip(&rewards) {

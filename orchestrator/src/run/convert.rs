@@ -92,6 +92,7 @@ pub(crate) fn rollout_config(recipe: &Recipe, run_id: &str, gates: Arc<Gates>) -
         },
         bias_guard: rollout.bias_guard,
         bias_audit: rollout.bias_audit,
+        history: recipe.data.history,
         cache_salt: recipe.policy.update.cache_salt,
         timeouts: RolloutTimeouts {
             sample: seconds(timeouts.sample),
@@ -191,6 +192,7 @@ pub(super) fn validation_rollout_config(
         staleness: Staleness { is_announced: false, first_version: served, ..config.staleness },
         bias_guard: None,
         bias_audit: 0.0,
+        history: None,
         // The means of a validation are taken over the scorer's own values.
         shaping: Shaping::default(),
         priority_new: match validation.priority {

@@ -171,7 +171,7 @@ fn check_against_rows(step: &Value, rows: &[Value]) {
 fn figures_have_the_documented_form_and_agree_with_rows_and_ledger() {
     let dir = TempDir::new().unwrap();
     let out = dir.path().join("run");
-    small_run(&out).succeeds();
+    small_run(&out).set("data.history.sampling=difficulty").succeeds();
     let absent = check_file(&out, "steps.jsonl");
     assert!(absent.is_empty(), "documented and never written: {absent:?}");
     let absent = check_file(&out, "validation.jsonl");
@@ -185,7 +185,13 @@ fn figures_have_the_documented_form_and_agree_with_rows_and_ledger() {
     assert_eq!((steps.len(), rows.len()), (STEPS, STEPS * GROUPS * SAMPLES));
     for (step, rows) in steps.iter().zip(rows.chunks(GROUPS * SAMPLES)) {
         check_against_rows(step, rows);
+        assert_eq!(
+            step["history"]["foreseen"], 0,
+            "no prompt has a history in the first epoch: {}",
+            step["history"]
+        );
     }
+    assert!(rows.iter().all(|row| row["importance_weight"] == 1.0), "all rows have a weight");
     let validated: Vec<u64> =
         lines(&out.join("validation.jsonl")).iter().map(|line| line["step"].as_u64().unwrap()).collect();
     assert_eq!(validated, [2, 4]);

@@ -24,6 +24,7 @@ fn dispatch(id: u64, number: u64, parent: Option<u64>) -> Record {
         first_attempt: 0,
         returns: 0,
         drawn_to: parent.is_none().then_some(Position { epoch: 0, offset: 101 + number }),
+        chance: None,
     })
 }
 

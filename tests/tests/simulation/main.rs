@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod flow;
+mod history;
 mod outage;
 mod steps;
 mod stragglers;

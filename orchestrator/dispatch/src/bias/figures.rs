@@ -1,13 +1,13 @@
 //! The sums of cohorts, and the ratios with their standard errors.
 //!
 //! Every figure is a quotient of two totals: tokens by samples, right samples by samples, valid groups by
-//! groups. Let `A` and `B` be the totals over the complete groups. Of the `C` groups that were cut off, `n`
-//! were audited, with the totals `a` and `b`. The mean over all groups is then `m = (A + C/n a) / (B + C/n
-//! b)`. This is the combined ratio estimator of survey sampling: the cut-off groups are a stratum from which
-//! `n` groups were drawn without replacement. A group with the values `x` and `y` has the residual `e = x - m
-//! y`. The variance of `m` is `(C (C - n)/n s2 + f q) / (B + C/n b)^2`, where `s2` is the sample variance of
-//! `e` over the audited groups, `q` is the mean square of `e` over the complete groups, and `f` is the number
-//! of groups that failed.
+//! groups, each group with its importance weight in both totals. Let `A` and `B` be the totals over the
+//! complete groups. Of the `C` groups that were cut off, `n` were audited, with the totals `a` and `b`. The
+//! mean over all groups is then `m = (A + C/n a) / (B + C/n b)`. This is the combined ratio estimator of
+//! survey sampling: the cut-off groups are a stratum from which `n` groups were drawn without replacement. A
+//! group with the values `x` and `y` has the residual `e = x - m y`. The variance of `m` is `(C (C - n)/n s2
+//! + f q) / (B + C/n b)^2`, where `s2` is the sample variance of `e` over the audited groups, `q` is the mean
+//! square of `e` over the complete groups, and `f` is the number of groups that failed.
 
 use std::collections::VecDeque;
 
@@ -91,54 +91,55 @@ impl CohortSums {
     /// The sums of a cohort. In dispatch order, only the numbers before the first number that was passed over
     /// are counted. Among later numbers, only those that ended early have a decision, and these would bias
     /// the sums.
-    pub(super) fn new(step: u64, decisions: &[Option<Decision>]) -> Self {
+    pub(super) fn new(step: u64, decisions: &[Option<Decision>], weights: &[f32]) -> Self {
         let mut sums = Self { step, ..Self::default() };
         let passed_over = decisions.iter().position(|decision| *decision == Some(Decision::PassedOver));
         let end = passed_over.unwrap_or(decisions.len());
-        for (place, decision) in decisions.iter().enumerate() {
+        for (place, (decision, weight)) in decisions.iter().zip(weights).enumerate() {
             let Some(decision) = decision else { continue };
+            let weight = f64::from(*weight);
             match decision {
                 Decision::Accepted(group) => {
-                    sums.add_valid(group, |figure, x, y| {
+                    sums.add_valid(group, weight, |figure, x, y| {
                         figure.accepted.add(x, y);
                         figure.complete.add(x, y);
                     });
                     sums.complete += 1;
                 }
                 Decision::Missed(group) => {
-                    sums.add_valid(group, |figure, x, y| figure.complete.add(x, y));
+                    sums.add_valid(group, weight, |figure, x, y| figure.complete.add(x, y));
                     sums.complete += 1;
                 }
                 Decision::Filtered if place < end => {
-                    sums.accept_rate.accepted.add(0.0, 1.0);
-                    sums.accept_rate.complete.add(0.0, 1.0);
+                    sums.accept_rate.accepted.add(0.0, weight);
+                    sums.accept_rate.complete.add(0.0, weight);
                     sums.complete += 1;
                 }
                 Decision::Failed if place < end => sums.failed += 1,
                 Decision::Filtered | Decision::Failed | Decision::PassedOver => {}
                 Decision::Cut => sums.cut += 1,
-                Decision::Audited(ended) => sums.add_audited(ended.as_ref()),
+                Decision::Audited(ended) => sums.add_audited(ended.as_ref(), weight),
             }
         }
         sums
     }
 
-    fn add_valid(&mut self, group: &GroupFigures, mut add: impl FnMut(&mut Figure, f64, f64)) {
-        let samples = f64::from(group.samples);
-        add(&mut self.length, group.tokens as f64, samples);
-        add(&mut self.accuracy, group.right, samples);
-        add(&mut self.accept_rate, 1.0, 1.0);
+    fn add_valid(&mut self, group: &GroupFigures, weight: f64, mut add: impl FnMut(&mut Figure, f64, f64)) {
+        let samples = weight * f64::from(group.samples);
+        add(&mut self.length, weight * group.tokens as f64, samples);
+        add(&mut self.accuracy, weight * group.right, samples);
+        add(&mut self.accept_rate, weight, weight);
     }
 
-    fn add_audited(&mut self, valid: Option<&GroupFigures>) {
+    fn add_audited(&mut self, valid: Option<&GroupFigures>, weight: f64) {
         self.cut += 1;
         self.audited += 1;
         match valid {
             Some(group) => {
-                self.add_valid(group, |figure, x, y| figure.audited.add(x, y));
+                self.add_valid(group, weight, |figure, x, y| figure.audited.add(x, y));
                 self.audited_valid += 1;
             }
-            None => self.accept_rate.audited.add(0.0, 1.0),
+            None => self.accept_rate.audited.add(0.0, weight),
         }
     }
 

@@ -17,7 +17,7 @@ fn after(audits: bool, cohorts: &[Vec<Decision>]) -> BiasReading {
     for (step, decisions) in (1..).zip(cohorts) {
         let first = number;
         for _ in decisions {
-            meter.sent(step, number);
+            meter.sent(step, number, 1.0);
             number += 1;
         }
         for (number, decision) in (first..).zip(decisions) {
@@ -50,9 +50,9 @@ fn groups_that_are_all_decided_are_known_exactly() {
 fn a_cohort_counts_when_its_last_number_is_decided() {
     let mut meter = BiasMeter::default();
     for number in 0..3 {
-        meter.sent(1, number);
+        meter.sent(1, number, 1.0);
     }
-    meter.sent(2, 3);
+    meter.sent(2, 3, 1.0);
     meter.decided(2, Decision::Accepted(group(10, 1.0)));
     meter.decided(0, Decision::Accepted(group(20, 1.0)));
     meter.decided(3, Decision::Accepted(group(1000, 1.0)));
@@ -131,7 +131,7 @@ fn failed_groups_widen_the_interval() {
 #[test]
 fn an_audit_is_the_last_decision_of_a_group_that_was_cut_off() {
     let mut meter = BiasMeter::default();
-    (0..3).for_each(|number| meter.sent(1, number));
+    (0..3).for_each(|number| meter.sent(1, number, 1.0));
     for number in 0..3 {
         meter.learn(number, BiasEvent::AuditBegan);
         meter.decided(number, Decision::Cut);
@@ -152,7 +152,7 @@ fn an_audit_is_the_last_decision_of_a_group_that_was_cut_off() {
 #[test]
 fn a_restart_takes_back_what_did_not_reach_the_queue_and_misses_no_number() {
     let mut meter = BiasMeter::default();
-    (0..4).for_each(|number| meter.sent(1, number));
+    (0..4).for_each(|number| meter.sent(1, number, 1.0));
     meter.decided(0, Decision::Accepted(group(100, 1.0)));
     meter.decided(1, Decision::Accepted(group(300, 1.0)));
     // The rows of number 1 are not in the queue, the rows of number 2 are in the queue, and number 3 was in
@@ -167,7 +167,7 @@ fn a_restart_takes_back_what_did_not_reach_the_queue_and_misses_no_number() {
     meter.decided(3, Decision::Filtered);
     let known = [Decision::Accepted(group(100, 1.0)), Decision::Accepted(group(200, 1.0))];
     let mut expected = BiasMeter::default();
-    (0..4).for_each(|number| expected.sent(1, number));
+    (0..4).for_each(|number| expected.sent(1, number, 1.0));
     for (number, decision) in (0..).zip(known.into_iter().chain([Decision::Failed, Decision::Filtered])) {
         expected.decided(number, decision);
     }
@@ -179,7 +179,7 @@ fn a_number_that_is_never_decided_ends_the_figures_and_not_the_memory() {
     let mut meter = BiasMeter::default();
     let all = 3 * LAG_MAX as u64;
     for step in 1..=all {
-        meter.sent(step, step);
+        meter.sent(step, step, 1.0);
         if step != 5 {
             meter.decided(step, Decision::Accepted(group(step, 1.0)));
         }
@@ -196,4 +196,32 @@ fn a_number_that_is_never_decided_ends_the_figures_and_not_the_memory() {
     );
     meter.decided(5, Decision::Accepted(group(1, 1.0)));
     meter.decided(10 * all, Decision::Filtered);
+}
+
+/// Two of six prompts of a kind are sent out, which therefore stand for six. The figures are those of all
+/// groups.
+#[test]
+fn groups_count_with_their_importance_weights() {
+    let mut meter = BiasMeter::default();
+    let sent =
+        [(1.0, group(100, 2.0)), (3.0, group(400, 1.0)), (3.0, group(400, 1.0)), (1.0, group(100, 2.0))];
+    for (number, (weight, _)) in (0..).zip(&sent) {
+        meter.sent(1, number, *weight);
+    }
+    meter.sent(1, 4, 3.0);
+    for (number, (_, group)) in (0..).zip(sent) {
+        let missed = number == 2;
+        let decision = if missed { Decision::Missed(group) } else { Decision::Accepted(group) };
+        meter.learn(number, BiasEvent::Decided(decision));
+    }
+    meter.learn(4, BiasEvent::Decided(Decision::Filtered));
+    meter.close(1);
+    let BiasReading { length, accuracy, accept_rate, .. } = meter.reading(false);
+    let (length, accuracy, accept_rate) = (length.unwrap(), accuracy.unwrap(), accept_rate.unwrap());
+    // All groups: twice 100 and six times 400 tokens. Accepted ones: twice 100 and three times 400. All
+    // groups have two samples.
+    assert!((length.dispatched - 2600.0 / 16.0).abs() < 1e-9, "{length:?}");
+    assert!((length.accepted - 1400.0 / 10.0).abs() < 1e-9, "{length:?}");
+    assert!((accuracy.dispatched - 10.0 / 16.0).abs() < 1e-9, "{accuracy:?}");
+    assert!((accept_rate.dispatched - 8.0 / 11.0).abs() < 1e-9, "{accept_rate:?}");
 }

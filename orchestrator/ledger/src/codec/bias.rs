@@ -19,11 +19,16 @@ pub(super) fn encode(event: &BiasEvent, into: &mut Encoder) {
         BiasEvent::TakenBack => (10, None),
     };
     into.byte(kind);
-    if let Some(GroupFigures { samples, tokens, right }) = group {
-        into.number(u64::from(*samples));
-        into.number(*tokens);
-        into.float(*right);
+    if let Some(group) = group {
+        encode_group(group, into);
     }
+}
+
+pub(super) fn encode_group(group: &GroupFigures, into: &mut Encoder) {
+    let GroupFigures { samples, tokens, right } = group;
+    into.number(u64::from(*samples));
+    into.number(*tokens);
+    into.float(*right);
 }
 
 pub(super) fn decode(from: &mut Decoder<'_>) -> Result<BiasEvent, Expected> {
@@ -43,6 +48,6 @@ pub(super) fn decode(from: &mut Decoder<'_>) -> Result<BiasEvent, Expected> {
     })
 }
 
-fn decode_group(from: &mut Decoder<'_>) -> Result<GroupFigures, Expected> {
+pub(super) fn decode_group(from: &mut Decoder<'_>) -> Result<GroupFigures, Expected> {
     Ok(GroupFigures { samples: from.number_u32()?, tokens: from.number()?, right: from.float()? })
 }

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use rolldock_dispatch::bias::{BiasEvent, Decision, GroupFigures};
-use rolldock_dispatch::{DispatchId, Fate, Position, StepEnd, TokenTotals};
+use rolldock_dispatch::history::{Chance, GradedGroup};
+use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, TokenTotals};
 use rolldock_frames::HEAD_BYTES;
 
 use super::*;
@@ -39,12 +40,15 @@ fn all_kinds() -> Vec<Record> {
         drawn_to: Some(Position { epoch: u32::MAX, offset: u64::MAX }),
         ..fixture::dispatched(0, 0, u64::MAX)
     };
+    let chance = Some(Chance { keep: 0.25, valid: 1.0 });
+    let chosen = DispatchRecord { chance, ..fixture::dispatched(0, 0, 1) };
     let mut records = vec![
         fixture::run(),
         fixture::life(3),
         fixture::step(1),
         fixture::dispatch(0, 0, 1),
         Record::Dispatch(far),
+        Record::Dispatch(chosen),
         Record::Version { version: u64::MAX },
         Record::Weights { announcement: "\u{e9}".repeat(10_000).into() },
         Record::Settled { ids: (0..SETTLED_MAX as u64).map(DispatchId).collect() },
@@ -83,6 +87,10 @@ fn all_kinds() -> Vec<Record> {
         Fate::Failed("server=a was lost, ünd so weiter".to_owned()),
     ];
     let group = GroupFigures { samples: u32::MAX, tokens: u64::MAX, right: 0.1 };
+    records.extend([false, true].map(|is_valid| {
+        let (prompt_uid, visit, number) = (PromptUid(u64::MAX), u32::MAX, u64::MAX);
+        Record::Graded(GradedGroup { prompt_uid, visit, number, figures: group, is_valid })
+    }));
     let decisions = [
         Decision::Accepted(group),
         Decision::Missed(group),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use rolldock_dispatch::history::PromptHistory;
 use rolldock_dispatch::{DispatchId, Position, TokenTotals, Totals};
 
 use super::{LedgerState, QueuedPrompt, StepState};
@@ -81,6 +82,11 @@ impl LedgerState {
     /// or if the source of the data has no positions.
     pub fn position(&self) -> Option<Position> {
         self.position
+    }
+
+    /// The history of the prompts.
+    pub fn history(&self) -> &PromptHistory {
+        &self.history
     }
 
     /// The policy version that generates tokens.

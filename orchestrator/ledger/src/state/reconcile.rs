@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rolldock_dispatch::bias::BiasMeter;
+use rolldock_dispatch::history::PromptHistory;
 use rolldock_dispatch::{DispatchId, Fate, Position, StepEnd, TokenTotals, Totals};
 
 use super::{LedgerState, QueuedPrompt, StepState};
@@ -62,6 +63,8 @@ pub struct Resumption {
     pub outlook: Option<Arc<[u64]>>,
     /// The bias meter. It no longer follows numbers that were lost with the process.
     pub bias: BiasMeter,
+    /// The history of the prompts. It is empty if the run keeps none.
+    pub history: PromptHistory,
     /// The early-stop mode that the bias guard has set; `None` if the guard has not acted.
     pub rule: Option<Arc<str>>,
     /// The number of the process that continues the run.
@@ -133,6 +136,7 @@ impl LedgerState {
             meters: self.meters.clone(),
             outlook: self.outlook.clone(),
             bias: self.bias.clone(),
+            history: self.history.clone(),
             rule: self.rule.clone(),
             life: self.lives + 1,
         }

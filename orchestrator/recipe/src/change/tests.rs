@@ -8,6 +8,8 @@ const MINIMAL: &str = include_str!("../tests/minimal.toml");
 const REST: &str = r#"[data.columns]
 prompt = "p"
 answer = "a"
+[data.history]
+sampling = "difficulty"
 [validation]
 every_steps = 2
 samples_per_prompt = 2

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use rolldock_data::{Columns, Duplicates, OverlongPrompts};
+use rolldock_dispatch::history::HistoryConfig;
 use rolldock_loadbalancer::{AdaptiveConfig, Policy, Probe};
 use rolldock_simengine::EngineModel;
 use serde::{Deserialize, Serialize};
@@ -53,6 +54,9 @@ pub struct Data {
     /// Number of passes over the data; unbounded if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epochs: Option<u32>,
+    /// What the run keeps of its prompts' results, and how later epochs use it; nothing if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<HistoryConfig>,
 }
 
 /// One file or several.

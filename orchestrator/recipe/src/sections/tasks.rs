@@ -126,9 +126,10 @@ impl Serialize for ColumnType {
 /// The columns for which tasks wait and that the rollout does not have. Other processes add them. Only rows
 /// of trajectories have the columns of turns.
 pub(crate) fn added_columns(tasks: &Tasks, are_trajectories: bool) -> BTreeSet<String> {
-    use rolldock_dispatch::rows::{schema, trajectory_schema};
+    use rolldock_dispatch::rows::{IMPORTANCE_WEIGHT, schema, trajectory_schema};
     let schema = if are_trajectories { trajectory_schema() } else { schema() };
-    let is_added = |name: &String| schema.column_with_name(name).is_none() && !name.starts_with("score_");
+    let is_own = |name: &String| schema.column_with_name(name).is_some() || name == IMPORTANCE_WEIGHT;
+    let is_added = |name: &String| !is_own(name) && !name.starts_with("score_");
     tasks.specs().into_iter().flat_map(|task| task.columns).filter(is_added).collect()
 }
 

@@ -51,6 +51,14 @@ fn a_value_that_cannot_work_is_refused_with_its_key() {
         (&["rollout.on_stop=carry", "rollout.carry.grace=9.5"], "rollout.carry.grace"),
         (&["rollout.bias_guard.share=1.0"], "rollout.bias_guard.share"),
         (&["rollout.bias_audit=1.5"], "rollout.bias_audit"),
+        (&["data.history.keep_min=0"], "data.history.keep_min"),
+        (&["data.history.keep_min=1.5"], "data.history.keep_min"),
+        (&["data.history.sampling=difficulty", "filter.enable=false"], "data.history.sampling"),
+        (
+            &["queue.columns.importance_weight=float32", "queue.listen=127.0.0.1:0"],
+            "queue.columns.importance_weight",
+        ),
+        (&["queue.tasks={train={columns=[\"importance_weight\"]}}"], "queue.tasks.train.columns"),
         (&["rollout.launch_confidence=0.4"], "rollout.launch_confidence"),
         (&["rollout.launch_confidence=1"], "rollout.launch_confidence"),
         (

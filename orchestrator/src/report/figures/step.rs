@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::accepted::{Lengths, Rewards, SlowGroup};
 use super::{AcceptedGroups, FORMAT, rounded};
 use crate::dispatch::bias::BiasReading;
+use crate::dispatch::history::HistoryCounts;
 use crate::rollout::{ServerLoad, StepCosts, StepMetrics};
 
 /// The figures of a step that its metrics do not have.
@@ -51,6 +52,7 @@ pub struct StepFigures {
     rewards: Option<Rewards>,
     lengths: Option<Lengths>,
     bias: Option<Bias>,
+    history: Option<History>,
     staleness: Option<BTreeMap<u64, u64>>,
     servers: Option<BTreeMap<Arc<str>, Load>>,
     slowest: Vec<SlowGroup>,
@@ -118,6 +120,15 @@ struct Bias {
 }
 
 #[derive(Debug, Serialize)]
+struct History {
+    prompts: u64,
+    skipped: u64,
+    foreseen: u64,
+    expected_valid: f64,
+    valid: u64,
+}
+
+#[derive(Debug, Serialize)]
 struct Load {
     samples: u64,
     tokens: u64,
@@ -144,6 +155,7 @@ pub fn step_figures(metrics: &StepMetrics, accepted: &AcceptedGroups, written: &
         rewards: accepted.rewards(),
         lengths: accepted.lengths(),
         bias: bias(&metrics.bias),
+        history: metrics.history.as_ref().map(History::from),
         staleness: Some(metrics.ages.clone()),
         servers: Some(
             costs.servers.iter().map(|(name, load)| (Arc::clone(name), Load::from(load))).collect(),
@@ -196,6 +208,7 @@ fn known_to_ledger(
         rewards: None,
         lengths: None,
         bias: None,
+        history: None,
         staleness: None,
         servers: None,
         slowest: Vec::new(),
@@ -215,6 +228,13 @@ impl From<&Totals> for Fates {
             stale: totals.stale,
             failed: totals.failed,
         }
+    }
+}
+
+impl From<&HistoryCounts> for History {
+    fn from(counts: &HistoryCounts) -> Self {
+        let HistoryCounts { prompts, skipped, foreseen, expected_valid, valid } = *counts;
+        Self { prompts, skipped, foreseen, expected_valid: rounded(expected_valid), valid }
     }
 }
 

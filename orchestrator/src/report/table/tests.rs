@@ -53,6 +53,7 @@ fn large_step() -> StepMetrics {
         costs,
         bias: BiasReading { length: Some(bias), accuracy: Some(bias), accept_rate: Some(bias), ..unknown },
         policy_version: 1000,
+        history: None,
         ages: (0..12).map(|age| (age, 100)).collect::<BTreeMap<u64, u64>>(),
         guarded: Some(EarlyStop::Off),
         timeline: Arc::default(),

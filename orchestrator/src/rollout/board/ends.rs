@@ -24,13 +24,13 @@ impl Board {
         self.running -= 1;
         self.outlook.leave(&standing);
         match end {
-            GroupEnd::Filtered(reason) => {
-                self.judged(&dispatch, &standing, false);
+            GroupEnd::Filtered(reason, figures) => {
+                self.judged(&dispatch, &standing, (figures, false));
                 self.dispatches.decided(number, Decision::Filtered);
                 self.dispatches.end(id, Fate::Filtered(reason), Bucket::Filtered);
             }
             GroupEnd::SetAside(group) => {
-                self.judged(&dispatch, &standing, false);
+                self.judged(&dispatch, &standing, ((&*group).into(), false));
                 self.set_aside.insert(number, group);
             }
             GroupEnd::Failed(reason) => {
@@ -38,7 +38,7 @@ impl Board {
                 self.dispatches.end(id, Fate::Failed(reason), Bucket::Wasted(Waste::FailedAttempt));
             }
             GroupEnd::Valid(group) => {
-                self.judged(&dispatch, &standing, true);
+                self.judged(&dispatch, &standing, ((&*group).into(), true));
                 self.keep_valid(number, group);
             }
             GroupEnd::Cancelled => self.cut_off(dispatch, None),
@@ -52,9 +52,15 @@ impl Board {
     }
 
     /// Counts the gates' decision about a group, unless an earlier process has counted it.
-    fn judged(&mut self, dispatch: &Dispatch, standing: &Standing, is_valid: bool) {
+    fn judged(
+        &mut self,
+        dispatch: &Dispatch,
+        standing: &Standing,
+        (figures, is_valid): (GroupFigures, bool),
+    ) {
         if !dispatch.was_judged {
             self.outlook.judged(standing, is_valid);
+            self.remember(dispatch, figures, is_valid);
         }
     }
 
@@ -74,7 +80,7 @@ impl Board {
             self.dispatches.end(dispatch.id, Fate::Cancelled, Bucket::Wasted(Waste::Cut));
             return;
         }
-        let Dispatch { id, number, first_attempt, returns, was_judged, .. } = dispatch;
+        let Dispatch { id, number, first_attempt, returns, was_judged, chance, .. } = dispatch;
         let prompt = dispatch.prompt;
         match &carried {
             Some(carried) => {
@@ -90,7 +96,8 @@ impl Board {
         // If the dispatch has no new tokens, the next dispatch continues from the tokens with which this one
         // began.
         let carried = carried.map(Arc::from).or(dispatch.carried);
-        self.queue(number, Requeued { parent: id, prompt, first_attempt, carried, returns, was_judged });
+        let requeued = Requeued { parent: id, prompt, first_attempt, carried, returns, was_judged, chance };
+        self.queue(number, requeued);
     }
 
     /// The decision that the bias meter records for a group that a cut discards. `complete` has the figures
@@ -119,7 +126,7 @@ impl Board {
             GroupEnd::Valid(group) => {
                 BiasEvent::Decided(Decision::Audited(Some(GroupFigures::from(&**group))))
             }
-            GroupEnd::Filtered(_) | GroupEnd::SetAside(_) => BiasEvent::Decided(Decision::Audited(None)),
+            GroupEnd::Filtered(..) | GroupEnd::SetAside(_) => BiasEvent::Decided(Decision::Audited(None)),
             GroupEnd::Cancelled
             | GroupEnd::Carried(_)
             | GroupEnd::Stale
@@ -132,20 +139,20 @@ impl Board {
     /// Ends a dispatch whose tokens are too old. Under `requeue`, its prompt repeats its draw with newer
     /// weights, up to `RETURNS_MAX` times.
     fn retire(&mut self, dispatch: Dispatch) {
-        let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
+        let Dispatch { id, number, prompt, first_attempt, returns, chance, .. } = dispatch;
         if self.config.staleness.on_stale != OnStale::Requeue || returns >= RETURNS_MAX {
             self.dispatches.decided(number, Decision::Failed);
             self.dispatches.end(id, Fate::Stale, Bucket::Wasted(Waste::Stale));
         } else {
             self.dispatches.end_anew(id, Fate::Stale, first_attempt, Waste::Stale);
-            self.queue(number, Requeued::anew(id, prompt, first_attempt, returns + 1));
+            self.queue(number, Requeued::anew(id, (prompt, chance), first_attempt, returns + 1));
         }
     }
 
     /// Ends a dispatch that the watchdog has given up. Its prompt is sent out again, up to `RETURNS_MAX`
     /// times.
     fn give_up(&mut self, dispatch: Dispatch) {
-        let Dispatch { id, number, prompt, first_attempt, returns, .. } = dispatch;
+        let Dispatch { id, number, prompt, first_attempt, returns, chance, .. } = dispatch;
         if returns >= RETURNS_MAX {
             let fate = Fate::Failed(format!("given up times={}", returns + 1));
             self.dispatches.decided(number, Decision::Failed);
@@ -153,7 +160,7 @@ impl Board {
             return;
         }
         self.dispatches.end_anew(id, Fate::Requeued, first_attempt, Waste::FailedAttempt);
-        self.queue(number, Requeued::anew(id, prompt, first_attempt, returns + 1));
+        self.queue(number, Requeued::anew(id, (prompt, chance), first_attempt, returns + 1));
     }
 
     pub(super) fn queue(&mut self, number: u64, requeued: Requeued) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rolldock_dispatch::DispatchId;
+use rolldock_dispatch::history::Chance;
 
 use crate::data::Prompt;
 use crate::rollout::carry::CarriedGroup;
@@ -23,6 +24,8 @@ pub(crate) struct Dispatch {
     pub(crate) returns: u32,
     /// Whether an earlier process has judged the group and counted the result.
     pub(crate) was_judged: bool,
+    /// The probabilities by which the prompt was chosen; `None` if it had no history.
+    pub(crate) chance: Option<Chance>,
 }
 
 /// The next action of a worker.
@@ -46,11 +49,17 @@ pub(super) struct Requeued {
     pub(super) returns: u32,
     /// Whether an earlier process has judged the group and counted the result.
     pub(super) was_judged: bool,
+    pub(super) chance: Option<Chance>,
 }
 
 impl Requeued {
     /// A prompt that is sent out again without tokens.
-    pub(super) fn anew(parent: DispatchId, prompt: Arc<Prompt>, first_attempt: u32, returns: u32) -> Self {
-        Self { parent, prompt, first_attempt, carried: None, returns, was_judged: false }
+    pub(super) fn anew(
+        parent: DispatchId,
+        (prompt, chance): (Arc<Prompt>, Option<Chance>),
+        first_attempt: u32,
+        returns: u32,
+    ) -> Self {
+        Self { parent, prompt, first_attempt, carried: None, returns, was_judged: false, chance }
     }
 }

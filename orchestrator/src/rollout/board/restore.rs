@@ -31,7 +31,8 @@ impl Board {
         let Restored { resumption, queued } = restored;
         let kept = queued.iter().filter_map(|(_, _, kept)| kept.as_ref()).map(KeptGroup::tokens).sum();
         let tokens = resumption.run_tokens.after_restart(kept);
-        self.dispatches.restore(resumption.next_dispatch.0, resumption.run_totals, tokens, resumption.bias);
+        let figures = (resumption.bias, resumption.history);
+        self.dispatches.restore(resumption.next_dispatch.0, resumption.run_totals, tokens, figures);
         if let Some(measured) = resumption.meters {
             self.restore_meters(measured, resumption.outlook.as_deref());
         }
@@ -40,10 +41,11 @@ impl Board {
         for (queued, prompt, kept) in queued {
             let carried =
                 kept.map(|kept| Arc::new(CarriedGroup { graded: Vec::new(), samples: kept.samples }));
-            let QueuedPrompt { number, parent, first_attempt, returns, .. } = queued;
+            let QueuedPrompt { number, parent, first_attempt, returns, chance, .. } = queued;
             let prompt = Arc::new(prompt);
             let was_judged = queued.fate == Fate::Held;
-            self.queue(number, Requeued { parent, prompt, first_attempt, carried, returns, was_judged });
+            let requeued = Requeued { parent, prompt, first_attempt, carried, returns, was_judged, chance };
+            self.queue(number, requeued);
         }
         let Some(first_open) = resumption.open_steps.first().map(|open| open.step) else {
             return resumption.last_step;

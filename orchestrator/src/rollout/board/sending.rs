@@ -26,7 +26,7 @@ impl Board {
         if !self.may_dispatch_new() {
             return Next::Wait;
         }
-        let Some(Drawn { prompt, drawn_to, counts }) = self.fresh.pop_front() else { return Next::Wait };
+        let Some((Drawn { prompt, drawn_to, counts }, chance)) = self.next_fresh() else { return Next::Wait };
         self.dispatched_new += 1;
         self.batches_opened = self.dispatched_new.div_ceil(self.config.gen_batch_size);
         let number = self.next_number;
@@ -41,6 +41,7 @@ impl Board {
             first_attempt: 0,
             returns: 0,
             drawn_to,
+            chance,
             brought: None,
         });
         self.note_drawn(counts);
@@ -54,11 +55,12 @@ impl Board {
             carried: None,
             returns: 0,
             was_judged: false,
+            chance,
         }))
     }
 
     fn send_out_again(&mut self, number: u64, requeued: Requeued) -> Dispatch {
-        let Requeued { parent, prompt, first_attempt, carried, returns, was_judged } = requeued;
+        let Requeued { parent, prompt, first_attempt, carried, returns, was_judged, chance } = requeued;
         // If a carried token is too old, all carried tokens are dropped and the group starts again.
         let fresh_from = self.config.staleness.fresh_from(self.claim_version());
         let tokens = carried.as_ref().map_or(0, |group| group.tokens());
@@ -78,6 +80,7 @@ impl Board {
             first_attempt,
             returns,
             drawn_to: None,
+            chance,
             brought,
         });
         // Without its carried tokens, the group is generated and judged anew.
@@ -91,6 +94,7 @@ impl Board {
             carried,
             returns,
             was_judged,
+            chance,
         })
     }
 

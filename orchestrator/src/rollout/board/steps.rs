@@ -54,6 +54,7 @@ impl Board {
                 first_attempt: earliest_attempt(&group),
                 returns: group.returns,
                 drawn_to: None,
+                chance: group.chance,
                 brought: Some((Bucket::Held, group.tokens())),
             });
             self.keep_valid(number, group);
@@ -99,6 +100,7 @@ impl Board {
         let accepted_before = self.accepted_before.remove(&step);
         self.accepted_count = accepted_before.unwrap_or(0);
         self.ages.clear();
+        self.chosen.begin_step();
         // If an earlier process began this step, it has aged the evidence already.
         if accepted_before.is_none() {
             self.outlook.age();
@@ -156,9 +158,9 @@ impl Board {
             self.dispatches.end(group.dispatch, Fate::Stale, Bucket::Wasted(Waste::Stale));
             return;
         }
-        let Group { dispatch, number, prompt, returns, .. } = group;
+        let Group { dispatch, number, prompt, returns, chance, .. } = group;
         self.dispatches.end_anew(dispatch, Fate::Stale, first_attempt, Waste::Stale);
-        self.queue(number, Requeued::anew(dispatch, prompt, first_attempt, returns + 1));
+        self.queue(number, Requeued::anew(dispatch, (prompt, chance), first_attempt, returns + 1));
     }
 
     /// Notes that a complete, valid group is not accepted.
@@ -210,6 +212,7 @@ impl Board {
             tokens: self.dispatches.tokens().begin_step(),
             tokens_run: self.dispatches.tokens().run(),
             ages: self.ages.clone(),
+            history: self.history_counts(),
         }
     }
 

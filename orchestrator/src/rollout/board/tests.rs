@@ -63,6 +63,8 @@ fn group(dispatch: &Dispatch, version: u64) -> Box<Group> {
         staleness: 0,
         is_stale: false,
         mask_before: 0,
+        chance: dispatch.chance,
+        is_weighted: false,
         returns: dispatch.returns,
     })
 }
@@ -90,6 +92,8 @@ fn config(early_stop: EarlyStop, on_stop: OnStop, launch: Launch) -> BoardConfig
         ledger_entries_max: 16,
         gates: published(),
         audits: false,
+        seed: 42,
+        history: None,
     }
 }
 
@@ -148,7 +152,7 @@ fn fifo_accepts_the_shortest_prefix_whatever_ends_first() {
         board.end(started[late].id, started[late].number, GroupEnd::Valid(group(&started[late], 0)));
     }
     assert!(!board.is_stopped(), "two valid groups, but nothing before them has ended");
-    board.end(started[0].id, 0, GroupEnd::Filtered("no_variance"));
+    board.end(started[0].id, 0, GroupEnd::Filtered("no_variance", GroupFigures::default()));
     board.end(started[1].id, 1, GroupEnd::Valid(group(&started[1], 0)));
     assert_eq!(accepted(&mut board), [1]);
     board.end(started[2].id, 2, GroupEnd::Failed("lost".into()));
@@ -261,7 +265,11 @@ fn generation_batches_have_an_end() {
         assert_eq!(board.counts().batches_opened, batch);
         for dispatch in &started {
             assert!(!board.is_finished());
-            board.end(dispatch.id, dispatch.number, GroupEnd::Filtered("no_variance"));
+            board.end(
+                dispatch.id,
+                dispatch.number,
+                GroupEnd::Filtered("no_variance", GroupFigures::default()),
+            );
         }
     }
     assert!(board.is_finished() && !board.is_stopped());
@@ -275,10 +283,10 @@ fn the_next_batch_waits_until_the_ones_before_have_certainly_fallen_short() {
     board.begin_step(1, 3);
     let started = run_all(&mut board, &mut row);
     for dispatch in &started[..5] {
-        board.end(dispatch.id, dispatch.number, GroupEnd::Filtered("no_variance"));
+        board.end(dispatch.id, dispatch.number, GroupEnd::Filtered("no_variance", GroupFigures::default()));
     }
     assert_eq!(run_all(&mut board, &mut row).len(), 0, "three are under way and may all be valid");
-    board.end(started[5].id, started[5].number, GroupEnd::Filtered("no_variance"));
+    board.end(started[5].id, started[5].number, GroupEnd::Filtered("no_variance", GroupFigures::default()));
     assert_eq!(run_all(&mut board, &mut row).len(), 8);
 }
 
@@ -290,7 +298,7 @@ fn on_demand_sends_out_what_the_accept_rate_asks_for() {
     let started = run_all(&mut board, &mut row);
     assert!((8..=32).contains(&started.len()), "4 groups at an unknown rate: {}", started.len());
     for dispatch in &started {
-        board.end(dispatch.id, dispatch.number, GroupEnd::Filtered("no_variance"));
+        board.end(dispatch.id, dispatch.number, GroupEnd::Filtered("no_variance", GroupFigures::default()));
     }
     assert!(!run_all(&mut board, &mut row).is_empty(), "none was valid: more are needed");
 }
@@ -367,7 +375,7 @@ fn what_was_set_aside_fills_a_step_that_would_be_short_and_no_other() {
                 let end = match dispatch.number {
                     number if (number as usize) >= 32 - valid => GroupEnd::Valid(group(dispatch, 0)),
                     number if number % 2 == 0 => GroupEnd::SetAside(set_aside(dispatch)),
-                    _ => GroupEnd::Filtered("no_variance"),
+                    _ => GroupEnd::Filtered("no_variance", GroupFigures::default()),
                 };
                 board.end(dispatch.id, dispatch.number, end);
                 ended += 1;

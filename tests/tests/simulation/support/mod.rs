@@ -96,18 +96,23 @@ impl PromptSource for Numbered {
         }
         let row = self.next;
         self.next += 1;
-        Ok(Some(Prompt {
-            uid: PromptUid(row),
-            row,
-            visit: 0,
-            ids: vec![100, 200 + (row % 1000) as u32, 1300 + (row / 1000) as u32].into(),
-            text: "".into(),
-            messages: [].into(),
-            answer: "".into(),
-            source: "".into(),
-            difficulty: None,
-            fields: DataFields::default(),
-        }))
+        Ok(Some(prompt(row)))
+    }
+}
+
+/// The prompt whose token ids encode this row number.
+pub(crate) fn prompt(row: u64) -> Prompt {
+    Prompt {
+        uid: PromptUid(row),
+        row,
+        visit: 0,
+        ids: vec![100, 200 + (row % 1000) as u32, 1300 + (row / 1000) as u32].into(),
+        text: "".into(),
+        messages: [].into(),
+        answer: "".into(),
+        source: "".into(),
+        difficulty: None,
+        fields: DataFields::default(),
     }
 }
 
@@ -230,6 +235,7 @@ fn plain_config(seed: u64) -> RolloutConfig {
         carry: CarryLimits::default(),
         bias_guard: None,
         bias_audit: 0.0,
+        history: None,
         cache_salt: false,
         timeouts: RolloutTimeouts { sample: FAR, permit: FAR, reward: FAR, drain: Duration::from_secs(5) },
         ledger_entries_max: 64,
@@ -240,7 +246,12 @@ fn plain_config(seed: u64) -> RolloutConfig {
 impl World {
     /// Equal servers named `s0`, `s1` and so on, each with `capacity` permits, and `plain_config`.
     pub(crate) fn calm(servers: usize, capacity: u32) -> Self {
-        let (scope, workload) = (Scope::new(), start_workload(0));
+        Self::calm_with(start_workload(0), servers, capacity)
+    }
+
+    /// As [`Self::calm`], with another simulated model.
+    pub(crate) fn calm_with(workload: Arc<Workload>, servers: usize, capacity: u32) -> Self {
+        let scope = Scope::new();
         let server = |number: usize| {
             let config = ServerConfig { name: format!("s{number}"), ..ServerConfig::default() };
             start_server(config, &workload, &scope)

@@ -50,7 +50,7 @@ proptest! {
                 let end = match what {
                     2 | 4 if board.is_stopped() => GroupEnd::Carried(carried(&dispatch, version)),
                     _ if board.is_stopped() && what % 2 == 0 => GroupEnd::Cancelled,
-                    0..=2 => GroupEnd::Filtered("no_variance"),
+                    0..=2 => GroupEnd::Filtered("no_variance", GroupFigures::default()),
                     3 => GroupEnd::Failed("lost".into()),
                     4 => GroupEnd::SetAside(set_aside(&dispatch)),
                     _ => GroupEnd::Valid(group(&dispatch, version)),
@@ -160,7 +160,7 @@ fn play_flow(
         let samples = graded(&dispatch, &[1.0, f32::from(what % 2)]);
         board.finished(dispatch.id, dispatch.number, &samples);
         let end = match what {
-            0..=2 => GroupEnd::Filtered("no_variance"),
+            0..=2 => GroupEnd::Filtered("no_variance", GroupFigures::default()),
             3 => GroupEnd::GivenUp,
             _ => GroupEnd::Valid(group(&dispatch, dispatch.policy_version)),
         };

@@ -1,0 +1,67 @@
+//! Which new prompts are sent out, if their results in earlier epochs count.
+
+use rolldock_dispatch::bias::GroupFigures;
+use rolldock_dispatch::history::{Chance, GradedGroup, HistoryCounts, is_kept};
+
+use super::{Board, Dispatch};
+use crate::rollout::feed::Drawn;
+
+/// The choices of a step, and what was foreseen of its groups.
+#[derive(Debug, Default)]
+pub(super) struct Chosen {
+    step: HistoryCounts,
+}
+
+impl Chosen {
+    pub(super) fn begin_step(&mut self) {
+        self.step = HistoryCounts::default();
+    }
+}
+
+impl Board {
+    /// The next drawn prompt that is sent out, with the probabilities by which it was chosen. Prompts that
+    /// are not sent out are dropped: the data has them again in its next epoch.
+    ///
+    /// A prompt is chosen when it would be sent out, and not when it is drawn, because its number is known
+    /// then.
+    pub(super) fn next_fresh(&mut self) -> Option<(Drawn, Option<Chance>)> {
+        loop {
+            let drawn = self.fresh.pop_front()?;
+            let chance = self.chance_of(&drawn);
+            let (uid, visit) = (drawn.prompt.uid, drawn.prompt.visit);
+            if chance.is_none_or(|chance| is_kept(self.config.seed, uid, visit, chance.keep)) {
+                return Some((drawn, chance));
+            }
+            self.chosen.step.skipped += 1;
+        }
+    }
+
+    fn chance_of(&self, drawn: &Drawn) -> Option<Chance> {
+        let config = self.config.history.as_ref()?;
+        let of = (drawn.prompt.uid, drawn.prompt.visit);
+        self.dispatches.history().chance(config, self.config.samples_per_prompt, of, self.next_number)
+    }
+
+    /// Adds the result of a complete group to the history of its prompt.
+    pub(super) fn remember(&mut self, dispatch: &Dispatch, figures: GroupFigures, is_valid: bool) {
+        if self.config.history.is_none() {
+            return;
+        }
+        if let Some(chance) = dispatch.chance {
+            let step = &mut self.chosen.step;
+            step.foreseen += 1;
+            step.expected_valid += f64::from(chance.valid);
+            step.valid += u64::from(is_valid);
+        }
+        let (prompt_uid, visit) = (dispatch.prompt.uid, dispatch.prompt.visit);
+        let number = dispatch.number;
+        self.dispatches.note_graded(GradedGroup { prompt_uid, visit, number, figures, is_valid });
+    }
+
+    /// The counts of the step; `None` if the recipe asks for no history.
+    pub(super) fn history_counts(&self) -> Option<HistoryCounts> {
+        self.config.history?;
+        let prompts = self.dispatches.history().prompts() as u64;
+        Some(HistoryCounts { prompts, ..self.chosen.step })
+    }
+}
