@@ -1,5 +1,7 @@
 //! A turn as agents see it, in the form that all surfaces share and that is kept for a repeated request.
 
+use std::sync::Arc;
+
 use rolldock_trajectory::Turn;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -144,7 +146,7 @@ pub(crate) struct TurnExtra {
     pub(crate) model: String,
     pub(crate) finish: AnswerFinish,
     /// The name of the server.
-    pub(crate) server: String,
+    pub(crate) server: Arc<str>,
     /// Whether the server itself encoded the prompt, because it has no endpoint that takes ids.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) is_fallback: bool,

@@ -173,8 +173,8 @@ impl Trajectory {
             start,
             input_tokens: input.len() as u32,
             ids: ids.into(),
-            logprobs: sampled.logprobs.into(),
-            version_spans: sampled.version_spans.into(),
+            logprobs: kept(&sampled.logprobs),
+            version_spans: kept(&sampled.version_spans),
             versions_reported: sampled.versions_reported,
             finish_reason: sampled.finish_reason,
             origin: about.origin,
@@ -183,8 +183,8 @@ impl Trajectory {
             key: about.key,
             body: about.body,
             messages: about.messages.as_str().into(),
-            emitted: canonical(&emitted.message).into(),
-            minted: minted.into(),
+            emitted: canonical(&emitted.message).as_str().into(),
+            minted: minted.as_str().into(),
         };
         Ok(Record { change: Change::Turn(Box::new(turn)) })
     }
@@ -380,6 +380,12 @@ fn minted_ids(emitted: &Emitted) -> Result<String, TrajectoryError> {
         message.assistant.ok_or_else(|| unsound("expected a message of an assistant".to_owned()))?;
     let ids = assistant.ids.iter().chain(&emitted.ids);
     Ok(ids.flat_map(|minted| [minted.as_str(), "\n"]).collect())
+}
+
+/// A copy in a block of its own size. A vector that becomes a box may keep its whole block: allocators such as
+/// mimalloc leave a block that shrinks by less than half where it is.
+fn kept<T: Clone>(items: &[T]) -> Box<[T]> {
+    items.into()
 }
 
 /// The bytes of a shared text: two counters and the text.

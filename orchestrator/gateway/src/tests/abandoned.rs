@@ -75,7 +75,7 @@ fn made(one: &One, turn: u64) -> Made {
         completion_tokens: 3,
         logprobs: serde_json::Value::Null,
     };
-    Made { prompt, sampled, answer, server: "s0".to_owned(), is_fallback: false }
+    Made { prompt, sampled, answer, server: "s0".into(), is_fallback: false }
 }
 
 /// What a session does before its agent is gone for good.

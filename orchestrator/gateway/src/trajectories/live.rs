@@ -1,6 +1,7 @@
 //! The state of one trajectory: its forest, its calls, and how it ended.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rolldock_trajectory::{HistoryPolicy, Trajectory, TurnId};
@@ -46,7 +47,7 @@ pub(crate) struct Live {
     /// What is needed to answer repeated requests, for turns that no later turn continues.
     extras: BTreeMap<TurnId, TurnExtra>,
     /// Names of the servers that drew turns, and whether the server encoded the prompt.
-    servers: BTreeMap<TurnId, (String, bool)>,
+    servers: BTreeMap<TurnId, (Arc<str>, bool)>,
     pub(crate) end: Option<End>,
     ended_at: Option<Instant>,
     pub(crate) reward: Option<Reward>,
@@ -94,7 +95,7 @@ impl Live {
                 if let Some(parent) = added.and_then(rolldock_trajectory::Turn::parent) {
                     self.extras.remove(&parent);
                 }
-                self.servers.insert(turn, (extra.server.clone(), extra.is_fallback));
+                self.servers.insert(turn, (Arc::clone(&extra.server), extra.is_fallback));
                 self.extras.insert(turn, extra);
             }
             Event::Change(record) => self.forest.apply(record).map_err(|error| error.to_string())?,
@@ -162,7 +163,7 @@ impl Live {
     /// The turns whose prompts were encoded by a server.
     pub(crate) fn reencoded(&self) -> Vec<TurnId> {
         let is_reencoded =
-            |(turn, (_, is_fallback)): (&TurnId, &(String, bool))| is_fallback.then_some(*turn);
+            |(turn, (_, is_fallback)): (&TurnId, &(Arc<str>, bool))| is_fallback.then_some(*turn);
         self.servers.iter().filter_map(is_reencoded).collect()
     }
 
@@ -173,7 +174,7 @@ impl Live {
 
     /// The server that drew a turn, and whether it encoded the prompt itself.
     pub(crate) fn server(&self, turn: TurnId) -> Option<(&str, bool)> {
-        self.servers.get(&turn).map(|(server, is_fallback)| (server.as_str(), *is_fallback))
+        self.servers.get(&turn).map(|(server, is_fallback)| (&**server, *is_fallback))
     }
 
     pub(crate) fn turns(&self) -> u32 {

@@ -1,5 +1,7 @@
 //! One attempt at a turn, on one server.
 
+use std::sync::Arc;
+
 use rolldock_dispatch::{CarriedSample, Stamp};
 use rolldock_loadbalancer::{Outcome, Permit};
 use rolldock_trajectory::{Plan, Sampled, Template};
@@ -17,11 +19,11 @@ impl Maker {
     /// Makes a turn on the server of a permit. The permit is returned as soon as the tokens are drawn.
     pub(super) async fn attempt(&self, job: Job<'_>, permit: Permit, attempt: u32) -> Result<Made, Failed> {
         let base = permit.url().unwrap_or_default().to_owned();
-        let server = permit.server_name().to_string();
+        let server = permit.server_name();
         let asking = async { self.facts(&base).await.map_err(Failed::from) };
         let (facts, permit) = under(permit, asking).await?;
         if facts.takes_ids {
-            match self.by_ids(job, &facts, &base, &server, permit, attempt).await {
+            match self.by_ids(job, &facts, &base, Arc::clone(&server), permit, attempt).await {
                 // The permit was returned, so the other dialect needs another one.
                 Err(Failed::Call(CallError::Missing { .. })) => {
                     self.takes_no_ids(&base);
@@ -30,7 +32,7 @@ impl Maker {
                 made => return made,
             }
         }
-        self.by_text(job, &facts, &base, &server, permit, attempt).await
+        self.by_text(job, &facts, &base, server, permit, attempt).await
     }
 
     /// Draws a turn from the forest's own ids.
@@ -39,7 +41,7 @@ impl Maker {
         job: Job<'_>,
         facts: &Facts,
         base: &str,
-        server: &str,
+        server: Arc<str>,
         permit: Permit,
         attempt: u32,
     ) -> Result<Made, Failed> {
@@ -87,7 +89,7 @@ impl Maker {
         };
         let answer = answer_of(job, &choice, &drawn.tokens, prompt.ids().len(), &self.config)?;
         let sampled = Sampled::try_from(drawn.sample)?;
-        Ok(Made { prompt, sampled, answer, server: server.to_owned(), is_fallback: false })
+        Ok(Made { prompt, sampled, answer, server, is_fallback: false })
     }
 
     /// Makes a turn on a server that encodes and parses by itself.
@@ -96,7 +98,7 @@ impl Maker {
         job: Job<'_>,
         facts: &Facts,
         base: &str,
-        server: &str,
+        server: Arc<str>,
         permit: Permit,
         attempt: u32,
     ) -> Result<Made, Failed> {
@@ -120,7 +122,7 @@ impl Maker {
         let mut sample = CarriedSample::new(0, attempt);
         add(&mut sample, &drawn, Stamp { sent, now: job.one.policy_version().max(sent) })?;
         let sampled = Sampled::try_from(sample)?;
-        Ok(Made { prompt, sampled, answer, server: server.to_owned(), is_fallback: true })
+        Ok(Made { prompt, sampled, answer, server, is_fallback: true })
     }
 
     fn plan(&self, job: Job<'_>) -> Result<Plan, Failed> {

@@ -64,7 +64,7 @@ fn emitted(answer: &Answer) -> Emitted {
     Emitted { message: answer.said(), ids: vec![answer.id.clone(), format!("msg_{}", answer.id)] }
 }
 
-fn extra(answer: &Answer, server: String, is_fallback: bool) -> TurnExtra {
+fn extra(answer: &Answer, server: Arc<str>, is_fallback: bool) -> TurnExtra {
     TurnExtra {
         id: answer.id.clone(),
         created: answer.created,

@@ -75,7 +75,7 @@ pub(crate) struct Made {
     pub(crate) sampled: Sampled,
     pub(crate) answer: Answer,
     /// The name of the server.
-    pub(crate) server: String,
+    pub(crate) server: Arc<str>,
     pub(crate) is_fallback: bool,
 }
 
