@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,17 +15,18 @@ import pytest
 from rolldock import Client, errors
 from rolldock.data_pool import DataPool, PoolBatch, Step
 
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "src"
+
 
 def step(prompt: str, trajectory: str, index: int, is_last: bool = False, **fields: Any) -> Step:
     return Step(
         prompt_ids=[1, 2, 3],
-        response_ids=[index] * 2,
         reward=0.5,
         trajectory_uid=trajectory,
         prompt_uid=prompt,
         step_index=index,
         is_last=is_last,
-        **{"metadata": {"tool": "search", "n": [1]}, **fields},
+        **{"response_ids": [index] * 2, "metadata": {"tool": "search", "n": [1]}, **fields},
     )
 
 
@@ -71,17 +74,120 @@ def test_columns_have_the_types_of_the_contract(queue: Client) -> None:
     pool = DataPool(queue, "p", group_size=1)
     pool.submit_step(step("p", "a", 0, True))
     batch = got(pool.fetch_batch("train", 1))
-    assert {name: str(batch.column(name).dtype) for name in batch.names} == {
-        "prompt_ids": "list<uint32>",
-        "response_ids": "list<uint32>",
-        "reward": "float32",
-        "trajectory_uid": "string",
-        "prompt_uid": "string",
-        "step_index": "uint32",
-        "policy_version": "uint64",
-        "is_last": "bool",
-        "metadata": "string",
+    # The columns of the guide have the names and types of Arrow.
+    guide = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)`", (DOCS / "rows.md").read_text(), re.MULTILINE))
+    of_arrow = {
+        "list<uint32>": "List<UInt32>",
+        "list<uint8>": "List<UInt8>",
+        "list<float32>": "List<Float32>",
     }
+    of_arrow |= {
+        "uint32": "UInt32",
+        "uint64": "UInt64",
+        "float32": "Float32",
+        "string": "Utf8",
+        "bool": "Boolean",
+    }
+    found = {name: of_arrow[str(batch.column(name).dtype)] for name in batch.names}
+    of_steps = {"step_index": "UInt32", "policy_version": "UInt64", "is_last": "Boolean"}
+    assert {name: found.pop(name) for name in of_steps} == of_steps
+    assert found == {name: guide[name] for name in found}
+    # What Rust's pool has, which is compared with the rows of the gateway.
+    assert set(found) == {
+        "branch",
+        "end",
+        "finish_reason",
+        "is_reencoded",
+        "metadata",
+        "policy_version_max",
+        "policy_version_min",
+        "prompt_ids",
+        "prompt_uid",
+        "response_ids",
+        "response_mask",
+        "reward",
+        "rollout_logprobs",
+        "sample_index",
+        "trajectory_uid",
+        "turn_ends",
+        "turn_rewards",
+        "turn_starts",
+    }
+
+
+def test_a_path_of_turns_keeps_its_columns(queue: Client) -> None:
+    pool = DataPool(queue, "p", group_size=1)
+    # Two branches share their first turn, which only the first one trains.
+    left = step(
+        "p",
+        "a",
+        0,
+        response_ids=[5, 6, 9, 7],
+        response_mask=[1, 1, 0, 1],
+        rollout_logprobs=[-1.0, -2.0, 0.0, -3.0],
+        turn_starts=[0, 3],
+        turn_ends=[2, 4],
+        turn_rewards=[1.0, None],
+        policy_version=3,
+        policy_version_max=4,
+        finish_reason="length",
+        sample_index=2,
+        end="turns",
+    )
+    right = step(
+        "p",
+        "a",
+        1,
+        True,
+        response_ids=[5, 6, 8],
+        response_mask=[0, 0, 1],
+        branch=1,
+        turn_starts=[0, 2],
+        turn_ends=[2, 3],
+        is_reencoded=True,
+    )
+    plain = step("q", "b", 0, True, response_ids=[4, 4, 4])
+    for _ in range(2):
+        pool.submit_steps([left, right, plain])
+    batch = got(pool.fetch_batch("train", 2))
+    lists = {name: [row.tolist() for row in batch.ragged(name)] for name in ("response_ids", "response_mask")}
+    assert lists["response_ids"] == [[5, 6, 9, 7], [5, 6, 8], [4, 4, 4]]
+    assert lists["response_mask"] == [[1, 1, 0, 1], [0, 0, 1], [1, 1, 1]]
+    assert [row.tolist() for row in batch.ragged("rollout_logprobs")] == [[-1.0, -2.0, 0.0, -3.0], [], []]
+    assert [row.tolist() for row in batch.ragged("turn_starts")] == [[0, 3], [0, 2], [0]]
+    assert [row.tolist() for row in batch.ragged("turn_ends")] == [[2, 4], [2, 3], [3]]
+    assert [row.tolist() for row in batch["turn_rewards"]] == [[1.0, None], [None, None], [0.5]]
+    assert batch["branch"].tolist() == [0, 1, 0]
+    assert batch["sample_index"].tolist() == [2, 0, 0]
+    assert batch["policy_version_min"].tolist() == [3, 0, 0]
+    assert batch["policy_version_max"].tolist() == [4, 0, 0]
+    assert batch["finish_reason"].tolist() == ["length", "stop", "stop"]
+    assert batch["is_reencoded"].tolist() == [False, True, False]
+    assert batch["end"].tolist() == ["turns", "", ""]
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"response_mask": [1]}, "response_mask of 0 and 1 for each of tokens=2"),
+        ({"response_mask": [1, 2]}, "response_mask of 0 and 1"),
+        ({"rollout_logprobs": [0.0]}, "none or all of tokens=2, found 1"),
+        ({"turn_starts": [0], "turn_ends": [3]}, "in 0..2, found 0..3"),
+        ({"turn_starts": [0, 0], "turn_ends": [1, 2]}, "in 1..2, found 0..2"),
+        ({"turn_starts": [0]}, "turn_starts and turn_ends"),
+        ({"turn_rewards": [1.0]}, "turn_starts and turn_ends"),
+        ({"turn_starts": [0], "turn_ends": [2], "turn_rewards": []}, "for all of them or not at all"),
+        ({"finish_reason": "end"}, "found 'end'"),
+        ({"policy_version": 3, "policy_version_max": 2}, "policy_version_max of 3 or more, found 2"),
+    ],
+)
+def test_columns_of_a_path_that_do_not_fit_are_refused(
+    queue: Client, fields: dict[str, Any], expected: str
+) -> None:
+    pool = DataPool(queue, "p", group_size=1)
+    with pytest.raises(errors.BadRequest, match=f"step=0 of trajectory=a: expected .*{re.escape(expected)}"):
+        pool.submit_step(step("p", "a", 0, True, **fields))
+    assert queue.status("p")["rows"] == 0
 
 
 def test_duplicate_steps_are_kept_once(client: Client, partition: str) -> None:

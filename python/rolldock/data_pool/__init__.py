@@ -118,7 +118,10 @@ class DataPool:
             GroupClosed, SampleClosed: the group or the trajectory is complete, fetched or given up.
             GroupOverflow: the group has as many trajectories already.
             StepDiffers: another step has the same trajectory and index.
+            BadRequest: the attributes of a step do not fit together.
         """
+        for step in steps:
+            step.check()
         self.expire()
         deadline = time.monotonic() + self._submit_wait_s
         for part in parts_of(steps):

@@ -21,7 +21,7 @@ pub mod data_pool;
 pub mod transfer_dock;
 pub mod transfer_queue;
 
-pub use data_pool::{DataPool, GroupSizes, PoolBatch, PoolConfig, Step};
+pub use data_pool::{DataPool, GroupSizes, Path, PoolBatch, PoolConfig, Step, StepTurn};
 pub use transfer_dock::{DockConfig, Experience, Pick, TransferDock};
 pub use transfer_queue::{BatchMeta, MetaRequest, TakenMeta, TransferQueueClient};
 

@@ -13,11 +13,12 @@
 //! ```
 //! # use std::sync::Arc;
 //! # use rolldock_queue::{QueueConfig, QueueError, TransferQueue};
-//! # use rolldock_queue_compat::{DataPool, PoolConfig, Step};
+//! # use rolldock_queue_compat::{DataPool, Path, PoolConfig, Step};
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), QueueError> {
 //! # let step = Step { prompt_ids: vec![1], response_ids: vec![2], reward: 1.0, trajectory_uid: "t".into(),
-//! #     prompt_uid: "p".into(), step_index: 0, policy_version: 3, is_last: true, metadata: serde_json::Value::Null };
+//! #     prompt_uid: "p".into(), step_index: 0, policy_version: 3, is_last: true,
+//! #     metadata: serde_json::Value::Null, path: Path::default() };
 //! let queue = Arc::new(TransferQueue::open(QueueConfig::default())?);
 //! let pool = DataPool::open(queue, PoolConfig::new("pool", ["train"], 4096, 1)).await?;
 //! pool.submit_step(step).await?;
@@ -42,11 +43,11 @@ use tokio::time::Instant;
 use super::{bad, check_counts};
 use rolldock_queue::{
     ClosedGroup, PartitionSpec, Put, Queue, QueueError, RowHandle, SamplePart, Stale, Take, Unfinished,
-    check_depth, joined,
+    joined,
 };
 
 pub use batch::PoolBatch;
-pub use step::Step;
+pub use step::{Path, Step, StepTurn};
 
 /// The column of the importance weight. It is null until a client has written it.
 const IMPORTANCE_WEIGHT: &str = "importance_weight";
@@ -154,7 +155,7 @@ impl DataPool {
     /// After an error or a dropped call, some of the first steps may have been submitted. The call can safely
     /// be repeated.
     pub async fn submit_steps(&self, steps: &[Step]) -> Result<(), QueueError> {
-        steps.iter().try_for_each(|step| check_depth("metadata", &step.metadata))?;
+        steps.iter().try_for_each(Step::check)?;
         self.expire().await?;
         let deadline = Instant::now() + self.config.submit_wait;
         for steps in steps.chunk_by(Step::goes_on_with) {

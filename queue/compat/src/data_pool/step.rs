@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use arrow_array::types::UInt32Type;
+use arrow_array::types::{ArrowPrimitiveType, Float32Type, UInt8Type, UInt32Type};
 use arrow_array::{
     ArrayRef, BooleanArray, Float32Array, ListArray, RecordBatch, StringArray, UInt32Array, UInt64Array,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use rolldock_queue::QueueError;
+use rolldock_queue::{QueueError, check_depth};
+
+use crate::bad;
 
 /// One step of a trajectory: a row with one column for each field.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -34,11 +36,124 @@ pub struct Step {
     /// JSON that only the owner interprets, as text. `Utf8`.
     #[serde(default)]
     pub metadata: Value,
+    /// The columns of an agent's trajectory.
+    #[serde(default)]
+    pub path: Path,
+}
+
+/// What the row of a step says as a row of a trajectory, in the columns that rows of runs and of the gateway have, too
+/// (`docs/src/rows.md`). The default is a step of one turn, all of whose tokens are trained.
+///
+/// A row may also be a path of several turns. `response_ids` then has everything after the first sampled token, and
+/// `response_mask` tells what the policy sampled and what this row trains.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Path {
+    /// The index of the trajectory in its group. `UInt32`.
+    pub sample_index: u32,
+    /// The index of the path in the trajectory. `UInt32`.
+    pub branch: u32,
+    /// 1 for each token of `response_ids` that is trained, else 0; absent if all are. `List<UInt8>`.
+    pub response_mask: Option<Vec<u8>>,
+    /// One log-probability for each token of `response_ids`, in nats, or none at all. `List<Float32>`.
+    pub rollout_logprobs: Vec<f32>,
+    /// The turns, in order; absent for one turn of all of `response_ids` with the reward of the step. The columns
+    /// `turn_starts` and `turn_ends`, `List<UInt32>`, and `turn_rewards`, `List<Float32>` with null items.
+    pub turns: Option<Vec<StepTurn>>,
+    /// `stop`, or `length` at a token limit. `Utf8`.
+    pub finish_reason: String,
+    /// The newest policy version of the tokens; absent if it is `policy_version`, which is the column
+    /// `policy_version_min`, too. `UInt64`.
+    pub policy_version_max: Option<u64>,
+    /// Whether a server encoded the prompt itself, so that earlier tokens need not be those that were sampled.
+    /// `Boolean`.
+    pub is_reencoded: bool,
+    /// Why the trajectory ended; empty if that is not known. `Utf8`.
+    pub end: String,
+}
+
+impl Default for Path {
+    fn default() -> Self {
+        Self {
+            sample_index: 0,
+            branch: 0,
+            response_mask: None,
+            rollout_logprobs: Vec::new(),
+            turns: None,
+            finish_reason: "stop".to_owned(),
+            policy_version_max: None,
+            is_reencoded: false,
+            end: String::new(),
+        }
+    }
+}
+
+/// A turn, as positions in `response_ids`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StepTurn {
+    /// The first sampled token.
+    pub start: u32,
+    /// One past the last sampled token.
+    pub end: u32,
+    /// The reward of the turn; absent if it has none of its own.
+    #[serde(default)]
+    pub reward: Option<f32>,
 }
 
 impl Step {
     pub(super) fn key(&self) -> String {
         format!("{}/{}", self.trajectory_uid, self.step_index)
+    }
+
+    /// Checks that the parts fit together.
+    pub(super) fn check(&self) -> Result<(), QueueError> {
+        check_depth("metadata", &self.metadata)?;
+        let (path, tokens) = (&self.path, self.response_ids.len());
+        let wrong = |expected: String| {
+            let (trajectory, step) = (&self.trajectory_uid, self.step_index);
+            Err(bad(format!("step={step} of trajectory={trajectory}: expected {expected}")))
+        };
+        if let Some(mask) = &path.response_mask
+            && (mask.len() != tokens || mask.iter().any(|bit| *bit > 1))
+        {
+            return wrong(format!("response_mask of 0 and 1 for each of tokens={tokens}"));
+        }
+        let logprobs = path.rollout_logprobs.len();
+        if logprobs != 0 && logprobs != tokens {
+            return wrong(format!("rollout_logprobs for none or all of tokens={tokens}, found {logprobs}"));
+        }
+        let mut end = 0;
+        for turn in path.turns.iter().flatten() {
+            if turn.start < end || turn.end <= turn.start || turn.end as usize > tokens {
+                return wrong(format!(
+                    "turns one after the other in {end}..{tokens}, found {}..{}",
+                    turn.start, turn.end
+                ));
+            }
+            end = turn.end;
+        }
+        if !["stop", "length"].contains(&path.finish_reason.as_str()) {
+            return wrong(format!("finish_reason of stop or length, found {:?}", path.finish_reason));
+        }
+        match path.policy_version_max {
+            Some(newest) if newest < self.policy_version => {
+                wrong(format!("policy_version_max of {} or more, found {newest}", self.policy_version))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn mask(&self) -> Vec<u8> {
+        self.path.response_mask.clone().unwrap_or_else(|| vec![1; self.response_ids.len()])
+    }
+
+    fn turns(&self) -> Vec<StepTurn> {
+        let whole = || {
+            let end = self.response_ids.len() as u32;
+            (end > 0).then_some(StepTurn { start: 0, end, reward: Some(self.reward) })
+        };
+        self.path.turns.clone().unwrap_or_else(|| whole().into_iter().collect())
     }
 
     /// Whether `next` may be in one put with this step. A put has one policy version, so the versions must be
@@ -51,9 +166,10 @@ impl Step {
     }
 }
 
-fn tokens<'a>(steps: impl Iterator<Item = &'a Vec<u32>>) -> ArrayRef {
-    let lists = steps.map(|ids| Some(ids.iter().copied().map(Some)));
-    Arc::new(ListArray::from_iter_primitive::<UInt32Type, _, _>(lists))
+/// A column of lists of numbers.
+fn lists<T: ArrowPrimitiveType>(steps: &[Step], list: impl Fn(&Step) -> Vec<T::Native>) -> ArrayRef {
+    let lists = steps.iter().map(|step| Some(list(step).into_iter().map(Some)));
+    Arc::new(ListArray::from_iter_primitive::<T, _, _>(lists))
 }
 
 /// The batch with one row for each step.
@@ -61,22 +177,42 @@ pub(super) fn rows_of(steps: &[Step]) -> Result<RecordBatch, QueueError> {
     let texts = |text: fn(&Step) -> &String| -> ArrayRef {
         Arc::new(StringArray::from_iter_values(steps.iter().map(text)))
     };
-    let columns: [(&str, ArrayRef); 9] = [
-        ("prompt_ids", tokens(steps.iter().map(|step| &step.prompt_ids))),
-        ("response_ids", tokens(steps.iter().map(|step| &step.response_ids))),
+    let counts = |count: fn(&Step) -> u32| -> ArrayRef {
+        Arc::new(UInt32Array::from_iter_values(steps.iter().map(count)))
+    };
+    let versions = |version: fn(&Step) -> u64| -> ArrayRef {
+        Arc::new(UInt64Array::from_iter_values(steps.iter().map(version)))
+    };
+    let flags = |flag: fn(&Step) -> bool| -> ArrayRef {
+        Arc::new(steps.iter().map(|step| Some(flag(step))).collect::<BooleanArray>())
+    };
+    let places = |place: fn(&StepTurn) -> u32| {
+        lists::<UInt32Type>(steps, move |step| step.turns().iter().map(place).collect())
+    };
+    let turn_rewards = steps.iter().map(|step| Some(step.turns().into_iter().map(|turn| turn.reward)));
+    let metadata = steps.iter().map(|step| step.metadata.to_string());
+    let columns: [(&str, ArrayRef); 21] = [
+        ("prompt_ids", lists::<UInt32Type>(steps, |step| step.prompt_ids.clone())),
+        ("response_ids", lists::<UInt32Type>(steps, |step| step.response_ids.clone())),
         ("reward", Arc::new(Float32Array::from_iter_values(steps.iter().map(|step| step.reward)))),
         ("trajectory_uid", texts(|step| &step.trajectory_uid)),
         ("prompt_uid", texts(|step| &step.prompt_uid)),
-        ("step_index", Arc::new(UInt32Array::from_iter_values(steps.iter().map(|step| step.step_index)))),
-        (
-            "policy_version",
-            Arc::new(UInt64Array::from_iter_values(steps.iter().map(|step| step.policy_version))),
-        ),
-        ("is_last", Arc::new(steps.iter().map(|step| Some(step.is_last)).collect::<BooleanArray>())),
-        (
-            "metadata",
-            Arc::new(StringArray::from_iter_values(steps.iter().map(|step| step.metadata.to_string()))),
-        ),
+        ("step_index", counts(|step| step.step_index)),
+        ("policy_version", versions(|step| step.policy_version)),
+        ("is_last", flags(|step| step.is_last)),
+        ("metadata", Arc::new(StringArray::from_iter_values(metadata))),
+        ("sample_index", counts(|step| step.path.sample_index)),
+        ("branch", counts(|step| step.path.branch)),
+        ("response_mask", lists::<UInt8Type>(steps, Step::mask)),
+        ("rollout_logprobs", lists::<Float32Type>(steps, |step| step.path.rollout_logprobs.clone())),
+        ("turn_starts", places(|turn| turn.start)),
+        ("turn_ends", places(|turn| turn.end)),
+        ("turn_rewards", Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(turn_rewards))),
+        ("finish_reason", texts(|step| &step.path.finish_reason)),
+        ("policy_version_min", versions(|step| step.policy_version)),
+        ("policy_version_max", versions(|step| step.path.policy_version_max.unwrap_or(step.policy_version))),
+        ("is_reencoded", flags(|step| step.path.is_reencoded)),
+        ("end", texts(|step| &step.path.end)),
     ];
     Ok(RecordBatch::try_from_iter(columns)?)
 }

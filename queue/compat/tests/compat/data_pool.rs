@@ -7,7 +7,7 @@ use arrow_array::RecordBatch;
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, UInt32Type};
 use rolldock_queue::{OnFull, Queue, QueueError, Unfinished};
-use rolldock_queue_compat::{DataPool, PoolConfig, Step};
+use rolldock_queue_compat::{DataPool, Path, PoolConfig, Step, StepTurn};
 
 use super::{memory, on_disk, pool, pool_config, step, submit_group, texts};
 
@@ -147,6 +147,30 @@ async fn duplicate_steps_are_kept_once() {
     let twice = step("q", "c", 0, false);
     let (left, right) = tokio::join!(pool.submit_step(twice.clone()), pool.submit_step(twice));
     assert_eq!((left, right), (Ok(()), Ok(())));
+}
+
+#[tokio::test]
+async fn columns_of_a_path_that_do_not_fit_its_tokens_are_refused() {
+    let pool = pool(pool_config(64)).await;
+    let turn = |start, end| StepTurn { start, end, reward: None };
+    // The step has two tokens and the policy version 0.
+    for (path, expected) in [
+        (Path { response_mask: Some(vec![1]), ..Path::default() }, "response_mask of 0 and 1"),
+        (Path { response_mask: Some(vec![1, 2]), ..Path::default() }, "response_mask of 0 and 1"),
+        (Path { rollout_logprobs: vec![0.0], ..Path::default() }, "none or all of tokens=2, found 1"),
+        (Path { turns: Some(vec![turn(0, 3)]), ..Path::default() }, "in 0..2, found 0..3"),
+        (Path { turns: Some(vec![turn(0, 1), turn(0, 2)]), ..Path::default() }, "in 1..2, found 0..2"),
+        (Path { turns: Some(vec![turn(1, 1)]), ..Path::default() }, "found 1..1"),
+        (Path { finish_reason: "end".to_owned(), ..Path::default() }, "found \"end\""),
+    ] {
+        let refused =
+            pool.submit_step(Step { path, ..step("p", "a", 0, true) }).await.unwrap_err().to_string();
+        assert!(refused.contains("step=0 of trajectory=a") && refused.contains(expected), "{refused}");
+    }
+    let older = Path { policy_version_max: Some(2), ..Path::default() };
+    let refused = pool.submit_step(Step { path: older, policy_version: 3, ..step("p", "a", 0, true) }).await;
+    assert!(refused.unwrap_err().to_string().contains("policy_version_max of 3 or more, found 2"));
+    assert!(pool.fetch_batch("train", 1).await.unwrap().is_none());
 }
 
 #[tokio::test]

@@ -17,7 +17,8 @@ use rolldock_queue::{
     QueueError, RemoteConfig, RemoteQueue, ServiceConfig, TransferQueue, Unfinished, serve, serve_local,
 };
 use rolldock_queue_compat::{
-    DataPool, DockConfig, MetaRequest, Pick, PoolConfig, Step, TransferDock, TransferQueueClient,
+    DataPool, DockConfig, MetaRequest, Path as StepPath, Pick, PoolConfig, Step, TransferDock,
+    TransferQueueClient,
 };
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -44,6 +45,7 @@ fn step(prompt: &str, trajectory: &str, step_index: u32, is_last: bool) -> Step 
         policy_version: 0,
         is_last,
         metadata: json!({ "tool": "search" }),
+        path: StepPath::default(),
     }
 }
 
