@@ -226,9 +226,19 @@ fn rendered(request: &Value, text: &str) -> Value {
         "sampling_params": {
             "temperature": 0.6, "top_p": 0.95, "top_k": 20, "repetition_penalty": 1.05,
             "stop": request["stop"], "max_tokens": request["max_tokens"],
-            "structured_outputs": if request["tool_choice"] == "required" { json!({ "structural_tag": "x" }) } else { Value::Null },
+            "structured_outputs": grammar(request),
         },
     })
+}
+
+/// What the parameters of a request say about the form of its answer.
+fn grammar(request: &Value) -> Value {
+    let schema = &request["response_format"]["json_schema"]["schema"];
+    match (request["tool_choice"] == "required", schema.is_object()) {
+        (true, _) => json!({ "structural_tag": "x" }),
+        (false, true) => json!({ "json": schema }),
+        (false, false) => Value::Null,
+    }
 }
 
 async fn render_chat(State(engine): State<Engine>, Json(request): Json<Value>) -> Response {

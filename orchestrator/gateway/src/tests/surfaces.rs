@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::engine::says;
-use super::rig::{Opened, Rig, read, said, user};
+use super::engine::{Reply, says};
+use super::rig::{Opened, Rig, numbers, read, said, user};
 
 const CALL: &str = "<think>add them</think>CALL add {\"a\": 1, \"b\": [2.0]};";
 
@@ -248,6 +248,33 @@ async fn a_stop_string_is_cut_off_the_text() {
         (&message["stop_reason"], &message["stop_sequence"]),
         (&json!("stop_sequence"), &json!("STOP"))
     );
+}
+
+#[tokio::test]
+async fn a_structured_output_is_a_grammar_of_the_engine_and_begins_again_after_an_abort() {
+    let schema = json!({ "type": "object", "properties": { "sum": { "type": "integer" } } });
+    let named = json!({ "name": "sum", "schema": schema });
+    let of_chat = json!({ "type": "json_schema", "json_schema": named });
+    let of_responses = json!({ "format": { "type": "json_schema", "name": "sum", "schema": schema } });
+    for (path, body) in [
+        ("chat/completions", json!({ "model": "m", "messages": [user("x")], "response_format": of_chat })),
+        ("responses", json!({ "model": "m", "input": "x", "text": of_responses })),
+    ] {
+        let rig = Rig::new().await;
+        let cut = Reply { finish: "abort", text: "{\"su".to_owned(), ..says("") };
+        rig.engine.script([cut, says("{\"sum\": 3}")]);
+        let opened = rig.open(json!({})).await;
+        let (status, answer) = read(rig.call(&opened, path, &body).send().await.unwrap()).await;
+        assert_eq!(status, 200, "{path}: {answer}");
+        let requests = rig.engine.requests();
+        for request in &requests {
+            assert_eq!(request["sampling_params"]["structured_outputs"], json!({ "json": schema }), "{path}");
+        }
+        // A grammar cannot go on in the middle of an answer.
+        assert_eq!((requests.len(), &requests[0]["token_ids"]), (2, &requests[1]["token_ids"]), "{path}");
+        rig.complete(&opened.uid, json!({ "reward": 1.0 })).await;
+        assert_eq!(numbers(&rig.rows().await, "response_ids", 0), rig.engine.drawn()[1], "{path}");
+    }
 }
 
 #[tokio::test]
