@@ -12,8 +12,10 @@ use arrow_array::builder::{Float32Builder, StringBuilder};
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
 use arrow_schema::{ArrowError, DataType, Field, Schema};
 use rolldock_dispatch::VersionSpan;
-use rolldock_dispatch::rows::{RowView, TrajectoryView, TurnView, batch, counts, floats, seconds, strings};
-use rolldock_trajectory::Row;
+use rolldock_dispatch::rows::{
+    RowView, TrajectoryView, TurnView, batch, counts, floats, seconds, strings, with_token_advantages,
+};
+use rolldock_trajectory::{Row, RowTurn};
 
 use crate::rollout::{Group, Sample, SampleRows};
 
@@ -93,7 +95,7 @@ fn views<'a>(group: &'a Group, uid: &'a str, sample: &'a Sample) -> Vec<RowView<
         versions: versions_of(row, whole.versions),
         version_spans: &row.version_spans,
         versions_reported: row.versions_reported,
-        trajectory: Some(path_view(trajectory, row, *is_reencoded)),
+        trajectory: Some(path_view(sample, trajectory, row, *is_reencoded)),
         ..whole.clone()
     };
     paths.map(view).collect()
@@ -106,12 +108,23 @@ fn versions_of(row: &Row, of_sample: (u64, u64)) -> (u64, u64) {
     row.version_spans.iter().map(of_span).reduce(join).unwrap_or(of_sample)
 }
 
-fn path_view<'a>(trajectory: &'a SampleRows, row: &'a Row, is_reencoded: bool) -> TrajectoryView<'a> {
-    let turns = row.turns.iter();
+fn path_view<'a>(
+    sample: &Sample,
+    trajectory: &'a SampleRows,
+    row: &'a Row,
+    is_reencoded: bool,
+) -> TrajectoryView<'a> {
+    let advantage = |turn: &RowTurn| sample.turn_advantages.as_ref()?.get(&turn.turn).copied();
+    let view = |turn: &RowTurn| TurnView {
+        start: turn.start,
+        end: turn.end,
+        reward: turn.reward,
+        advantage: advantage(turn).unwrap_or(sample.advantage),
+    };
     TrajectoryView {
         uid: &row.trajectory_uid,
         branch: row.branch,
-        turns: turns.map(|turn| TurnView { start: turn.start, end: turn.end, reward: turn.reward }).collect(),
+        turns: row.turns.iter().map(view).collect(),
         is_reencoded,
         end: trajectory.end,
         metadata: &trajectory.metadata,
@@ -132,7 +145,12 @@ pub fn group_rows(group: &Group) -> Result<RecordBatch, ArrowError> {
         rows.extend(paths);
     }
     let is_trajectories = group.samples.iter().any(|sample| sample.trajectory.is_some());
-    let base = if is_trajectories { trajectory_schema() } else { schema() };
+    let has_turn_advantages = group.samples.iter().any(|sample| sample.turn_advantages.is_some());
+    let base = match (is_trajectories, has_turn_advantages) {
+        (false, _) => schema(),
+        (true, false) => trajectory_schema(),
+        (true, true) => with_token_advantages(&trajectory_schema()),
+    };
     let (mut further_fields, mut further) = part_columns(&samples);
     if let Some(weight) = group.importance_weight() {
         further_fields.push(Field::new(IMPORTANCE_WEIGHT, DataType::Float32, false));

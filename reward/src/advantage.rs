@@ -5,8 +5,8 @@
 //! [`Advantage::of_group`] rounds to 32 bits where trainers do; if a reference implementation is known, the
 //! results are bit-identical. [`Advantage::of_group_f64`] is the plain formula, for analysis.
 //!
-//! An [`Advantage`] needs only its group. An [`Estimator`] is either an [`Advantage`], or a method that needs
-//! the whole batch.
+//! An [`Advantage`] needs only its group. An [`Estimator`] is either an [`Advantage`], or a
+//! [`TurnEstimator`], or a method that needs the whole batch.
 //!
 //! # Deliberately absent
 //! There are no estimators that need more than the outcome (GAE needs a critic). Dr. GRPO also changes the

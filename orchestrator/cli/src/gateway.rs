@@ -121,6 +121,7 @@ fn config(args: &GatewayArgs, template: Arc<dyn Template>) -> anyhow::Result<Gat
         },
         trajectories_max: args.trajectories_max as usize,
         unrewarded: args.unrewarded,
+        advantage: args.advantage.estimator(),
         seed: sampling.seed,
         token: args.token.clone(),
         advertise: args.advertise.clone(),

@@ -108,3 +108,14 @@ static TRAJECTORY_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
 pub fn trajectory_schema() -> SchemaRef {
     Arc::clone(&TRAJECTORY_SCHEMA)
 }
+
+/// The name of the column that [`with_token_advantages`] adds.
+const TOKEN_ADVANTAGES: &str = "token_advantages";
+
+/// The columns of a schema of trajectories, and `token_advantages` behind them: for each token of `response_ids`, the
+/// advantage of its turn, and 0 where `response_mask` is 0. Only rows of estimators of turns have it.
+pub fn with_token_advantages(schema: &Schema) -> SchemaRef {
+    let added = Arc::new(Field::new(TOKEN_ADVANTAGES, list_of(DataType::Float32), false));
+    let fields: Vec<_> = schema.fields().iter().cloned().chain([added]).collect();
+    Arc::new(Schema::new(fields))
+}

@@ -14,9 +14,7 @@
 //! # Deliberately absent
 //! The driver computes no rewards beyond those of the environment, and asks no servers: permits, attempts and
 //! seeds belong to the [`Model`]. It runs one trajectory; groups, filters and steps belong to the rollout.
-//! [`turn_advantages`] is for callers that have a group.
 
-mod advantages;
 mod answer;
 mod calculator;
 mod config;
@@ -30,7 +28,6 @@ mod model;
 mod python;
 mod source;
 
-pub use advantages::{TurnAdvantages, token_advantages, turn_advantages};
 pub use calculator::Calculator;
 pub use config::{BuiltIn, EnvironmentConfig, ScoredBy};
 pub use driver::{Driver, Finished};

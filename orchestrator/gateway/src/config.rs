@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rolldock_listener::Connections;
 use rolldock_queue::Durability;
+use rolldock_reward::{Advantage, Estimator};
 use rolldock_trajectory::{HistoryPolicy, Template};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -50,6 +51,9 @@ pub struct GatewayConfig {
     pub trajectories_max: usize,
     /// What becomes of a trajectory without a reward when its group has ended.
     pub unrewarded: Unrewarded,
+    /// How the rewards of a group become advantages. One that needs the whole batch takes the group for it. With one
+    /// of turns, a reward must say those of turns, and rows have the advantages of tokens.
+    pub advantage: Estimator,
     /// The seed from which the seeds of turns are derived, if a trajectory has none.
     pub seed: u64,
     /// The bearer token of control calls; absent if they need none.
@@ -82,7 +86,7 @@ impl fmt::Debug for GatewayConfig {
 
 impl GatewayConfig {
     /// The default of [`trajectories_max`](Self::trajectories_max). A trajectory of 20 turns with 200 tokens each
-    /// takes about 85 KB.
+    /// takes about 75 KB.
     pub const TRAJECTORIES_MAX: usize = 16_384;
 
     /// The defaults, for a directory and a template. `entropy` must not be guessable.
@@ -103,6 +107,7 @@ impl GatewayConfig {
             limits: Limits::default(),
             trajectories_max: Self::TRAJECTORIES_MAX,
             unrewarded: Unrewarded::default(),
+            advantage: Estimator::PerGroup(Advantage::GRPO),
             seed: 0,
             token: None,
             advertise: None,

@@ -128,6 +128,13 @@ impl Core {
             if live.knows_reward() {
                 return Err(Refusal::other_reward(&one.spec.uid));
             }
+            if self.config.advantage.per_turn().is_some() && reward.turns.is_empty() && live.turns() > 0 {
+                return Err(Refusal::bad_request(format!(
+                    "trajectory={} has no rewards of turns, from which grpo_process computes advantages: expected \
+                     turn_rewards",
+                    one.spec.uid
+                )));
+            }
             let is_absent = |(turn, _): &&(u32, f32)| live.forest.turn(TurnId(*turn)).is_none();
             if let Some((turn, _)) = reward.turns.iter().find(is_absent) {
                 return Err(Refusal::bad_request(format!("trajectory={} has no turn={turn}", one.spec.uid)));

@@ -1,5 +1,6 @@
 //! Values of recipe keys that no other module defines.
 
+use rolldock_reward::{Advantage, Estimator, TurnEstimator};
 use serde::{Deserialize, Serialize};
 
 /// How requests reach the simulated fleet.
@@ -39,4 +40,20 @@ pub enum AdvantageEstimator {
     Rloo,
     /// Relative to the group's mean, in units of the batch's standard deviation.
     ReinforcePlusPlusBaseline,
+    /// For each turn of a trajectory, from the rewards of turns.
+    GrpoProcess,
+}
+
+impl AdvantageEstimator {
+    /// The estimator with the epsilon of its reference.
+    pub fn estimator(self) -> Estimator {
+        match self {
+            Self::Grpo => Estimator::PerGroup(Advantage::GRPO),
+            Self::GrpoNoStd => Estimator::PerGroup(Advantage::GrpoNoStd),
+            Self::DrGrpo => Estimator::PerGroup(Advantage::DR_GRPO),
+            Self::Rloo => Estimator::PerGroup(Advantage::Rloo),
+            Self::ReinforcePlusPlusBaseline => Estimator::REINFORCE_PLUS_PLUS_BASELINE,
+            Self::GrpoProcess => Estimator::PerTurn(TurnEstimator::GRPO_PROCESS),
+        }
+    }
 }

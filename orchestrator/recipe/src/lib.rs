@@ -26,6 +26,9 @@ mod sections;
 
 use std::path::{Path, PathBuf};
 
+use arrow_schema::SchemaRef;
+use rolldock_dispatch::rows::{schema, trajectory_schema, with_token_advantages};
+
 pub use change::{Change, Verdict, changes};
 pub use choices::{AdvantageEstimator, OnShort, Transport};
 pub use error::{Complaint, RecipeError};
@@ -68,6 +71,16 @@ struct Secret {
 }
 
 impl Recipe {
+    /// The columns of the rows that the rollout makes, without those of partial scores.
+    pub fn row_schema(&self) -> SchemaRef {
+        let are_trajectories = self.environment.is_some() || self.agent.is_some();
+        match (are_trajectories, self.reward.advantage) {
+            (false, _) => schema(),
+            (true, AdvantageEstimator::GrpoProcess) => with_token_advantages(&trajectory_schema()),
+            (true, _) => trajectory_schema(),
+        }
+    }
+
     /// Reads, merges and checks a recipe.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use rolldock_dispatch::bias::GroupFigures;
 use rolldock_dispatch::history::Chance;
 use rolldock_dispatch::{DispatchId, FinishReason, Spent, VersionSpan};
 use rolldock_reward::{Parts, Rejection};
-use rolldock_trajectory::Row;
+use rolldock_trajectory::{Row, TurnAdvantages};
 
 use crate::data::Prompt;
 
@@ -56,6 +56,9 @@ pub struct Sample {
     pub prediction: Option<String>,
     /// The advantage, relative to the group; set when the group is complete.
     pub advantage: f32,
+    /// The advantages of the turns of a trajectory, if the estimator gives turns their own; set when the group
+    /// is complete.
+    pub turn_advantages: Option<Arc<TurnAdvantages>>,
     /// The time that the sample spent in each phase.
     pub spent: Spent,
     /// The rows of a sample that is a trajectory; `None` for a single answer. `response_ids` then has the

@@ -23,6 +23,7 @@
 //! It does not read the system clock: time comes from `tokio::time`, so that tests can pause it.
 
 mod accept_rate;
+mod advantages;
 mod board;
 mod carry;
 mod config;

@@ -14,6 +14,7 @@ use rolldock_reward::{GroupView, Rejection};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use crate::rollout::advantages::estimate;
 use crate::rollout::board::{Board, Decided, Dispatch, GroupEnd, Next};
 use crate::rollout::carry::CarriedGroup;
 use crate::rollout::grading::gate_row;
@@ -408,11 +409,7 @@ async fn judge(context: &StepContext, dispatch: &Dispatch, mut group: Group) -> 
     for (sample, reward) in group.samples.iter_mut().zip(&rewards) {
         sample.reward = *reward;
     }
-    if let Some(advantage) = context.config.advantage.per_group() {
-        for (sample, advantage) in group.samples.iter_mut().zip(advantage.of_group(&rewards)) {
-            sample.advantage = advantage;
-        }
-    }
+    estimate(&mut group.samples, context.config.advantage);
     if group.set_aside.is_some() {
         return GroupEnd::SetAside(Box::new(group));
     }

@@ -146,6 +146,7 @@ async fn gateway(
         attempts_max: settings.attempts_max,
         connections: Connections::new("gateway", &recipe.limits.connections),
         agents_reward: agent.reward == RewardBy::Agent,
+        advantage: recipe.reward.advantage.estimator(),
         ..GatewayConfig::new("", template, entropy, unix_seconds)
     };
     let listener = bind(settings.listen).await?;

@@ -10,13 +10,13 @@ use std::time::Duration;
 use rolldock_listener::Connections;
 use rolldock_loadbalancer::{BalancerConfig, MonitorConfig, Priority};
 use rolldock_queue::{ServiceConfig, Stale};
-use rolldock_reward::{Advantage, Estimator, Gates, Shaping};
+use rolldock_reward::{Gates, Shaping};
 
 use super::await_servers::Terms;
 use crate::data::{CodecConfig, DatasetConfig, TemplateChoice};
 use crate::engine::http::HttpConfig;
 use crate::policy::{PolicyTerms, SourcesConfig};
-use crate::recipe::{self, AdvantageEstimator, MaxLoads, Recipe, ValidationPriority};
+use crate::recipe::{self, MaxLoads, Recipe, ValidationPriority};
 use crate::rollout::{
     CarryLimits, EarlyStop, Launch, OnStale, OnStop, RolloutConfig, RolloutTimeouts, Staleness,
 };
@@ -81,7 +81,7 @@ pub(crate) fn rollout_config(recipe: &Recipe, run_id: &str, gates: Arc<Gates>) -
         sample_attempts_max: rollout.sample_attempts_max,
         sampling: rollout.sampling.clone(),
         gates,
-        advantage: estimator(recipe.reward.advantage),
+        advantage: recipe.reward.advantage.estimator(),
         shaping: recipe.reward.shaping,
         mask_truncated: recipe.reward.mask_truncated,
         staleness: staleness(recipe),
@@ -156,17 +156,6 @@ pub(super) fn claims(recipe: &Recipe) -> Claims {
             OnStale::Drop | OnStale::Requeue => Stale::Drop,
             OnStale::MaskTokens | OnStale::DeliverFlagged => Stale::Deliver,
         },
-    }
-}
-
-/// The estimator of advantages.
-pub(super) fn estimator(advantage: AdvantageEstimator) -> Estimator {
-    match advantage {
-        AdvantageEstimator::Grpo => Estimator::PerGroup(Advantage::GRPO),
-        AdvantageEstimator::GrpoNoStd => Estimator::PerGroup(Advantage::GrpoNoStd),
-        AdvantageEstimator::DrGrpo => Estimator::PerGroup(Advantage::DR_GRPO),
-        AdvantageEstimator::Rloo => Estimator::PerGroup(Advantage::Rloo),
-        AdvantageEstimator::ReinforcePlusPlusBaseline => Estimator::REINFORCE_PLUS_PLUS_BASELINE,
     }
 }
 

@@ -182,7 +182,7 @@ async fn collect(
         progress,
         meters: &serving.meters,
         manager,
-        advantage: convert::estimator(run.recipe.reward.advantage),
+        advantage: run.recipe.reward.advantage.estimator(),
         prompts,
         scope,
     };

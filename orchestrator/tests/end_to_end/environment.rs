@@ -90,6 +90,55 @@ fn the_recipe_of_the_calculator_makes_rows_of_turns() {
     assert_eq!(rewards.len(), 2, "right and wrong answers: {rewards:?}");
 }
 
+/// The advantages of a group's turns by the definition, in 64 bits: the normalised rewards of the turns from each one
+/// on. A trajectory whose turns have no reward has its own reward at its end.
+fn process_advantages(rows: &[&Value]) -> Vec<Vec<f64>> {
+    let of_row = |row: &&Value| -> Vec<Option<f64>> {
+        let mut rewards: Vec<Option<f64>> = list(row, "turn_rewards").iter().map(Value::as_f64).collect();
+        if rewards.iter().all(Option::is_none) {
+            *rewards.last_mut().unwrap() = row["reward"].as_f64();
+        }
+        rewards
+    };
+    let rewards: Vec<_> = rows.iter().map(of_row).collect();
+    let given: Vec<f64> = rewards.iter().flatten().flatten().copied().collect();
+    let mean = given.iter().sum::<f64>() / given.len() as f64;
+    let squares: f64 = given.iter().map(|reward| (reward - mean).powi(2)).sum();
+    let scale = (squares / (given.len() as f64 - 1.0)).sqrt() + 1e-6;
+    let from = |rewards: &[Option<f64>]| rewards.iter().flatten().map(|reward| (reward - mean) / scale).sum();
+    let advantages =
+        |of_row: &Vec<Option<f64>>| (0..of_row.len()).map(|turn| from(&of_row[turn..])).collect();
+    rewards.iter().map(advantages).collect()
+}
+
+#[test]
+fn tokens_have_the_advantages_of_their_turns_by_the_definition() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    let task = "queue.tasks={train={columns=['token_advantages']}}";
+    let ended = run(&out).set("reward.advantage=grpo_process").set(task).succeeds();
+    let rows = check_end(&out, &ended);
+    let groups: BTreeSet<&str> = rows.iter().map(|row| row["prompt_uid"].as_str().unwrap()).collect();
+    let mut turns = 0;
+    for group in groups {
+        let rows: Vec<&Value> = rows.iter().filter(|row| row["prompt_uid"] == group).collect();
+        for (row, expected) in rows.iter().zip(process_advantages(&rows)) {
+            let mut of_tokens = vec![0.0; list(row, "response_ids").len()];
+            for ((start, end), advantage) in
+                list(row, "turn_starts").iter().zip(list(row, "turn_ends")).zip(expected)
+            {
+                let tokens = start.as_u64().unwrap() as usize..end.as_u64().unwrap() as usize;
+                of_tokens[tokens].fill(advantage);
+                turns += 1;
+            }
+            let found = list(row, "token_advantages").iter().map(|token| token.as_f64().unwrap());
+            assert_eq!(found.len(), of_tokens.len());
+            assert!(found.zip(&of_tokens).all(|(a, b)| (a - b).abs() < 1e-4), "{of_tokens:?}: {row}");
+        }
+    }
+    assert!(turns > rows.len(), "some trajectories have two turns");
+}
+
 #[test]
 fn a_run_of_trajectories_that_is_killed_loses_nothing_and_doubles_nothing() {
     let dir = TempDir::new().unwrap();

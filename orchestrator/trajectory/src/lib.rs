@@ -108,10 +108,11 @@
 //!
 //! # Deliberately absent
 //! There is no HTTP, no clock, and no randomness: callers mint ids, keep records durable, and set limits.
-//! Rewards of whole trajectories and advantages belong to callers too.
+//! Rewards of whole trajectories belong to callers too.
 
 pub mod invariants;
 
+mod advantages;
 mod canonical;
 mod error;
 mod find;
@@ -130,6 +131,7 @@ mod turn;
 #[cfg(test)]
 mod tests;
 
+pub use advantages::{TurnAdvantages, turn_advantages};
 pub use error::{ErrorClass, TemplateError, TrajectoryError};
 pub use find::Found;
 pub use forest::{HistoryPolicy, Trajectory};

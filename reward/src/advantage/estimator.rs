@@ -1,6 +1,6 @@
 //! Estimators by name, for whole batches, and the advantages of tokens.
 
-use crate::{Advantage, RewardError};
+use crate::{Advantage, RewardError, TurnEstimator};
 
 const NAMES: &str = "grpo, grpo_no_std, dr_grpo, rloo, reinforce_plus_plus_baseline";
 
@@ -9,6 +9,9 @@ const NAMES: &str = "grpo, grpo_no_std, dr_grpo, rloo, reinforce_plus_plus_basel
 pub enum Estimator {
     /// Each group is estimated on its own.
     PerGroup(Advantage),
+    /// The turns of trajectories have advantages of their own, from the rewards of turns. A whole trajectory has that
+    /// of GRPO.
+    PerTurn(TurnEstimator),
     /// REINFORCE++ with a group baseline (Hu et al. 2025, "REINFORCE++", arXiv 2501.03262): `a = r -
     /// mean(group)`, and then `(a - mean(batch)) / sqrt(var(batch) + epsilon)` with the unbiased variance.
     /// The mean of the group removes the difficulty of the prompt, and the batch sets the scale, so easy
@@ -44,7 +47,16 @@ impl Estimator {
     pub fn per_group(self) -> Option<Advantage> {
         match self {
             Self::PerGroup(advantage) => Some(advantage),
+            Self::PerTurn(TurnEstimator::GrpoProcess { epsilon }) => Some(Advantage::Grpo { epsilon }),
             Self::ReinforcePlusPlusBaseline { .. } => None,
+        }
+    }
+
+    /// The estimator of turns, if turns have advantages of their own.
+    pub fn per_turn(self) -> Option<TurnEstimator> {
+        match self {
+            Self::PerTurn(estimator) => Some(estimator),
+            Self::PerGroup(_) | Self::ReinforcePlusPlusBaseline { .. } => None,
         }
     }
 
@@ -63,13 +75,12 @@ impl Estimator {
     }
 
     fn of_weighted_batch(self, groups: &[&[f32]], weight: impl Fn(usize, usize) -> f64) -> Vec<Vec<f32>> {
-        match self {
-            Self::PerGroup(advantage) => groups.iter().map(|rewards| advantage.of_group(rewards)).collect(),
-            Self::ReinforcePlusPlusBaseline { epsilon } => {
-                let centred = groups.iter().map(|rewards| Advantage::GrpoNoStd.of_group(rewards)).collect();
-                whitened(centred, f64::from(epsilon), weight)
-            }
+        if let Self::ReinforcePlusPlusBaseline { epsilon } = self {
+            let centred = groups.iter().map(|rewards| Advantage::GrpoNoStd.of_group(rewards)).collect();
+            return whitened(centred, f64::from(epsilon), weight);
         }
+        let advantage = self.per_group().unwrap_or(Advantage::GRPO);
+        groups.iter().map(|rewards| advantage.of_group(rewards)).collect()
     }
 }
 

@@ -7,9 +7,10 @@ use clap::{Args, ValueEnum};
 use rolldock_gateway::{GatewayConfig, Limits, Sampling, Unrewarded};
 use rolldock_loadbalancer::Probe;
 use rolldock_queue::Durability;
+use rolldock_recipe::AdvantageEstimator;
 
 use super::connections::ConnectionArgs;
-use super::words::{DURABILITIES, PROBES, UNREWARDED, one_of};
+use super::words::{ADVANTAGES, DURABILITIES, PROBES, UNREWARDED, one_of};
 
 /// `rolldock gateway`
 #[derive(Debug, Args)]
@@ -80,6 +81,9 @@ pub struct GatewayArgs {
     /// What becomes of a trajectory that has no reward when its group has ended
     #[arg(long, value_parser = one_of::<Unrewarded>(UNREWARDED), default_value = "drop")]
     pub unrewarded: Unrewarded,
+    /// How the rewards of a group become advantages
+    #[arg(long, value_parser = one_of::<AdvantageEstimator>(ADVANTAGES), default_value = "grpo")]
+    pub advantage: AdvantageEstimator,
     /// Calls that a server works on at a time
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_loads: u32,

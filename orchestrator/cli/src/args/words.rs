@@ -36,6 +36,15 @@ pub(super) const UNREWARDED: &[Word] = &[
     ("drop_group", "The whole group is left out"),
 ];
 
+/// `rolldock gateway --advantage`: the [`rolldock_recipe::AdvantageEstimator`]s that need only a group.
+pub(super) const ADVANTAGES: &[Word] = &[
+    ("grpo", "Relative to the group's mean, in units of its standard deviation"),
+    ("grpo_no_std", "Relative to the group's mean"),
+    ("dr_grpo", "As grpo_no_std, for a loss that does not divide by lengths"),
+    ("rloo", "Relative to the mean of the group's other trajectories"),
+    ("grpo_process", "For each turn, from turn_rewards, in the column token_advantages"),
+];
+
 /// Reads one of `words` as a `T`.
 pub(super) fn one_of<T: DeserializeOwned + Clone + Send + Sync + 'static>(
     words: &'static [Word],

@@ -10,7 +10,7 @@ use arrow_array::builder::{
 use arrow_array::{ArrayRef, BooleanArray, RecordBatch};
 use arrow_schema::{ArrowError, SchemaRef};
 
-use super::span_fields;
+use super::{TOKEN_ADVANTAGES, span_fields};
 use crate::{FinishReason, VersionSpan};
 
 /// What rows of runs and of gateways have in common.
@@ -72,6 +72,8 @@ pub struct TurnView {
     pub end: u32,
     /// The turn's own reward.
     pub reward: Option<f32>,
+    /// The advantage of its tokens.
+    pub advantage: f32,
 }
 
 /// The rows as a batch of this schema. `own` gives the columns of which this module knows nothing.
@@ -137,6 +139,7 @@ fn of_trajectories(rows: &[RowView<'_>], name: &str) -> Option<ArrayRef> {
             }
             Arc::new(builder.finish())
         }
+        TOKEN_ADVANTAGES => token_advantages(rows),
         "is_reencoded" => Arc::new(views().map(|view| Some(view.is_reencoded)).collect::<BooleanArray>()),
         "end" => strings(views().map(|view| view.end)),
         "metadata" => strings(views().map(|view| view.metadata)),
@@ -193,6 +196,25 @@ fn logprobs(rows: &[RowView<'_>]) -> ArrayRef {
     let mut builder = ListBuilder::new(Float32Builder::with_capacity(tokens));
     for row in rows {
         builder.values().append_slice(row.logprobs);
+        builder.append(true);
+    }
+    Arc::new(builder.finish())
+}
+
+/// For each token of a response, the advantage of its turn; 0 for a token that the row does not train.
+fn token_advantages(rows: &[RowView<'_>]) -> ArrayRef {
+    let tokens = rows.iter().map(|row| row.response_mask.len()).sum();
+    let mut builder = ListBuilder::new(Float32Builder::with_capacity(tokens));
+    for row in rows {
+        let mut of_tokens = vec![0.0; row.response_mask.len()];
+        for turn in row.trajectory.iter().flat_map(|trajectory| &trajectory.turns) {
+            for place in turn.start as usize..turn.end as usize {
+                if row.response_mask.get(place).is_some_and(|mask| *mask != 0) {
+                    of_tokens[place] = turn.advantage;
+                }
+            }
+        }
+        builder.values().append_slice(&of_tokens);
         builder.append(true);
     }
     Arc::new(builder.finish())

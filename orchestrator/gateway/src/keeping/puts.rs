@@ -17,7 +17,8 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use rolldock_queue::{Put, Queue, QueueError};
-use rolldock_reward::Advantage;
+use rolldock_reward::Estimator;
+use rolldock_trajectory::turn_advantages;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
@@ -123,7 +124,8 @@ impl Puts {
         if rows.values().all(|rows| *rows == 0) {
             return Ok(Fate::LeftOut);
         }
-        let batch = match batch_of(&group.group, &members) {
+        let has_turns = self.core.config.advantage.per_turn().is_some();
+        let batch = match batch_of(&group.group, &members, has_turns) {
             Ok(batch) => batch,
             Err(error) => return Ok(Fate::Refused(error.to_string())),
         };
@@ -157,11 +159,7 @@ impl Puts {
             };
             members.push(Member::of(one, &live, index as u32, reward));
         }
-        let rewards: Vec<f32> = members.iter().map(|member| member.reward).collect();
-        let advantages = Advantage::GRPO.of_group(&rewards);
-        for (member, advantage) in members.iter_mut().zip(advantages) {
-            member.advantage = advantage;
-        }
+        estimate(&mut members, self.core.config.advantage);
         members
     }
 
@@ -182,6 +180,21 @@ impl Puts {
         if let Err(refusal) = self.core.kept(sequence).await {
             tracing::error!(%refusal, "the end of a group is not recorded; its next life puts it again");
         }
+    }
+}
+
+/// Gives the trajectories of a group their advantages.
+fn estimate(members: &mut [Member], estimator: Estimator) {
+    let rewards: Vec<f32> = members.iter().map(|member| member.reward).collect();
+    let of_group = estimator.of_batch(&[&rewards]).into_iter().flatten();
+    for (member, advantage) in members.iter_mut().zip(of_group) {
+        member.advantage = advantage;
+    }
+    let Some(estimator) = estimator.per_turn() else { return };
+    let group: Vec<_> = members.iter().map(|member| (member.rows.as_slice(), member.reward)).collect();
+    let of_turns = turn_advantages(&group, estimator);
+    for (member, advantages) in members.iter_mut().zip(of_turns) {
+        member.turn_advantages = advantages;
     }
 }
 

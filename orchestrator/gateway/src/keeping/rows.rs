@@ -7,8 +7,10 @@ use std::sync::{Arc, LazyLock};
 
 use arrow_array::RecordBatch;
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
-use rolldock_dispatch::rows::{RowView, TrajectoryView, TurnView, batch, strings, trajectory_schema};
-use rolldock_trajectory::{Row, RowTurn};
+use rolldock_dispatch::rows::{
+    RowView, TrajectoryView, TurnView, batch, strings, trajectory_schema, with_token_advantages,
+};
+use rolldock_trajectory::{Row, RowTurn, TurnAdvantages};
 use serde_json::Value;
 
 use crate::trajectories::{Live, One};
@@ -72,6 +74,8 @@ pub(super) struct Member {
     reencoded: Vec<bool>,
     pub(super) reward: f32,
     pub(super) advantage: f32,
+    /// Empty unless turns have advantages of their own.
+    pub(super) turn_advantages: TurnAdvantages,
     end: &'static str,
     prompt: String,
     metadata: String,
@@ -93,6 +97,7 @@ impl Member {
             rows,
             reward,
             advantage: 0.0,
+            turn_advantages: TurnAdvantages::new(),
             end: live.end.map_or("", |end| end.as_str()),
             prompt: if one.spec.prompt.is_null() { String::new() } else { one.spec.prompt.to_string() },
             metadata: Value::Object(one.spec.metadata.clone()).to_string(),
@@ -113,11 +118,16 @@ fn versions(row: &Row) -> impl Iterator<Item = u64> + '_ {
 /// A row as the function that makes the columns takes it.
 fn view<'a>(group: &'a str, member: &'a Member, index: usize) -> RowView<'a> {
     let row = &member.rows[index];
-    let turns = row.turns.iter();
+    let turn = |turn: &RowTurn| TurnView {
+        start: turn.start,
+        end: turn.end,
+        reward: turn.reward,
+        advantage: member.turn_advantages.get(&turn.turn).copied().unwrap_or(member.advantage),
+    };
     let trajectory = TrajectoryView {
         uid: &member.uid,
         branch: row.branch,
-        turns: turns.map(|turn| TurnView { start: turn.start, end: turn.end, reward: turn.reward }).collect(),
+        turns: row.turns.iter().map(turn).collect(),
         is_reencoded: member.reencoded[index],
         end: member.end,
         metadata: &member.metadata,
@@ -140,12 +150,18 @@ fn view<'a>(group: &'a str, member: &'a Member, index: usize) -> RowView<'a> {
     }
 }
 
-/// The rows of a group, in the order of its trajectories and of their branches.
-pub(super) fn batch_of(group: &str, members: &[Member]) -> Result<RecordBatch, ArrowError> {
+/// The rows of a group, in the order of its trajectories and of their branches. If turns have advantages of their
+/// own, the rows have those of tokens.
+pub(super) fn batch_of(
+    group: &str,
+    members: &[Member],
+    has_turn_advantages: bool,
+) -> Result<RecordBatch, ArrowError> {
     let mut rows = Vec::new();
     for member in members {
         rows.extend((0..member.rows.len()).map(|index| view(group, member, index)));
     }
     let prompts = members.iter().flat_map(|member| member.rows.iter().map(move |_| member.prompt.as_str()));
-    batch(schema(), &rows, |name| (name == "prompt").then(|| strings(prompts.clone())))
+    let columns = if has_turn_advantages { with_token_advantages(&schema()) } else { schema() };
+    batch(columns, &rows, |name| (name == "prompt").then(|| strings(prompts.clone())))
 }

@@ -1,7 +1,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod abandoned;
+mod advantages;
 mod bounds;
+mod columns;
 mod delivery;
 mod ends;
 mod engine;

@@ -1,6 +1,6 @@
 //! Checks of `[queue]` and `[queue.consumer]`.
 
-use rolldock_dispatch::rows::{schema, trajectory_schema};
+use arrow_schema::Schema;
 use rolldock_queue::{OnFull, TaskSpec};
 
 use super::{BATCH_GROUPS_MAX, Checks, Origin, SECONDS_MAX, counted, within};
@@ -12,8 +12,7 @@ const LEASE_S_MIN: f64 = 0.1;
 
 pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     let queue = &recipe.queue;
-    let are_trajectories = recipe.environment.is_some() || recipe.agent.is_some();
-    check_tasks(queue, are_trajectories, checks);
+    check_tasks(queue, &recipe.row_schema(), checks);
     checks.require(!queue.partition.is_empty(), "queue.partition", || "expected a name".to_owned());
     checks.require(queue.listen.is_none() || queue.address().is_some(), "queue.listen", || {
         format!(
@@ -38,7 +37,7 @@ fn is_repeated(names: &[String]) -> bool {
     (1..names.len()).any(|at| names[..at].contains(&names[at]))
 }
 
-fn check_tasks(queue: &Queue, are_trajectories: bool, checks: &mut Checks<'_>) {
+fn check_tasks(queue: &Queue, own: &Schema, checks: &mut Checks<'_>) {
     let names = queue.tasks.names();
     let are_named = !names.is_empty() && names.iter().all(|task| !task.is_empty());
     checks.require(are_named, "queue.tasks", || "expected at least one task name".to_owned());
@@ -48,14 +47,13 @@ fn check_tasks(queue: &Queue, are_trajectories: bool, checks: &mut Checks<'_>) {
         checks.require(!is_repeated(&columns), &key, || "a column is listed twice".to_owned());
         checks.require(!columns.contains(&String::new()), &key, || "expected names of columns".to_owned());
     }
-    let own = if are_trajectories { trajectory_schema() } else { schema() };
     for name in queue.columns.keys() {
         let is_own = own.column_with_name(name).is_some();
         checks.require(!is_own, &format!("queue.columns.{name}"), || {
             "expected a column that other processes add, found one of the rollout".to_owned()
         });
     }
-    let added: Vec<String> = added_columns(&queue.tasks, are_trajectories).into_iter().collect();
+    let added: Vec<String> = added_columns(&queue.tasks, own).into_iter().collect();
     checks.require(added.is_empty() || queue.listen.is_some(), "queue.listen", || {
         format!(
             "tasks wait for columns that other processes add ({}); expected an address at which these reach the queue",

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use rolldock_agent::RewardBy;
 use rolldock_reward::invariants::is_finite_in_32_bits;
-use rolldock_reward::{GateRule, Gsm8kMethod, RewardError, ScorerConfig, Variant};
+use rolldock_reward::{GateRule, Gsm8kMethod, RewardError, ScorerConfig, Shaping, Variant};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use serde::de::value::{Error as WordError, StrDeserializer};
@@ -12,7 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use super::{Checks, TOKENS_MAX, counted};
 use crate::sections::key_of;
-use crate::{Recipe, Reward, RewardGuard};
+use crate::{AdvantageEstimator, Recipe, Reward, RewardGuard};
 
 const GRADINGS_MAX: usize = 1 << 12;
 
@@ -55,6 +56,7 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
         }
     }
     counted(reward.places, GRADINGS_MAX, "reward.places", checks);
+    check_advantage(recipe, checks);
     let Some(overlong) = &reward.overlong else { return };
     // A buffer as long as `max_response_length` or longer is allowed for short trials of a long recipe.
     // `Run::describe` explains its effect.
@@ -63,6 +65,35 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     checks.require(is_finite_in_32_bits(factor) && factor >= 0.0, "reward.overlong.penalty_factor", || {
         format!("expected 0 or more, found {factor}")
     });
+}
+
+/// Checks that an estimator of turns gets the rewards of turns, and that no key changes only rewards of which it
+/// takes none.
+fn check_advantage(recipe: &Recipe, checks: &mut Checks<'_>) {
+    let reward = &recipe.reward;
+    if reward.advantage != AdvantageEstimator::GrpoProcess {
+        return;
+    }
+    let rewards_turns = match &recipe.agent {
+        Some(agent) => agent.reward == RewardBy::Agent,
+        None => recipe.environment.is_some(),
+    };
+    checks.require(rewards_turns, "reward.advantage", || {
+        "\"grpo_process\" needs the rewards of turns: expected an [environment], or an [agent] with \
+         agent.reward = \"agent\""
+            .to_owned()
+    });
+    let of_trajectories = [
+        ("reward.overlong", reward.overlong.is_none()),
+        ("reward.shaping", reward.shaping == Shaping::default()),
+    ];
+    for (key, is_absent) in of_trajectories {
+        checks.require(is_absent, key, || {
+            "it changes the rewards of trajectories, and advantage = \"grpo_process\" takes those of turns: expected \
+             none"
+                .to_owned()
+        });
+    }
 }
 
 /// The message of an error without its key, because the complaint already names the key.

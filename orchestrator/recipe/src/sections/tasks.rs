@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use arrow_schema::{DataType, Field};
+use arrow_schema::{DataType, Field, Schema};
+use rolldock_dispatch::rows::IMPORTANCE_WEIGHT;
 use rolldock_queue::{SCALAR_TYPES, TaskSpec};
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{Error, MapAccess, SeqAccess, Visitor};
@@ -123,11 +124,9 @@ impl Serialize for ColumnType {
     }
 }
 
-/// The columns for which tasks wait and that the rollout does not have. Other processes add them. Only rows
-/// of trajectories have the columns of turns.
-pub(crate) fn added_columns(tasks: &Tasks, are_trajectories: bool) -> BTreeSet<String> {
-    use rolldock_dispatch::rows::{IMPORTANCE_WEIGHT, schema, trajectory_schema};
-    let schema = if are_trajectories { trajectory_schema() } else { schema() };
+/// The columns for which tasks wait and that are not in `schema`, the rollout's own columns. Other processes add
+/// them. Rows of chosen prompts have an importance weight, which is the rollout's own, too.
+pub(crate) fn added_columns(tasks: &Tasks, schema: &Schema) -> BTreeSet<String> {
     let is_own = |name: &String| schema.column_with_name(name).is_some() || name == IMPORTANCE_WEIGHT;
     let is_added = |name: &String| !is_own(name) && !name.starts_with("score_");
     tasks.specs().into_iter().flat_map(|task| task.columns).filter(is_added).collect()
@@ -136,6 +135,8 @@ pub(crate) fn added_columns(tasks: &Tasks, are_trajectories: bool) -> BTreeSet<S
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use rolldock_dispatch::rows::{schema, trajectory_schema};
 
     use super::*;
 
@@ -160,16 +161,16 @@ mod tests {
     fn tasks_are_a_list_of_names_or_a_table_with_their_columns() {
         let listed = section("tasks = ['b', 'a']").tasks;
         assert_eq!((listed.names(), listed.last_in_line()), (vec!["b".into(), "a".into()], Some("b".into())));
-        assert!(added_columns(&listed, false).is_empty());
+        assert!(added_columns(&listed, &schema()).is_empty());
         let text = "[tasks.ref]\n[tasks.train]\ncolumns = ['reward', 'score_x', 'ref_log_prob']\n";
         let table = section(text).tasks;
         assert_eq!(table.names(), ["ref", "train"]);
         assert_eq!(table.specs()[1].columns, ["reward", "score_x", "ref_log_prob"]);
         assert_eq!(table.last_in_line(), Some("train".to_owned()));
-        assert_eq!(added_columns(&table, false), BTreeSet::from(["ref_log_prob".to_owned()]));
+        assert_eq!(added_columns(&table, &schema()), BTreeSet::from(["ref_log_prob".to_owned()]));
         let of_turns = section("[tasks.train]\ncolumns = ['reward', 'turn_starts']").tasks;
-        assert_eq!(added_columns(&of_turns, false), BTreeSet::from(["turn_starts".to_owned()]));
-        assert!(added_columns(&of_turns, true).is_empty());
+        assert_eq!(added_columns(&of_turns, &schema()), BTreeSet::from(["turn_starts".to_owned()]));
+        assert!(added_columns(&of_turns, &trajectory_schema()).is_empty());
         assert!(refused("tasks = 3").contains("expected a list of names, or a table of tasks"));
         assert!(
             refused("[tasks.ref]\ncolumn = ['a']").contains("unknown field `column`, expected `columns`")

@@ -74,6 +74,16 @@ fn a_value_that_cannot_work_is_refused_with_its_key() {
         (&["agent.command=[\"a\"]", "rollout.on_stop=carry"], "rollout.on_stop"),
         (&["agent.command=[\"a\"]", "rollout.request=group"], "rollout.request"),
         (&["agent.command=[\"a\"]", "model.chat_template=none"], "model.chat_template"),
+        (&["reward.advantage=grpo_process"], "reward.advantage"),
+        (&["reward.advantage=grpo_process", "agent.command=[\"a\"]"], "reward.advantage"),
+        (
+            &[
+                "reward.advantage=grpo_process",
+                "environment.name=calculator",
+                "reward.shaping.clip=[0.0,1.0]",
+            ],
+            "reward.shaping",
+        ),
         (&["policy.steps_per_version=0"], "policy.steps_per_version"),
         (&["rollout.workers=99999999"], "rollout.workers"),
         (&["rollout.sampling.temperature=-1"], "rollout.sampling.temperature"),

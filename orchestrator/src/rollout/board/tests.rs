@@ -49,6 +49,7 @@ fn group(dispatch: &Dispatch, version: u64) -> Box<Group> {
         prediction: None,
         advantage: 0.0,
         spent: Spent::default(),
+        turn_advantages: None,
         trajectory: None,
     };
     Box::new(Group {

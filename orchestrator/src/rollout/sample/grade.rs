@@ -113,6 +113,7 @@ impl SampleRequest<'_> {
             prediction: grade.prediction,
             advantage: 0.0,
             spent,
+            turn_advantages: None,
             trajectory: None,
         }
     }

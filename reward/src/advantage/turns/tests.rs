@@ -41,6 +41,25 @@ fn equal_rewards_teach_nothing_and_a_single_one_stays() {
     assert!(EXACT.of_group(&[]).is_empty());
 }
 
+/// The advantages are those of NumPy 2.4.6, where `turns` are arrays: `r = concatenate(turns)`, then for each of them
+/// `cumsum(((t - r.mean()) / (r.std(ddof=1) + 1e-6))[::-1])[::-1]`.
+#[test]
+fn the_numbers_are_those_of_numpy() {
+    let group: [(&[f32], &[f32]); 4] = [
+        (&[-0.029, -0.547, 0.953], &[0.831_973_67, 0.786_669_7, 1.518_434_4]),
+        (&[-0.783], &[-1.085_796_1]),
+        (&[0.608, 0.097, -0.826, 0.522], &[0.956_784_7, -0.044_103_906, -0.278_424_65, 0.871_877_2]),
+        (&[-0.888, 0.301], &[-0.702_962_3, 0.540_347_9]),
+    ];
+    let rewards: Vec<Vec<Option<f32>>> =
+        group.iter().map(|(rewards, _)| rewards.iter().copied().map(Some).collect()).collect();
+    let given: Vec<TurnRewards<'_>> = rewards.iter().map(|turns| one(turns, None)).collect();
+    for (found, (_, expected)) in TurnEstimator::GRPO_PROCESS.of_group(&given).iter().zip(group) {
+        let is_near = |(found, expected): (&f32, &f32)| (found - expected).abs() < 2e-6;
+        assert!(found.iter().zip(expected).all(is_near), "{found:?} is not {expected:?}");
+    }
+}
+
 #[test]
 fn names_and_epsilons_are_checked() {
     assert_eq!(TurnEstimator::from_name("grpo_process", 1e-6).unwrap(), TurnEstimator::GRPO_PROCESS);

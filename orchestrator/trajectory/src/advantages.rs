@@ -1,0 +1,39 @@
+//! Advantages of the turns of a group of trajectories.
+
+use std::collections::BTreeMap;
+
+use rolldock_reward::{TurnEstimator, TurnRewards};
+
+use crate::{Row, TurnId};
+
+/// The advantages of the turns of one trajectory.
+pub type TurnAdvantages = BTreeMap<TurnId, f32>;
+
+/// One advantage for each turn of each trajectory of a group. A trajectory is its rows and its reward. Turns are in the
+/// order of their numbers, in which they happened, whatever their branch.
+///
+/// The reward of a trajectory counts, at its end, only if none of its turns has a reward: otherwise it would count twice,
+/// because it usually is the sum of theirs.
+pub fn turn_advantages(group: &[(&[Row], f32)], estimator: TurnEstimator) -> Vec<TurnAdvantages> {
+    let of_rows = |(rows, _): &(&[Row], f32)| -> BTreeMap<TurnId, Option<f32>> {
+        rows.iter().flat_map(|row| &row.turns).map(|turn| (turn.turn, turn.reward)).collect()
+    };
+    let turns: Vec<_> = group.iter().map(of_rows).collect();
+    let rewards: Vec<Vec<Option<f32>>> =
+        turns.iter().map(|turns| turns.values().copied().collect()).collect();
+    let given = |(rewards, (_, outcome)): (&'_ Vec<Option<f32>>, &(&[Row], f32))| {
+        rewards.iter().all(Option::is_none).then_some(*outcome)
+    };
+    let outcomes = rewards.iter().zip(group).map(given);
+    let given: Vec<TurnRewards<'_>> =
+        rewards.iter().zip(outcomes).map(|(turns, outcome)| TurnRewards { turns, outcome }).collect();
+    let advantages = estimator.of_group(&given);
+    turns
+        .into_iter()
+        .zip(advantages)
+        .map(|(turns, of_turns)| turns.into_keys().zip(of_turns).collect())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;
