@@ -21,12 +21,14 @@ pub fn turn_advantages(group: &[(&[Row], f32)], estimator: TurnEstimator) -> Vec
     let turns: Vec<_> = group.iter().map(of_rows).collect();
     let rewards: Vec<Vec<Option<f32>>> =
         turns.iter().map(|turns| turns.values().copied().collect()).collect();
-    let given = |(rewards, (_, outcome)): (&'_ Vec<Option<f32>>, &(&[Row], f32))| {
-        rewards.iter().all(Option::is_none).then_some(*outcome)
-    };
-    let outcomes = rewards.iter().zip(group).map(given);
-    let given: Vec<TurnRewards<'_>> =
-        rewards.iter().zip(outcomes).map(|(turns, outcome)| TurnRewards { turns, outcome }).collect();
+    let given: Vec<TurnRewards<'_>> = rewards
+        .iter()
+        .zip(group)
+        .map(|(turns, (_, reward))| TurnRewards {
+            turns,
+            outcome: turns.iter().all(Option::is_none).then_some(*reward),
+        })
+        .collect();
     let advantages = estimator.of_group(&given);
     turns
         .into_iter()

@@ -75,12 +75,15 @@ impl Estimator {
     }
 
     fn of_weighted_batch(self, groups: &[&[f32]], weight: impl Fn(usize, usize) -> f64) -> Vec<Vec<f32>> {
-        if let Self::ReinforcePlusPlusBaseline { epsilon } = self {
-            let centred = groups.iter().map(|rewards| Advantage::GrpoNoStd.of_group(rewards)).collect();
-            return whitened(centred, f64::from(epsilon), weight);
+        let of_each =
+            |advantage: Advantage| groups.iter().map(|rewards| advantage.of_group(rewards)).collect();
+        match self {
+            Self::PerGroup(advantage) => of_each(advantage),
+            Self::PerTurn(TurnEstimator::GrpoProcess { epsilon }) => of_each(Advantage::Grpo { epsilon }),
+            Self::ReinforcePlusPlusBaseline { epsilon } => {
+                whitened(of_each(Advantage::GrpoNoStd), f64::from(epsilon), weight)
+            }
         }
-        let advantage = self.per_group().unwrap_or(Advantage::GRPO);
-        groups.iter().map(|rewards| advantage.of_group(rewards)).collect()
     }
 }
 
