@@ -208,10 +208,11 @@ fn token_advantages(rows: &[RowView<'_>]) -> ArrayRef {
     for row in rows {
         let mut of_tokens = vec![0.0; row.response_mask.len()];
         for turn in row.trajectory.iter().flat_map(|trajectory| &trajectory.turns) {
-            for place in turn.start as usize..turn.end as usize {
-                if row.response_mask.get(place).is_some_and(|mask| *mask != 0) {
-                    of_tokens[place] = turn.advantage;
-                }
+            let places = turn.start as usize..turn.end as usize;
+            let tokens = of_tokens.get_mut(places.clone()).unwrap_or_default();
+            let masks = row.response_mask.get(places).unwrap_or_default();
+            for (token, _) in tokens.iter_mut().zip(masks).filter(|(_, mask)| **mask != 0) {
+                *token = turn.advantage;
             }
         }
         builder.values().append_slice(&of_tokens);
