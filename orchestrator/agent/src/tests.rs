@@ -294,7 +294,7 @@ while True:
     world.server.inject(Fault::Stall);
     tokio::select! {
         _ = world.run("t-1") => panic!("the agent ended"),
-        () = world.until("a call", || world.balancer.snapshot().in_use() == 1) => {}
+        () = world.until("a call", || world.server.stats().admitted_total == 1) => {}
     }
     world.until_quiet().await;
     let processes = std::fs::read_to_string(place.path().join("processes")).unwrap();
