@@ -19,7 +19,6 @@ use rolldock::rollout::{
     RolloutControl, RolloutParts, Staleness,
 };
 use rolldock::scope::Scope;
-use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, ServerSpec};
 use rolldock_queue::{Partition, PartitionSpec, Put, QueueConfig, Take, TransferQueue};
 use rolldock_simengine::PauseMode;
 use rolldock_simulate::bounds::{Lengths, Reference};
@@ -28,7 +27,7 @@ use tokio::time::Instant;
 
 use crate::figures::{Bar, Figure};
 use crate::rollout::{
-    FleetShape, Mode, PERMITS, PROMPT_TOKENS, SEED, TARGET, config, fleet_model, in_virtual_time, reference,
+    FleetShape, Mode, PROMPT_TOKENS, TARGET, config, fleet_model, in_virtual_time, reference, start_balancer,
     start_servers, workload,
 };
 use crate::workload::{LastToken, Numbered};
@@ -88,7 +87,6 @@ const ONE_STEP_OFF: Plan = Plan {
     name: "one_step_off (fifo, carry)",
     mode: PolicyMode::OneStepOff,
     on_stop: OnStop::Carry,
-    launch: Launch::Batch,
     max_staleness: 1,
     bars: Bars { staleness: Some(1.20), saturation: Some(1.35) },
     ..SYNC
@@ -205,18 +203,16 @@ impl World {
     async fn new(plan: Plan) -> anyhow::Result<Self> {
         let scope = Scope::new();
         let engine = SimulatedEngine::new(start_servers(&FLEET.speeds(), &workload(), &scope)?);
-        let named = engine.servers().map(|server| server.config().name.clone());
-        let specs = named.map(|name| ServerSpec::unreached(name, PERMITS)).collect();
         let parts = RolloutParts {
             engine: Arc::new(engine.clone()),
-            balancer: LoadBalancer::new(BalancerConfig { seed: SEED, ..BalancerConfig::default() }, specs)?,
+            balancer: start_balancer(&engine, None, &scope)?,
             grading: Grading::Inline(Arc::new(LastToken)),
         };
         let rollout = RolloutConfig {
-            max_concurrent_prompts: CONCURRENT_PROMPTS,
             early_stop: plan.early_stop,
             on_stop: plan.on_stop,
             launch: plan.launch,
+            max_concurrent_prompts: CONCURRENT_PROMPTS,
             staleness: Staleness { max: plan.max_staleness, is_announced: true, ..Staleness::default() },
             ..config(FLEET, Mode::Fifo)?
         };
@@ -232,6 +228,7 @@ impl World {
 async fn run(plan: Plan, training: Duration, reference: &Reference) -> anyhow::Result<Outcome> {
     let World { engine, mut manager, control, prompts, partition, scope } = World::new(plan).await?;
     let version = watch::Sender::new(0_u64);
+    let ended = watch::Sender::new(0_u64);
     let (sender, handed) = mpsc::unbounded_channel();
     let trainer = Trainer {
         plan,
@@ -240,6 +237,7 @@ async fn run(plan: Plan, training: Duration, reference: &Reference) -> anyhow::R
         control: control.clone(),
         partition: partition.clone(),
         version: &version,
+        ended: &ended,
     };
     let rolling_out = async {
         let mut times = Vec::new();
@@ -251,6 +249,7 @@ async fn run(plan: Plan, training: Duration, reference: &Reference) -> anyhow::R
         for step in 1..=STEPS {
             version.subscribe().wait_for(|version| version + lag + 1 >= step).await?;
             times.push(manager.generate_into(&prompts, TARGET, sender.clone()).await?.elapsed);
+            ended.send_replace(step);
         }
         drop(sender);
         anyhow::Ok((times, manager.run_totals().stale))
@@ -306,6 +305,8 @@ struct Trainer<'a> {
     control: RolloutControl,
     partition: Partition,
     version: &'a watch::Sender<u64>,
+    /// The last step whose rollout has ended.
+    ended: &'a watch::Sender<u64>,
 }
 
 /// The times at which batches were claimed, and the staleness of their groups.
@@ -328,6 +329,11 @@ impl Trainer<'_> {
             }
             lease.ack().await?;
             tokio::time::sleep(self.training).await;
+            if self.plan.mode == PolicyMode::OneStepOff {
+                // As in a run, the servers get new weights between two steps.
+                let under_way = (version + 2).min(STEPS);
+                self.ended.subscribe().wait_for(|ended| *ended >= under_way).await?;
+            }
             self.update(version + 1).await?;
         }
         Ok(claims)

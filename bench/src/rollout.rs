@@ -16,11 +16,13 @@ use rolldock::data::Prompt;
 use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::engine::{Engine, GenerateRequest, SamplingParams};
 use rolldock::rollout::{
-    AgentLoopManager, CarryLimits, EarlyStop, Grading, Launch, OnStop, PromptFeed, RequestShape,
-    RolloutConfig, RolloutParts, RolloutTimeouts, Staleness, Stragglers, sample_seed,
+    AgentLoopManager, CarryLimits, Grading, PromptFeed, RequestShape, RolloutConfig, RolloutParts,
+    RolloutTimeouts, Staleness, sample_seed,
 };
 use rolldock::scope::Scope;
-use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, Priority, ServerSpec};
+use rolldock_loadbalancer::{
+    AdaptiveConfig, BalancerConfig, LoadBalancer, Monitor, MonitorConfig, Priority, ServerSpec,
+};
 use rolldock_reward::{Advantage, Estimator, Gates, GroupFilter, Shaping};
 use rolldock_simengine::{LengthConfig, ServerConfig, SimServer, Workload, WorkloadConfig};
 use rolldock_simulate::bounds::{DrawnGroup, FleetModel, Lengths, Reference};
@@ -29,6 +31,10 @@ use tokio::time::Instant;
 use crate::cpu;
 use crate::figures::{Bar, Figure};
 use crate::workload::{EOS, EveryPrompt, LastToken, Numbered, answers};
+
+mod modes;
+
+pub(crate) use modes::Mode;
 
 pub(crate) const SEED: u64 = 42;
 pub(crate) const TARGET: usize = 256;
@@ -44,48 +50,6 @@ pub(crate) const PERMITS: u32 = 256;
 /// Number of steps; the bias is defined over at least this many.
 const STEPS: usize = 20;
 const STEPS_QUICK: usize = 4;
-
-/// How the groups of a step are collected.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Mode {
-    /// The synchronous baseline: a step waits for its whole batch.
-    Off,
-    /// As in `recipes/dapo_qwen3_8b.toml`: a step stops at the first valid groups and discards the rest.
-    First,
-    /// The default of this project.
-    Fifo,
-    /// The default, with as many prompts as the running groups require.
-    OnDemand,
-    /// As `OnDemand`, and the last samples of a step leave slow servers.
-    Moving,
-}
-
-impl Mode {
-    const ALL: [Self; 5] = [Self::Off, Self::First, Self::Fifo, Self::OnDemand, Self::Moving];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::First => "first",
-            Self::Fifo => "fifo",
-            Self::OnDemand => "fifo, on demand",
-            Self::Moving => "fifo, on demand, moving",
-        }
-    }
-
-    fn settings(self) -> (EarlyStop, OnStop, Launch) {
-        match self {
-            Self::Off => (EarlyStop::Off, OnStop::Requeue, Launch::Batch),
-            Self::First => (EarlyStop::First, OnStop::Discard, Launch::Batch),
-            Self::Fifo => (EarlyStop::Fifo, OnStop::Requeue, Launch::Batch),
-            Self::OnDemand | Self::Moving => (EarlyStop::Fifo, OnStop::Requeue, Launch::OnDemand),
-        }
-    }
-
-    fn stragglers(self) -> Stragglers {
-        if self == Self::Moving { Stragglers::Move } else { Stragglers::Stay }
-    }
-}
 
 /// The speeds of a fleet's servers.
 #[derive(Debug, Clone, Copy)]
@@ -166,7 +130,7 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
             let name = format!("geometric mean, {fleet} servers, {}", mode.name());
             let time_figure = Figure::new(format!("{name}: step time / FIFO bound"), time, "x");
             figures.push(match mode {
-                Mode::Fifo | Mode::OnDemand | Mode::Moving => {
+                Mode::Fifo | Mode::OnDemand | Mode::Measured | Mode::Moving => {
                     time_figure.against(means[0][0]).bar(Bar::RatioAtMost(1.0))
                 }
                 Mode::Off | Mode::First => time_figure.against(means[0][0]),
@@ -214,6 +178,27 @@ pub(crate) fn start_servers(
         Ok(SimServer::start(config, Arc::clone(workload), answers(), scope.tracker(), token)?)
     };
     speeds.iter().enumerate().map(start).collect()
+}
+
+/// A balancer of these servers. The permits of a server are the number `permits`, or measured if it is absent.
+pub(crate) fn start_balancer(
+    engine: &SimulatedEngine,
+    permits: Option<u32>,
+    scope: &Scope,
+) -> anyhow::Result<LoadBalancer> {
+    let adaptive = AdaptiveConfig::default();
+    let capacity = permits.unwrap_or(adaptive.start);
+    let named = engine.servers().map(|server| server.config().name.clone());
+    let specs = named.map(|name| ServerSpec::unreached(name, capacity)).collect();
+    let config = BalancerConfig { seed: SEED, ..BalancerConfig::default() };
+    let balancer = LoadBalancer::new(config, specs)?;
+    if permits.is_none() {
+        let config = MonitorConfig { adaptive: Some(adaptive), ..MonitorConfig::default() };
+        let monitor = Monitor::new(balancer.clone(), Arc::new(engine.clone()), config);
+        let end = scope.token().clone();
+        scope.spawn_detached("server monitor", async move { monitor.run(end).await });
+    }
+    Ok(balancer)
 }
 
 /// A server of speed 1 whose KV cache holds [`CACHED_SAMPLES`] samples.
@@ -283,11 +268,9 @@ async fn collect(shape: FleetShape, mode: Mode, steps: usize) -> anyhow::Result<
     let scope = Scope::new();
     let workload = workload();
     let engine = SimulatedEngine::new(start_servers(&shape.speeds(), &workload, &scope)?);
-    let named = engine.servers().map(|server| server.config().name.clone());
-    let specs = named.map(|name| ServerSpec::unreached(name, PERMITS)).collect();
     let parts = RolloutParts {
         engine: Arc::new(engine.clone()),
-        balancer: LoadBalancer::new(BalancerConfig { seed: SEED, ..BalancerConfig::default() }, specs)?,
+        balancer: start_balancer(&engine, mode.permits(), &scope)?,
         grading: Grading::Inline(Arc::new(LastToken)),
     };
     let mut manager = AgentLoopManager::new(config(shape, mode)?, parts, scope.clone());

@@ -1,10 +1,22 @@
-//! Finds a server's capacity by trying. The capacity rises by a few places as long as the server copes. When
-//! the server does not cope, the capacity is multiplied by a factor below 1 (additive increase,
-//! multiplicative decrease, as in Chiu and Jain, 1989).
+//! Measures how many samples a server holds: as many as its KV cache has room for.
 //!
-//! A vLLM server copes while no request waits to be scheduled, its KV cache has room and it preempts no
-//! sequence. A preempted sequence is computed again from its prompt, so an overloaded server generates fewer
-//! tokens.
+//! A vLLM server takes samples as long as a block of its cache is free. The samples grow, and then it preempts
+//! the latest of them and computes their tokens again later. So with more samples than the cache holds, a
+//! server does the same work several times; with fewer, it reads its weights for fewer tokens.
+//!
+//! # The capacity
+//! At every look a server reports the number of its running samples and the share of the cache that they use.
+//! Both are summed over time. The quotient of the sums is the mean share of a sample over its life, and its
+//! inverse is the number of samples that the cache holds. A single look would not do: all samples of a step
+//! begin together, and the young ones use little of the cache.
+//!
+//! Samples differ in length, so the cache is full at times with this number of samples. A server whose cache is
+//! used above [`AdaptiveConfig::kv_usage_max`] gets no further samples until some have ended.
+//!
+//! The capacity rises towards these limits by a few places per look, as long as the server is nearly full. It
+//! falls to them at once. A server may also have fewer places than its cache has room for (`max_num_seqs`): then
+//! requests wait although the cache is not full, and the capacity is multiplied by a factor below 1 (additive
+//! increase, multiplicative decrease, as in Chiu and Jain, 1989).
 
 use std::time::Duration;
 
@@ -13,23 +25,23 @@ use tokio::time::Instant;
 
 use crate::EngineLoad;
 
-/// The bounds and steps of capacities that are found by trying.
+/// The bounds and steps of capacities that are measured.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdaptiveConfig {
-    /// Capacity that a server starts with.
+    /// Capacity that a server starts with, and keeps if it reports no load.
     pub start: u32,
     /// Smallest capacity.
     pub min: u32,
     /// Largest capacity.
     pub max: u32,
-    /// Number of places that each look of the monitor adds to a server that copes and is nearly full.
+    /// Number of places that each look of the monitor adds at most, to a server that is nearly full.
     pub increase: u32,
-    /// Factor on the capacity of a server that does not cope.
+    /// Factor on the capacity of a server that lacks places.
     pub decrease: f64,
-    /// A server does not cope while at least this share of its KV cache is in use.
+    /// Share of its KV cache from which on a server gets no further samples.
     pub kv_usage_max: f64,
-    /// A server gets no more places while at least this share of its KV cache is in use.
+    /// If requests wait on a server whose cache is used less than this, the server lacks places.
     pub kv_usage_high: f64,
     /// Shortest time between two decreases, in milliseconds. A decrease takes effect only after running
     /// requests have ended.
@@ -54,16 +66,25 @@ impl Default for AdaptiveConfig {
 /// Share of a server's places that must be taken before its capacity is raised. Only a server that is nearly
 /// full shows whether it copes with its capacity.
 const NEARLY_FULL: f64 = 0.9;
+/// Time in which the weight of a measurement falls to 1/e. It is a few lives of a sample, so that samples of
+/// every age count, and short beside the time in which a policy learns to answer at another length.
+const MEMORY_S: f64 = 300.0;
+/// The longest time for which one look counts, in seconds.
+const LOOK_S_MAX: f64 = 10.0;
 
-/// The state of one server between two looks.
+/// The measurements of one server.
 #[derive(Debug, Default)]
 pub(crate) struct Adaptive {
-    preemptions: Option<u64>,
+    /// The share of the cache in use and the number of running samples, each summed over time.
+    used: f64,
+    running: f64,
+    looked_at: Option<Instant>,
     settled_at: Option<Instant>,
 }
 
 impl Adaptive {
-    /// The capacity that a server should have after a look, given its present `capacity`.
+    /// The capacity that a server should have after a look, given its present `capacity`. `in_use` is the
+    /// number of our samples on it. The other samples belong to other clients, and take room, too.
     pub(crate) fn next(
         &mut self,
         config: &AdaptiveConfig,
@@ -72,23 +93,43 @@ impl Adaptive {
         load: &EngineLoad,
         now: Instant,
     ) -> u32 {
-        let before = std::mem::replace(&mut self.preemptions, load.preemptions_total);
-        let has_preempted = before.is_some_and(|before| load.preemptions_total > Some(before));
-        let copes = load.waiting == 0 && !has_preempted && load.kv_cache_usage < config.kv_usage_max;
-        if !copes {
+        self.measure(load, now);
+        let limit = self.limit(config, in_use, load);
+        if load.waiting > 0 && load.kv_cache_usage < config.kv_usage_high {
             if self.settled_at.is_some_and(|settled| now < settled) {
-                return capacity;
+                return capacity.min(limit);
             }
             self.settled_at = Some(now + Duration::from_millis(config.settle_ms));
             // The decrease is computed from the places that are taken. Free places cause no load.
             let from = f64::from(capacity.min(in_use.max(config.min)));
-            return ((from * config.decrease) as u32).clamp(config.min, config.max);
+            return ((from * config.decrease) as u32).max(config.min).min(limit);
         }
         let is_nearly_full = f64::from(in_use) >= f64::from(capacity) * NEARLY_FULL;
-        if is_nearly_full && load.kv_cache_usage < config.kv_usage_high {
-            return capacity.saturating_add(config.increase).clamp(config.min, config.max);
+        let most = if is_nearly_full { capacity.saturating_add(config.increase) } else { capacity };
+        most.min(limit)
+    }
+
+    /// The number of our samples that the cache holds, by the mean share of a sample and by its present use.
+    fn limit(&self, config: &AdaptiveConfig, in_use: u32, load: &EngineLoad) -> u32 {
+        if self.used <= 0.0 || self.running <= 0.0 {
+            return config.max;
         }
-        capacity
+        let share = self.used / self.running;
+        let others = load.running.saturating_add(load.waiting).saturating_sub(u64::from(in_use));
+        let over_a_life = (1.0 / share).round() - others as f64;
+        let now = f64::from(in_use) + ((config.kv_usage_max - load.kv_cache_usage) / share).round();
+        // The conversion saturates.
+        (over_a_life.min(now) as u32).clamp(config.min, config.max)
+    }
+
+    fn measure(&mut self, load: &EngineLoad, now: Instant) {
+        let before = self.looked_at.replace(now).unwrap_or(now);
+        let elapsed = now.saturating_duration_since(before).as_secs_f64();
+        let kept = (-elapsed / MEMORY_S).exp();
+        // A share that is not a number would stay in the sum.
+        let usage = if load.kv_cache_usage.is_finite() { load.kv_cache_usage.clamp(0.0, 1.0) } else { 0.0 };
+        self.used = self.used * kept + usage * elapsed.min(LOOK_S_MAX);
+        self.running = self.running * kept + load.running as f64 * elapsed.min(LOOK_S_MAX);
     }
 }
 
@@ -96,25 +137,103 @@ impl Adaptive {
 mod tests {
     use super::*;
 
-    fn load(waiting: u64, kv_cache_usage: f64, preemptions: u64) -> EngineLoad {
-        EngineLoad { waiting, kv_cache_usage, preemptions_total: Some(preemptions), ..EngineLoad::default() }
+    /// A server with a cache of 1,000 tokens, whose samples grow by one token a second.
+    struct Server {
+        places: u64,
+        begun: u64,
+        /// The tokens of each sample so far, and at its end.
+        samples: Vec<(u64, u64)>,
+        waiting: u64,
+    }
+
+    impl Server {
+        const CACHE: u64 = 1_000;
+
+        fn used(&self) -> u64 {
+            self.samples.iter().map(|(tokens, _)| tokens).sum()
+        }
+
+        fn load(&self) -> EngineLoad {
+            EngineLoad {
+                running: self.samples.len() as u64,
+                waiting: self.waiting,
+                kv_cache_usage: self.used() as f64 / Self::CACHE as f64,
+                ..EngineLoad::default()
+            }
+        }
+
+        /// A second in which the client has as many samples here as it may have. Their lengths are 1 to 79
+        /// tokens. Returns the number of the samples.
+        fn second(&mut self, capacity: u32) -> u32 {
+            self.samples.iter_mut().for_each(|(tokens, _)| *tokens += 1);
+            self.samples.retain(|(tokens, length)| tokens < length);
+            while self.used() > Self::CACHE {
+                self.samples.pop();
+            }
+            let in_use = u64::from(capacity).max(self.samples.len() as u64);
+            while (self.samples.len() as u64) < in_use.min(self.places)
+                && self.used() + (self.samples.len() as u64) < Self::CACHE
+            {
+                self.begun += 1;
+                self.samples.push((1, 1 + self.begun * 37 % 79));
+            }
+            self.waiting = in_use - self.samples.len() as u64;
+            in_use as u32
+        }
+    }
+
+    /// The last minutes of a server with this number of places: its capacity, the share of its cache in use, and
+    /// the share of its samples that wait, at each second.
+    fn late(places: u64) -> Vec<(u32, f64, f64)> {
+        let config = AdaptiveConfig { start: 4, min: 2, max: 500, increase: 2, ..AdaptiveConfig::default() };
+        let (mut adaptive, mut capacity) = (Adaptive::default(), config.start);
+        let mut server = Server { places, begun: 0, samples: Vec::new(), waiting: 0 };
+        let now = Instant::now();
+        let mut next = |second| {
+            let in_use = server.second(capacity);
+            let load = server.load();
+            capacity = adaptive.next(&config, capacity, in_use, &load, now + Duration::from_secs(second));
+            (capacity, load.kv_cache_usage, load.waiting as f64 / f64::from(in_use))
+        };
+        (0..900).map(&mut next).skip(600).collect()
+    }
+
+    fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+        let count = values.len() as f64;
+        values.sum::<f64>() / count
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_grows_while_the_server_copes_and_shrinks_once_when_it_does_not() {
-        let config = AdaptiveConfig { min: 4, max: 100, increase: 10, ..AdaptiveConfig::default() };
+    async fn the_cache_is_kept_nearly_full_and_samples_hardly_wait() {
+        let seen = late(400);
+        let used = mean(seen.iter().map(|(_, used, _)| *used));
+        let waits = mean(seen.iter().map(|(_, _, waits)| *waits));
+        assert!(used > 0.85 && waits < 0.02, "{used} of the cache is used, {waits} of the samples wait");
+        // A sample holds 26.7 tokens on average over its life, so 37 samples fill the cache.
+        assert!(seen.iter().all(|(capacity, ..)| (15..=42).contains(capacity)), "{seen:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_lacks_places_gets_about_as_many_samples_as_it_runs() {
+        let seen = late(12);
+        assert!(seen.iter().all(|(capacity, ..)| (9..=16).contains(capacity)), "{seen:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn other_clients_and_the_bounds_take_their_part() {
+        let config = AdaptiveConfig { start: 8, min: 4, max: 100, increase: 10, ..AdaptiveConfig::default() };
         let mut adaptive = Adaptive::default();
         let now = Instant::now();
-        let mut next = |capacity, in_use, load, seconds| {
+        let mut next = |capacity, in_use, running, kv_cache_usage, seconds| {
+            let load = EngineLoad { running, kv_cache_usage, ..EngineLoad::default() };
             adaptive.next(&config, capacity, in_use, &load, now + Duration::from_secs(seconds))
         };
-        assert_eq!(next(40, 20, load(0, 0.2, 0), 0), 40, "the server is not nearly full");
-        assert_eq!(next(40, 40, load(0, 0.2, 0), 1), 50);
-        assert_eq!(next(50, 50, load(0, 0.9, 0), 2), 50, "the cache is nearly full");
-        assert_eq!(next(50, 50, load(0, 0.9, 3), 3), 37, "it has preempted");
-        assert_eq!(next(37, 37, load(5, 0.99, 9), 4), 37, "the decrease has to take effect first");
-        assert_eq!(next(37, 37, load(5, 0.99, 9), 9), 27);
-        assert_eq!(next(5, 5, load(5, 0.99, 9), 20), 4, "the capacity is at least `min`");
-        assert_eq!(next(95, 95, load(0, 0.1, 9), 30), 100, "the capacity is at most `max`");
+        assert_eq!(next(40, 20, 20, 0.2, 0), 40, "the server is not nearly full");
+        assert_eq!(next(40, 40, 40, 0.4, 1), 50);
+        assert_eq!(next(50, 50, 50, 0.5, 2), 60);
+        assert_eq!(next(90, 90, 90, 0.9, 3), 95, "a sample uses 0.01 of the cache, and 0.05 is free");
+        assert_eq!(next(95, 10, 90, 0.6, 4), 33, "113 fit, and 80 are those of other clients");
+        assert_eq!(next(95, 0, 200, 1.0, 5), 4, "the capacity is at least `min`");
+        assert_eq!(next(100, 100, 100, 0.0, 9), 100, "the capacity is at most `max`");
     }
 }

@@ -293,7 +293,7 @@ fn the_mode_decides_defaults_that_are_not_written() {
     };
     let listen = "policy.listen=127.0.0.1:0";
     assert_eq!(of(&["policy.mode=sync", listen]), (Some(0), Some(Launch::OnDemand)));
-    assert_eq!(of(&["policy.mode=one_step_off", listen]), (Some(1), Some(Launch::Batch)));
+    assert_eq!(of(&["policy.mode=one_step_off", listen]), (Some(1), Some(Launch::OnDemand)));
     assert_eq!(of(&["policy.mode=fully_async"]), (Some(1), Some(Launch::Batch)));
     assert_eq!(of(&["policy.mode=off"]).1, Some(Launch::Batch));
     let named = ["policy.mode=sync", listen, "policy.max_staleness=1", "rollout.launch=batch"];

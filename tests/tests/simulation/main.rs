@@ -4,6 +4,7 @@
 //! seconds to build after every change.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod capacities;
 mod flow;
 mod history;
 mod outage;

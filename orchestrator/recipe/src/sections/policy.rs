@@ -85,12 +85,12 @@ impl Recipe {
     }
 
     /// When prompts are sent out: `rollout.launch` if it is set, and otherwise the default of the mode. In
-    /// `sync`, surplus groups of a step have the old version when the next step begins. So the default in
-    /// `sync` is to launch on demand.
+    /// `sync` and `one_step_off`, the servers get new weights between two steps, so surplus groups of a step are
+    /// too old in the next one. The default there is to launch on demand.
     pub fn launch(&self) -> Launch {
         let of_mode = match self.policy.mode {
-            PolicyMode::Sync => Launch::OnDemand,
-            PolicyMode::Off | PolicyMode::OneStepOff | PolicyMode::FullyAsync => Launch::Batch,
+            PolicyMode::Sync | PolicyMode::OneStepOff => Launch::OnDemand,
+            PolicyMode::Off | PolicyMode::FullyAsync => Launch::Batch,
         };
         self.rollout.launch.unwrap_or(of_mode)
     }

@@ -246,14 +246,23 @@ fn plain_config(seed: u64) -> RolloutConfig {
 impl World {
     /// Equal servers named `s0`, `s1` and so on, each with `capacity` permits, and `plain_config`.
     pub(crate) fn calm(servers: usize, capacity: u32) -> Self {
-        Self::calm_with(start_workload(0), servers, capacity)
+        Self::calm_of(start_workload(0), servers, capacity, &ServerConfig::default())
     }
 
     /// As [`Self::calm`], with another simulated model.
     pub(crate) fn calm_with(workload: Arc<Workload>, servers: usize, capacity: u32) -> Self {
+        Self::calm_of(workload, servers, capacity, &ServerConfig::default())
+    }
+
+    /// As [`Self::calm`], with servers of this configuration.
+    pub(crate) fn calm_on(servers: usize, capacity: u32, config: &ServerConfig) -> Self {
+        Self::calm_of(start_workload(0), servers, capacity, config)
+    }
+
+    fn calm_of(workload: Arc<Workload>, servers: usize, capacity: u32, config: &ServerConfig) -> Self {
         let scope = Scope::new();
         let server = |number: usize| {
-            let config = ServerConfig { name: format!("s{number}"), ..ServerConfig::default() };
+            let config = ServerConfig { name: format!("s{number}"), ..config.clone() };
             start_server(config, &workload, &scope)
         };
         let engine = SimulatedEngine::new((0..servers).map(server));

@@ -1,0 +1,59 @@
+//! The settings of the rollout that are compared.
+
+use rolldock::rollout::{EarlyStop, Launch, OnStop, Stragglers};
+
+/// How the groups of a step are collected.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Mode {
+    /// The synchronous baseline: a step waits for its whole batch.
+    Off,
+    /// As in `recipes/dapo_qwen3_8b.toml`: a step stops at the first valid groups and discards the rest.
+    First,
+    /// The default of this project: in dispatch order.
+    Fifo,
+    /// As `Fifo`, with as many prompts as the running groups require.
+    OnDemand,
+    /// As `OnDemand`, with as many permits as the servers are measured to hold.
+    Measured,
+    /// As `Measured`, and the last samples of a step leave slow servers.
+    Moving,
+}
+
+impl Mode {
+    pub(super) const ALL: [Self; 6] =
+        [Self::Off, Self::First, Self::Fifo, Self::OnDemand, Self::Measured, Self::Moving];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::First => "first",
+            Self::Fifo => "fifo",
+            Self::OnDemand => "fifo, on demand",
+            Self::Measured => "fifo, on demand, auto",
+            Self::Moving => "fifo, on demand, auto, moving",
+        }
+    }
+
+    pub(super) fn settings(self) -> (EarlyStop, OnStop, Launch) {
+        match self {
+            Self::Off => (EarlyStop::Off, OnStop::Requeue, Launch::Batch),
+            Self::First => (EarlyStop::First, OnStop::Discard, Launch::Batch),
+            Self::Fifo => (EarlyStop::Fifo, OnStop::Requeue, Launch::Batch),
+            Self::OnDemand | Self::Measured | Self::Moving => {
+                (EarlyStop::Fifo, OnStop::Requeue, Launch::OnDemand)
+            }
+        }
+    }
+
+    /// The permits of a server; measured if absent.
+    pub(super) fn permits(self) -> Option<u32> {
+        match self {
+            Self::Measured | Self::Moving => None,
+            Self::Off | Self::First | Self::Fifo | Self::OnDemand => Some(super::PERMITS),
+        }
+    }
+
+    pub(super) fn stragglers(self) -> Stragglers {
+        if self == Self::Moving { Stragglers::Move } else { Stragglers::Stay }
+    }
+}

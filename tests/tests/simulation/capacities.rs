@@ -1,0 +1,76 @@
+//! Permits that are measured: when this wins against a fixed number, and when it changes little.
+
+use std::time::Duration;
+
+use rolldock_loadbalancer::{AdaptiveConfig, MonitorConfig};
+use rolldock_simengine::ServerConfig;
+
+use crate::support::{World, in_virtual_time, prompts};
+
+/// The permits of a server that are too many for a full cache.
+const PERMITS: u32 = 256;
+const SERVERS: usize = 2;
+
+/// The results of a few steps.
+struct Steps {
+    seconds: f64,
+    preemptions: u64,
+    /// The permits of each server at the end.
+    capacities: Vec<u32>,
+}
+
+/// Collects steps on servers whose KV caches hold `cache_tokens` tokens. A server has [`PERMITS`] permits, or
+/// as many as are measured, from `start` on.
+fn steps(cache_tokens: u32, start: Option<u32>) -> Steps {
+    in_virtual_time(async {
+        let server = ServerConfig {
+            max_model_len: 512,
+            kv_blocks: cache_tokens / 16,
+            block_tokens: 16,
+            max_num_seqs: PERMITS,
+            ..ServerConfig::default()
+        };
+        let mut world = World::calm_on(SERVERS, start.unwrap_or(PERMITS), &server);
+        world.config.workers = SERVERS;
+        world.config.max_concurrent_prompts = 128;
+        world.config.gen_batch_size = 512;
+        world.config.max_response_length = 400;
+        world.monitor = MonitorConfig {
+            // The samples of this test take half a second.
+            probe_interval: Duration::from_millis(50),
+            adaptive: start.map(|start| AdaptiveConfig { start, ..AdaptiveConfig::default() }),
+            ..world.monitor
+        };
+        let monitor = world.start_monitor();
+        let mut manager = world.manager();
+        let mut steps = Steps { seconds: 0.0, preemptions: 0, capacities: Vec::new() };
+        for _ in 0..4 {
+            let output = manager.generate(&prompts(10_000), 256).await.unwrap();
+            output.groups.iter().for_each(|group| world.check_samples(group));
+            world.check_between_steps(&manager);
+            steps.seconds += output.metrics.elapsed.as_secs_f64();
+        }
+        drop(monitor);
+        steps.preemptions = world.engine.servers().map(|server| server.stats().preemptions_total).sum();
+        steps.capacities = world.balancer.snapshot().servers.iter().map(|server| server.capacity).collect();
+        world.scope.close(Duration::from_secs(1)).await;
+        steps
+    })
+}
+
+#[test]
+fn measured_permits_win_where_the_caches_are_full() {
+    let [fixed, measured] = [None, Some(64)].map(|start| steps(4_000, start));
+    let Steps { seconds, preemptions, .. } = measured;
+    assert!(preemptions < fixed.preemptions / 2, "{preemptions} preemptions of {}", fixed.preemptions);
+    assert!(seconds < 0.97 * fixed.seconds, "{seconds} s, and {} s with {PERMITS} permits", fixed.seconds);
+}
+
+#[test]
+fn measured_permits_reach_the_fixed_number_where_the_caches_have_room() {
+    let [fixed, measured] = [None, Some(64)].map(|start| steps(400_000, start));
+    let Steps { seconds, preemptions, capacities } = measured;
+    assert_eq!((fixed.preemptions, preemptions), (0, 0));
+    assert!(seconds < 1.1 * fixed.seconds, "{seconds} s, and {} s with {PERMITS} permits", fixed.seconds);
+    assert!(capacities.iter().all(|capacity| *capacity > 3 * 64), "{capacities:?}");
+}
