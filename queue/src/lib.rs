@@ -118,7 +118,7 @@ pub use edges::{
 pub use error::{ErrorClass, QueueError};
 pub use inspect::{LeaseInspection, PartitionInspection, QueueInspection, TaskCounts};
 pub use lease::Lease;
-pub use partition::Partition;
+pub use partition::{Partition, RowState};
 pub use put::{Put, check_depth};
 pub use queue::{TransferQueue, holds_queue};
 pub use record::{Dispositions, INCOMPLETE, SamplePart, Unfinished};

@@ -1,20 +1,22 @@
 //! Runs agents: one process for each sample, with a trajectory of its own.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use rolldock_gateway::{End, Hosted, Limits, Opening, Taken};
+use rolldock_gateway::{End, Hosted, Limits, Opening, Session, Taken};
+use rolldock_queue::TransferQueue;
 use rolldock_reward::external::{
-    PYTHON_LOADING, Program, ProgramEnd, Programs, Ran, end_marked, find_program,
+    PYTHON_LOADING, Place, Program, ProgramEnd, Programs, Ran, end_marked, find_program,
 };
 use rolldock_scope::Scope;
 use tokio::time::Instant;
 
 use crate::config::{AgentConfig, RewardBy};
+use crate::elsewhere::Tasks;
 use crate::error::AgentError;
 use crate::failures::Failures;
-use crate::job::AgentJob;
+use crate::job::{AgentJob, Stage};
 use crate::variables::{self, OF_AGENT, OF_RUN};
 
 /// The program that calls a Python function.
@@ -32,12 +34,14 @@ const NEVER_S: f64 = 1e7;
 /// The agents of a run. Clones share their places.
 #[derive(Debug, Clone)]
 pub struct Agents {
-    config: Arc<AgentConfig>,
+    pub(crate) config: Arc<AgentConfig>,
     gateway: Hosted,
     /// The limits of trajectories, without those of time.
     limits: Limits,
     programs: Programs,
     failures: Arc<Failures>,
+    /// The tasks of agents that run elsewhere, once the run has a queue.
+    pub(crate) tasks: Arc<OnceLock<Tasks>>,
     /// The mark of the run.
     run: Arc<str>,
     scope: Scope,
@@ -80,6 +84,7 @@ impl Agents {
         Self {
             programs: Programs::new(config.concurrency, scope.tracker().clone()),
             failures: Arc::new(Failures::new(out.join("agents"))),
+            tasks: Arc::default(),
             run: whole.to_string_lossy().into(),
             config: Arc::new(config),
             gateway,
@@ -96,6 +101,27 @@ impl Agents {
     /// The number of agents that could start now.
     pub fn free_places(&self) -> usize {
         self.programs.free_places()
+    }
+
+    /// Opens what the agents need besides the gateway: with `remote`, the partition of `queue` for their tasks.
+    ///
+    /// # Errors
+    /// [`AgentError::Queue`]: the partition cannot be made.
+    pub async fn begin(&self, queue: &TransferQueue) -> Result<(), AgentError> {
+        if self.config.remote {
+            let lease = seconds(self.config.lease);
+            let tasks = Tasks::open(queue, lease, self.scope.clone()).await?;
+            // A run begins once.
+            let _ = self.tasks.set(tasks);
+        }
+        Ok(())
+    }
+
+    /// Tells the workers of agents that run elsewhere that there will be no more tasks.
+    pub fn end_of_tasks(&self) {
+        if let Some(tasks) = self.tasks.get() {
+            tasks.end();
+        }
     }
 
     /// Kills the agents that an earlier life of the run left behind. The caller owns the directory of the run.
@@ -180,13 +206,27 @@ impl Agents {
         }
     }
 
-    /// Runs an agent to its end. Cancel-safe: dropping the future kills the agent and cancels its calls.
+    /// Runs an agent to its end. Cancel-safe: dropping the future kills the agent, or takes its task back, and
+    /// cancels its calls.
     ///
     /// # Errors
     /// The agent failed, made no call, gave no reward although it should, or reached its deadline.
     pub async fn run(&self, job: AgentJob<'_>) -> Result<Finished, AgentError> {
+        job.watch.entered(Stage::Place);
         let place = self.programs.place().await.map_err(AgentError::Program)?;
-        let gives_reward = self.config.reward == RewardBy::Agent;
+        match self.tasks.get() {
+            Some(tasks) => self.run_elsewhere(tasks, &job, place).await,
+            None => self.run_here(&job, place).await,
+        }
+    }
+
+    /// Whether the agent says how well it did.
+    pub(crate) fn gives_reward(&self) -> bool {
+        self.config.reward == RewardBy::Agent
+    }
+
+    /// Opens the trajectory of a job.
+    pub(crate) fn session(&self, job: &AgentJob<'_>) -> Result<Session, AgentError> {
         let session = self.gateway.begin(Opening {
             uid: job.uid.to_owned(),
             seed: job.seed,
@@ -194,29 +234,41 @@ impl Agents {
             limits: self.limits.clone(),
             meter: Some(Arc::clone(&job.meter)),
         })?;
+        Ok(session)
+    }
+
+    async fn run_here(&self, job: &AgentJob<'_>, place: Place) -> Result<Finished, AgentError> {
+        job.watch.entered(Stage::Agent);
+        let gives_reward = self.gives_reward();
+        let session = self.session(job)?;
         let mut env = self.config.env.clone();
-        env.extend(variables::variables(&job, &session, &self.run, gives_reward));
-        let own = Duration::try_from_secs_f64(self.config.deadline).unwrap_or(Duration::MAX / 4);
+        env.extend(variables::variables(job, &session, &self.run, gives_reward));
+        let own = seconds(self.config.deadline);
+        let task = variables::task(job, &session, gives_reward);
         let program = Program {
             what: "agent".to_owned(),
             words: self.words(job.prompt),
             directory: self.config.directory.clone(),
             mark: format!("{OF_AGENT}={}/{}", self.run, job.uid),
             env,
-            input: variables::task(&job, &session, gives_reward),
+            input: format!("{task}\n").into_bytes(),
             memory_bytes: self.config.memory_mb.map(|memory| memory.saturating_mul(1 << 20)),
             deadline: job.deadline.min(Instant::now() + own),
         };
         let ran = self.programs.run(place, program).await.map_err(AgentError::Program)?;
-        let limit = session.ended_by().filter(|end| matches!(end, End::Turns | End::Tokens));
-        let taken = session.take().await;
-        let finished = judged(&ran.end, taken, limit, gives_reward, self.config.deadline);
-        let end = finished.as_ref().map_or_else(|(kind, _)| *kind, |finished| finished.end);
-        metrics::counter!("rolldock_agents_total", "end" => end).increment(1);
+        let finished = self.judge(session, &ran.end).await;
+        counted(&finished);
         match finished {
             Ok(finished) => Ok(finished),
             Err((_, reason)) => Err(AgentError::Failed(self.explain(job.uid, reason, ran.output).await)),
         }
+    }
+
+    /// Takes out the trajectory of an agent that has ended, and says what its end means.
+    pub(crate) async fn judge(&self, session: Session, end: &ProgramEnd) -> Result<Finished, BadEnd> {
+        let limit = session.ended_by().filter(|end| matches!(end, End::Turns | End::Tokens));
+        let taken = session.take().await;
+        judged(end, taken, limit, self.gives_reward(), self.config.deadline)
     }
 
     /// The reason with the end of the agent's output.
@@ -233,14 +285,32 @@ impl Agents {
     }
 }
 
-/// What the end of an agent means. The error is its kind, which is counted, and the reason.
+/// A time of the recipe, which has been checked.
+pub(crate) fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX / 4)
+}
+
+/// The kind of a bad end, which is counted, and the reason.
+type BadEnd = (&'static str, String);
+
+/// Counts how an agent ended.
+pub(crate) fn counted(finished: &Result<Finished, BadEnd>) {
+    count_end(finished.as_ref().map_or_else(|(kind, _)| *kind, |finished| finished.end));
+}
+
+/// Counts an end of this kind.
+pub(crate) fn count_end(kind: &'static str) {
+    metrics::counter!("rolldock_agents_total", "end" => kind).increment(1);
+}
+
+/// What the end of an agent means.
 fn judged(
     end: &ProgramEnd,
     taken: Taken,
     limit: Option<End>,
     gives_reward: bool,
     deadline: f64,
-) -> Result<Finished, (&'static str, String)> {
+) -> Result<Finished, BadEnd> {
     let has_turns = taken.trajectory.turns().next().is_some();
     if let (Some(limit), true) = (limit, has_turns) {
         // Its calls were refused, so an error of its own is expected.

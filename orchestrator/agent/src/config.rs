@@ -5,12 +5,16 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+/// The partition of the queue from which workers take tasks.
+pub const TASKS_PARTITION: &str = "agent_tasks";
 /// Largest number of agents at a time.
-const CONCURRENCY_MAX: usize = 4096;
+pub(crate) const CONCURRENCY_MAX: usize = 4096;
 /// Longest time of an agent, in seconds.
 const SECONDS_MAX: f64 = 10_000_000.0;
+/// Shortest lease of a task, in seconds. It leaves a worker enough time to renew it over a network.
+const LEASE_MIN: f64 = 0.1;
 
-/// The agent of a run. Exactly one of `command` and `python` is given.
+/// The agent of a run. Exactly one of `command`, `python` and `remote` is given.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AgentConfig {
@@ -22,6 +26,13 @@ pub struct AgentConfig {
     /// be `async`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub python: Option<String>,
+    /// Whether agents run elsewhere: workers take the tasks from the queue of the run.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub remote: bool,
+    /// How long a worker has a task without a renewal of its lease, in seconds. For `remote`.
+    pub lease: f64,
+    /// Maximum number of times that the task of a sample is given to a worker. For `remote`.
+    pub attempts_max: u32,
     /// The Python interpreter for `python`.
     pub interpreter: String,
     /// The working directory, where Python looks for modules first; by default that of the run.
@@ -57,6 +68,9 @@ impl Default for AgentConfig {
         Self {
             command: None,
             python: None,
+            remote: false,
+            lease: 60.0,
+            attempts_max: 3,
             interpreter: "python3".to_owned(),
             directory: None,
             env: BTreeMap::new(),
@@ -76,10 +90,15 @@ impl AgentConfig {
             (Some(_), Some(_)) => {
                 faults.push(("python", "expected either command or python, found both".to_owned()));
             }
+            (None, None) if self.remote => {}
+            (Some(_), None) | (None, Some(_)) if self.remote => {
+                faults.push(("remote", "expected command, python or remote, found two of them".to_owned()));
+            }
             (None, None) => {
                 faults.push((
                     "command",
-                    "expected command = [\"program\", ..] or python = \"module:function\"".to_owned(),
+                    "expected command = [\"program\", ..], python = \"module:function\" or remote = true"
+                        .to_owned(),
                 ));
             }
             (Some(words), None) if words.first().is_none_or(String::is_empty) => {
@@ -106,6 +125,21 @@ impl AgentConfig {
                 format!("expected seconds, above 0 and at most {SECONDS_MAX}, found {found}"),
             ));
         }
+        if !(self.lease >= LEASE_MIN && self.lease <= SECONDS_MAX) {
+            let found = self.lease;
+            faults.push(("lease", format!("expected seconds, {LEASE_MIN} to {SECONDS_MAX}, found {found}")));
+        }
+        if self.attempts_max == 0 {
+            faults.push(("attempts_max", "expected at least 1".to_owned()));
+        }
+        let of_processes = [
+            ("directory", self.directory.is_some()),
+            ("env", !self.env.is_empty()),
+            ("memory_mb", self.memory_mb.is_some()),
+        ];
+        for (key, _) in of_processes.into_iter().filter(|(_, is_set)| self.remote && *is_set) {
+            faults.push((key, "it is for agents that the run starts: expected none with remote".to_owned()));
+        }
         if self.memory_mb.is_some_and(|memory| memory == 0 || !cfg!(target_os = "linux")) {
             faults.push(("memory_mb", "expected MiB above 0, on Linux".to_owned()));
         }
@@ -117,7 +151,9 @@ impl AgentConfig {
         match (&self.command, &self.python) {
             (Some(words), _) => words.join(" "),
             (None, Some(function)) => format!("the Python function {function}"),
-            (None, None) => "nothing".to_owned(),
+            (None, None) => {
+                format!("workers that take tasks from the partition {TASKS_PARTITION:?} of the queue")
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Why an agent gives no sample.
 
 use rolldock_gateway::GatewayError;
+use rolldock_queue::QueueError;
 use rolldock_reward::RewardError;
 
 /// The class of an error, which tells callers how to react.
@@ -31,6 +32,9 @@ pub enum AgentError {
     /// The program of the agent could not be run.
     #[error(transparent)]
     Program(RewardError),
+    /// The queue did not take the task of an agent.
+    #[error("the task of an agent cannot be put: {0}")]
+    Queue(#[from] QueueError),
     /// The agent ended with an error, or without what it should give.
     #[error("{0}")]
     Failed(String),
@@ -41,8 +45,10 @@ impl AgentError {
     pub fn class(&self) -> ErrorClass {
         match self {
             Self::Config { .. } => ErrorClass::Client,
-            Self::Program(RewardError::Cancelled) => ErrorClass::Cancelled,
-            Self::Gateway(_) | Self::Program(_) | Self::Failed(_) => ErrorClass::Fault,
+            Self::Program(RewardError::Cancelled) | Self::Queue(QueueError::Closed { .. }) => {
+                ErrorClass::Cancelled
+            }
+            Self::Gateway(_) | Self::Program(_) | Self::Queue(_) | Self::Failed(_) => ErrorClass::Fault,
         }
     }
 }

@@ -6,8 +6,25 @@ use rolldock_gateway::{CallMeter, Sampling};
 use serde_json::Value;
 use tokio::time::Instant;
 
+/// What a sample waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// A place in the pool.
+    Place,
+    /// A worker that takes its task.
+    Worker,
+    /// The agent, which works.
+    Agent,
+}
+
+/// Is told what a sample waits for.
+pub trait Watch: std::fmt::Debug + Send + Sync {
+    /// The sample waits for this from now on.
+    fn entered(&self, stage: Stage);
+}
+
 /// A sample for an agent.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct AgentJob<'a> {
     /// The name of the trajectory, unique over the run.
     pub uid: &'a str,
@@ -25,4 +42,6 @@ pub struct AgentJob<'a> {
     pub deadline: Instant,
     /// Learns of the agent's calls.
     pub meter: Arc<dyn CallMeter>,
+    /// Learns what the sample waits for.
+    pub watch: &'a dyn Watch,
 }

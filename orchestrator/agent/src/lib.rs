@@ -1,7 +1,8 @@
 //! The agents of a run: programs that work on one sample each, and call the model through the run's gateway.
 //!
 //! [`Agents::run`] opens a trajectory, starts the agent with its base URL and its task, and takes the turns out
-//! when the agent has ended. What the agent says is not looked at: its calls are the sample.
+//! when the agent has ended. What the agent says is not looked at: its calls are the sample. With
+//! [`remote`](AgentConfig::remote) nothing is started: a worker on any machine takes the task from the run's queue.
 //!
 //! # Invariants
 //! - At most `concurrency` agents run at a time. Each of them holds a place until all of its processes are gone.
@@ -9,6 +10,8 @@
 //!   engines are cancelled, their permits return, and later calls are refused.
 //! - An agent that fails says why: how it ended, and the end of its output, which is also kept in a file. The
 //!   number and the size of these files are bounded.
+//! - A task that a worker gave back or lost is a new attempt with a new trajectory: the earlier capability is
+//!   refused, and nothing of the earlier attempt is in the rows.
 //!
 //! # Deliberately absent
 //! - A sandbox: an agent is the user's own code and needs the network. Its command may begin with one.
@@ -16,7 +19,9 @@
 //!   run twice; a group with a failed agent is failed, as with a failed sample.
 
 mod agents;
+mod attempts;
 mod config;
+mod elsewhere;
 mod error;
 mod failures;
 mod job;
@@ -26,6 +31,6 @@ mod variables;
 mod tests;
 
 pub use agents::{Agents, AgentsParts, Finished};
-pub use config::{AgentConfig, RewardBy};
+pub use config::{AgentConfig, RewardBy, TASKS_PARTITION};
 pub use error::{AgentError, ErrorClass};
-pub use job::AgentJob;
+pub use job::{AgentJob, Stage, Watch};

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod elsewhere;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
-use crate::{AgentConfig, AgentError, AgentJob, Agents, AgentsParts, Finished, RewardBy};
+use crate::{AgentConfig, AgentError, AgentJob, Agents, AgentsParts, Finished, RewardBy, Stage, Watch};
 
 /// Longest time that a test waits for an event.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -71,6 +73,16 @@ impl CallMeter for Counts {
     }
 }
 
+/// The last thing that a sample waited for.
+#[derive(Debug, Default)]
+struct Stages(parking_lot::Mutex<Option<Stage>>);
+
+impl Watch for Stages {
+    fn entered(&self, stage: Stage) {
+        *self.0.lock() = Some(stage);
+    }
+}
+
 struct World {
     scope: Scope,
     server: SimServer,
@@ -79,6 +91,7 @@ struct World {
     agents: Agents,
     folder: tempfile::TempDir,
     counts: Arc<Counts>,
+    stages: Stages,
 }
 
 /// Changes that a test makes to the parts of a world.
@@ -123,7 +136,16 @@ impl World {
         let out = folder.path().to_owned();
         let parts = AgentsParts { config, gateway, limits: changes.limits, out, scope: scope.clone() };
         let agents = Agents::new(parts);
-        Self { scope, server, url, balancer, agents, folder, counts: Arc::default() }
+        Self {
+            scope,
+            server,
+            url,
+            balancer,
+            agents,
+            folder,
+            counts: Arc::default(),
+            stages: Stages::default(),
+        }
     }
 
     async fn run(&self, uid: &str) -> Result<Finished, AgentError> {
@@ -142,6 +164,7 @@ impl World {
             sampling: Sampling::default(),
             deadline: Instant::now() + PATIENCE,
             meter,
+            watch: &self.stages,
         };
         self.agents.run(job).await
     }
@@ -371,6 +394,10 @@ fn a_table_names_one_agent() {
     assert_eq!(faults("command = [\"a\"]\npython = \"m:f\""), ["python"]);
     assert_eq!(faults(""), ["command"]);
     assert_eq!(faults("command = []"), ["command"]);
+    assert_eq!(faults("remote = true"), [""; 0]);
+    assert_eq!(faults("remote = true\npython = \"m:f\""), ["remote"]);
+    assert_eq!(faults("remote = true\nlease = 0\nattempts_max = 0"), ["lease", "attempts_max"]);
+    assert_eq!(faults("remote = true\ndirectory = \"/\""), ["directory"]);
     assert_eq!(
         faults("python = \"module\"\nconcurrency = 0\ndeadline = -1.0"),
         ["python", "concurrency", "deadline"]

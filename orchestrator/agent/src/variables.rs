@@ -69,8 +69,8 @@ fn host_of(url: &str) -> &str {
     }
 }
 
-/// What the agent reads from its standard input: one JSON object.
-pub(crate) fn task(job: &AgentJob<'_>, session: &Session, gives_reward: bool) -> Vec<u8> {
+/// What the agent works on: one JSON object. An agent of the run reads it from its standard input.
+pub(crate) fn task(job: &AgentJob<'_>, session: &Session, gives_reward: bool) -> Value {
     let mut task = job.task.clone();
     if let Value::Object(task) = &mut task {
         let mut add = |key: &str, value: Value| drop(task.insert(key.to_owned(), value));
@@ -84,7 +84,5 @@ pub(crate) fn task(job: &AgentJob<'_>, session: &Session, gives_reward: bool) ->
             add("reward_url", json!(session.reward_url()));
         }
     }
-    let mut line = task.to_string().into_bytes();
-    line.push(b'\n');
-    line
+    task
 }

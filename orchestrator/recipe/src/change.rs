@@ -204,8 +204,10 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
     (&["agent.*", "gateway.*"], Verdict::Warned(SAMPLED)),
     (
         &[
+            "agent.attempts_max",
             "agent.concurrency",
             "agent.deadline",
+            "agent.lease",
             "agent.memory_mb",
             "gateway.listen",
             "gateway.advertise",

@@ -156,8 +156,8 @@ impl Figures {
 fn oldest_words(group: &GroupLook) -> Option<String> {
     let age = group.age_s.filter(|age| *age >= OLD_S)?;
     let by_age = |left: &&WaitLook, right: &&WaitLook| left.age_s.total_cmp(&right.age_s);
-    let has_permit = |wait: &&WaitLook| wait.phase != Phase::Permit;
-    let longest = group.waits.iter().filter(has_permit).max_by(by_age);
+    let is_served = |wait: &&WaitLook| !wait.phase.is_in_line();
+    let longest = group.waits.iter().filter(is_served).max_by(by_age);
     let place = match longest.or(group.waits.iter().max_by(by_age)) {
         Some(WaitLook { phase: Phase::Engine, server: Some(server), .. }) => format!(" on {server}"),
         Some(WaitLook { phase, .. }) => format!(" for {phase}"),

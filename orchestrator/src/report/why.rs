@@ -123,6 +123,7 @@ fn wait_line(wait: &WaitLook) -> String {
         (Phase::Engine, Some(server)) => format!("an answer of {server}"),
         (Phase::Engine, None) => "an answer".to_owned(),
         (Phase::Environment, _) => "its environment".to_owned(),
+        (Phase::Start, _) => "its start".to_owned(),
         (Phase::Reward, _) => "its reward".to_owned(),
         (phase, _) => phase.to_string(),
     };
@@ -198,8 +199,18 @@ fn what_ends(group: &GroupLook, status: &Status) -> Vec<String> {
             limits.sample_s
         )];
     }
-    let of_reward = "What ends this: the answer of the reward, or of the gate.".to_owned();
-    if has(Phase::Reward) { vec![of_reward] } else { Vec::new() }
+    if has(Phase::Reward) {
+        return vec!["What ends this: the answer of the reward, or of the gate.".to_owned()];
+    }
+    if has(Phase::Start) {
+        let working = status.step.waiting.get(&Phase::Environment).copied().unwrap_or_default();
+        return vec![format!(
+            "What ends this: a place or a worker that becomes free; {working} agents or environments work now. A sample \
+             that is not finished after timeouts.sample={} s fails.",
+            limits.sample_s
+        )];
+    }
+    Vec::new()
 }
 
 fn slow_servers<'a>(group: &'a GroupLook, status: &Status) -> Vec<&'a str> {

@@ -26,6 +26,8 @@ pub enum Phase {
     Engine,
     /// An environment or an agent, between two turns of a trajectory.
     Environment,
+    /// The start of an environment or an agent: a place in a pool, or a worker that takes an agent's task.
+    Start,
     /// A score, or the decision of a gate.
     Reward,
     /// Room in the queue.
@@ -38,15 +40,21 @@ pub enum Phase {
 
 impl Phase {
     /// All phases.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Permit,
         Self::Engine,
         Self::Environment,
+        Self::Start,
         Self::Reward,
         Self::Queue,
         Self::Update,
         Self::Trainer,
     ];
+
+    /// Whether the sample is in line, so that it waits for the samples that have what it wants.
+    pub fn is_in_line(self) -> bool {
+        matches!(self, Self::Permit | Self::Start)
+    }
 
     /// The name of the phase in logs and errors.
     pub fn as_str(self) -> &'static str {
@@ -54,6 +62,7 @@ impl Phase {
             Self::Permit => "permit",
             Self::Engine => "engine",
             Self::Environment => "environment",
+            Self::Start => "start",
             Self::Reward => "reward",
             Self::Queue => "queue",
             Self::Update => "update",
@@ -212,13 +221,12 @@ impl Waits {
         waits
     }
 
-    /// The oldest wait of this dispatch. A wait for a permit is returned only if the dispatch has no other
-    /// wait.
+    /// The oldest wait of this dispatch. A wait in line is returned only if the dispatch has no other wait.
     pub fn of_dispatch(&self, id: DispatchId) -> Option<Waiting> {
         let open = self.open.lock();
         let mut of_group = open.values().filter(|wait| wait.subject.dispatch == Some(id));
         let any = of_group.clone().next();
-        of_group.find(|wait| wait.phase != Phase::Permit).or(any).map(Wait::look)
+        of_group.find(|wait| !wait.phase.is_in_line()).or(any).map(Wait::look)
     }
 }
 

@@ -13,7 +13,9 @@
 //! The outermost wait matters. The order is: an update of the servers; if no group runs, the wait for the
 //! trainer or the queue; the oldest wait of the first running group in dispatch order. A sample without a
 //! permit waits for the samples that have one, so the engine is named as long as any request is with an
-//! engine. The watchdog gives up a group only if it has a request with an engine or waits for a grade.
+//! engine. In the same way, a sample whose agent or environment has not started waits for those that have. The
+//! watchdog gives up a group only if it has a request with an engine, has started an agent or an environment, or
+//! waits for a grade.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,23 +124,31 @@ impl Watchdog {
         let of_first = || first.and_then(|(id, _)| self.waits.of_dispatch(id));
         // A request returns its permit when its engine answers. So as long as an engine has a request, a wait
         // for a permit is a wait for an engine.
-        let behind_permits = |wait: Waiting| match wait.phase {
+        let behind_others = |wait: Waiting| match wait.phase {
             Phase::Permit => of(Phase::Engine).unwrap_or(wait),
+            Phase::Start => of(Phase::Environment).unwrap_or(wait),
             _ => wait,
         };
-        let by_itself =
-            [Phase::Queue, Phase::Trainer, Phase::Engine, Phase::Environment, Phase::Reward, Phase::Permit];
+        let by_itself = [
+            Phase::Queue,
+            Phase::Trainer,
+            Phase::Engine,
+            Phase::Environment,
+            Phase::Reward,
+            Phase::Start,
+            Phase::Permit,
+        ];
         let cause = of(Phase::Update)
             .or(held_for)
-            .or_else(|| of_first().map(behind_permits))
+            .or_else(|| of_first().map(behind_others))
             .or_else(|| by_itself.into_iter().find_map(of));
         let is_other = |wait: &Waiting| Some(wait.phase) != cause.as_ref().map(|cause| cause.phase);
         let others = oldest.iter().filter(|wait| is_other(wait)).cloned().collect();
         Silence { lasted, cause, others, counts }
     }
 
-    /// Gives up the group that the run waits for, so that its prompt is sent out again. A group that waits
-    /// for a permit is not given up: its next dispatch would wait too, and its wait has a deadline.
+    /// Gives up the group that the run waits for, so that its prompt is sent out again. A group in line is not
+    /// given up: its next dispatch would wait too, and its wait has a deadline.
     fn cancel(&self, cause: Option<&Waiting>) {
         let stuck =
             cause.filter(|cause| matches!(cause.phase, Phase::Engine | Phase::Environment | Phase::Reward));

@@ -9,11 +9,14 @@ use anyhow::Context;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use rolldock_agent::{AgentConfig, AgentJob, Agents, AgentsParts, Finished, RewardBy};
+use rolldock_agent::{
+    AgentConfig, AgentJob, Agents, AgentsParts, Finished, RewardBy, Stage, TASKS_PARTITION, Watch,
+};
 use rolldock_dispatch::Spent;
 use rolldock_gateway::{CallMeter, Entropy, GatewayConfig, GatewaySettings, Hosted, Sampling};
 use rolldock_listener::Connections;
 use rolldock_loadbalancer::{LoadBalancer, Priority};
+use rolldock_queue::TransferQueue;
 use rolldock_trajectory::Template;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -24,7 +27,7 @@ use crate::data::{Prompt, TextCodec};
 use crate::process::unix_seconds;
 use crate::recipe::Recipe;
 use crate::rollout::{
-    EndedTrajectory, ModelCalls, Phase, TrajectoryFailure, TrajectoryJob, TrajectoryRunner,
+    EndedTrajectory, InWait, ModelCalls, Phase, TrajectoryFailure, TrajectoryJob, TrajectoryRunner,
 };
 use crate::scope::Scope;
 
@@ -67,9 +70,16 @@ impl RunAgents {
         Ok(Some(Self { agents, salts_versions: recipe.policy.update.cache_salt }))
     }
 
-    /// Kills the agents that an earlier life of the run left behind. The caller owns the run's directory.
-    pub(super) async fn end_earlier(&self) {
+    /// Kills the agents that an earlier life of the run left behind, and opens what agents need of the run's
+    /// queue. The caller owns the run's directory.
+    pub(super) async fn begin(&self, queue: &TransferQueue) -> anyhow::Result<()> {
         self.agents.end_earlier().await;
+        self.agents.begin(queue).await.context("the agent cannot be used")
+    }
+
+    /// Tells workers that the run has no more tasks.
+    pub(super) fn end_of_tasks(&self) {
+        self.agents.end_of_tasks();
     }
 
     /// The URL at which agents reach the gateway.
@@ -84,7 +94,7 @@ impl RunAgents {
             spent: Mutex::default(),
         });
         let of_agent: Arc<dyn CallMeter> = Arc::clone(&meter) as Arc<dyn CallMeter>;
-        let _in_agent = job.calls.enter(Phase::Environment, None, "an agent");
+        let stages = Stages { calls: &job.calls, wait: Mutex::default() };
         let (sampling, row) = (&job.sampling, task(&job.prompt));
         let finished = self.agents.run(AgentJob {
             uid: &job.uid,
@@ -100,6 +110,7 @@ impl RunAgents {
             },
             deadline: job.deadline,
             meter: of_agent,
+            watch: &stages,
         });
         let Finished { taken, reward, end, is_truncated } =
             finished.await.map_err(|error| TrajectoryFailure::new(error.to_string()))?;
@@ -172,6 +183,34 @@ fn task(prompt: &Prompt) -> Value {
         "extra_info": prompt.fields.extra_info(),
         "prompt_uid": prompt.uid.to_string(),
     })
+}
+
+/// Enters what an agent waits for as waits of its trajectory.
+struct Stages<'a> {
+    calls: &'a ModelCalls,
+    wait: Mutex<Option<InWait>>,
+}
+
+impl std::fmt::Debug for Stages<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Stages").field("dispatch", &self.calls.dispatch()).finish_non_exhaustive()
+    }
+}
+
+impl Watch for Stages<'_> {
+    fn entered(&self, stage: Stage) {
+        let wait = match stage {
+            Stage::Place => {
+                self.calls.enter(Phase::Start, None, "a place: agent.concurrency agents are open")
+            }
+            Stage::Worker => {
+                let detail = format!("a worker that takes its task from the partition {TASKS_PARTITION:?}");
+                self.calls.enter(Phase::Start, None, detail)
+            }
+            Stage::Agent => self.calls.enter(Phase::Environment, None, "an agent"),
+        };
+        *self.wait.lock() = Some(wait);
+    }
 }
 
 /// Passes what happens in calls on to the rollout.

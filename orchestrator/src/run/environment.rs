@@ -54,7 +54,7 @@ impl Environments {
     async fn trajectory(&self, job: &TrajectoryJob) -> Result<EndedTrajectory, TrajectoryFailure> {
         let failed = |error: EnvironmentError| TrajectoryFailure::new(error.to_string());
         let made = {
-            let _in_line = job.calls.enter(Phase::Environment, None, "a place");
+            let _in_line = job.calls.enter(Phase::Start, None, "a place in the pool of environments");
             self.source.make(&job.uid).await.map_err(failed)?
         };
         let mut environment = Watched { environment: made, calls: &job.calls };

@@ -149,7 +149,7 @@ async fn start(
     steps.token().run_until_cancelled(run.check_reward()).await.unwrap_or(Ok(()))?;
     steps.token().run_until_cancelled(run.check_trajectories()).await.unwrap_or(Ok(()))?;
     if let Some(agents) = &run.agents {
-        agents.end_earlier().await;
+        agents.begin(&queue.whole()).await?;
     }
     let earlier = resumption.as_ref().map(EarlierVersions::of).transpose()?.unwrap_or_default();
     queue.allow_earlier(resumption.as_ref())?;
@@ -189,6 +189,9 @@ async fn collect(
     let outcome = steps.collect().await;
     serving.meters.enter(Stage::Serving);
     queue.end_of_puts();
+    if let Some(agents) = &run.agents {
+        agents.end_of_tasks();
+    }
     let consumed_groups = serving.until_taken(queue, outcome.is_ok(), &interrupted).await?;
     let rows_left = records.close(run, services).await?;
     Ok((outcome?, consumed_groups, rows_left))

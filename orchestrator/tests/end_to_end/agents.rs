@@ -11,7 +11,7 @@ use crate::support::metrics::scrape;
 use crate::support::{Rolldock, SMALL, Simengine, recipe, wait_for};
 
 /// What all agents begin with. An agent adds its process to the file `processes`.
-const CHAT: &str = r#"
+pub(crate) const CHAT: &str = r#"
 import json, os, sys, time, urllib.error, urllib.request
 with open(os.environ["PROCESSES"], "a") as file:
     file.write(f"{os.getpid()}\n")
@@ -23,7 +23,7 @@ def chat(messages):
 "#;
 
 /// An agent that asks twice, and gives the conversation back as it got it.
-const TWO_TURNS: &str = r#"
+pub(crate) const TWO_TURNS: &str = r#"
 task = json.load(sys.stdin)
 messages = task["messages"]
 for _ in range(2):
@@ -94,12 +94,12 @@ impl Place {
     }
 }
 
-fn over(run: Rolldock, servers: &[&Simengine]) -> Rolldock {
+pub(crate) fn over(run: Rolldock, servers: &[&Simengine]) -> Rolldock {
     servers.iter().fold(run, |run, server| run.arg("--endpoint").arg(&server.url))
 }
 
 /// The value of a metric of a simulated server.
-fn of_server(server: &Simengine, name: &str) -> u64 {
+pub(crate) fn of_server(server: &Simengine, name: &str) -> u64 {
     let (status, page) = scrape(&server.url, None);
     assert_eq!(status, 200);
     let lines = page.lines().filter(|line| line.starts_with(name));
@@ -107,7 +107,7 @@ fn of_server(server: &Simengine, name: &str) -> u64 {
 }
 
 /// The numbers of the line of a summary that begins with `tokens: `.
-fn tokens_line(stdout: &str) -> &str {
+pub(crate) fn tokens_line(stdout: &str) -> &str {
     stdout.lines().find_map(|line| line.strip_prefix("tokens: ")).unwrap()
 }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod agents;
+mod agents_elsewhere;
 mod cli;
 mod environment;
 mod figures;

@@ -10,6 +10,7 @@ mod cut;
 mod expiry;
 mod hold;
 mod moving;
+mod once;
 mod put;
 mod read;
 mod removal;
@@ -39,6 +40,7 @@ use crate::store::{ChunkId, Note};
 
 pub(crate) use columns::PlacedColumns;
 pub(crate) use cut::CutReader;
+pub use once::RowState;
 pub(crate) use put::PlacedRows;
 pub(crate) use read::PlacedPart;
 pub(crate) use replay::{Mend, NamedTasks, Replay, Unusable};

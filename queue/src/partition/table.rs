@@ -193,6 +193,8 @@ pub(crate) struct Table {
     pub(crate) closed: bool,
     /// Whether the journal has recorded the end of the puts.
     pub(crate) ended: bool,
+    /// Whether rows whose leases end without an ack are kept from other consumers.
+    pub(crate) gives_once: bool,
 }
 
 impl Table {
@@ -223,6 +225,7 @@ impl Table {
             kib_live: 0,
             closed: false,
             ended: false,
+            gives_once: false,
             spec,
         }
     }

@@ -2,6 +2,8 @@
 
 use rolldock_dispatch::modes::{OnStop, RequestShape};
 
+use rolldock_agent::{AgentConfig, TASKS_PARTITION};
+
 use super::Checks;
 use crate::{Recipe, Transport};
 
@@ -18,6 +20,7 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     for (key, message) in agent.faults() {
         checks.require(false, &format!("agent.{key}"), || message);
     }
+    check_remote(recipe, agent, checks);
     checks.require(recipe.environment.is_none(), "environment", || {
         "a sample is made either by an agent or in an environment: expected [agent] or [environment], found both"
             .to_owned()
@@ -39,5 +42,27 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     let is_served = recipe.fleet.simulated.as_ref().is_none_or(|fleet| fleet.transport == Transport::Http);
     checks.require(is_served, "fleet.simulated.transport", || {
         "agents call servers over HTTP: expected \"http\" with [agent]".to_owned()
+    });
+}
+
+/// Checks that agents that run elsewhere can reach the queue and the gateway.
+fn check_remote(recipe: &Recipe, agent: &AgentConfig, checks: &mut Checks<'_>) {
+    if !agent.remote {
+        return;
+    }
+    checks.require(recipe.queue.listen.is_some(), "queue.listen", || {
+        "agents elsewhere take their tasks from the queue: expected an address with agent.remote".to_owned()
+    });
+    checks.require(recipe.queue.partition != TASKS_PARTITION, "queue.partition", || {
+        format!("the tasks of agents are in the partition {TASKS_PARTITION:?}; expected another name")
+    });
+    let gateway = recipe.gateway.clone().unwrap_or_default();
+    let has_address = gateway.advertise.is_some() || !gateway.listen.ip().is_unspecified();
+    checks.require(has_address, "gateway.advertise", || {
+        format!(
+            "agents elsewhere need an address of the gateway: expected a URL, since gateway.listen={} is no address of \
+             one machine",
+            gateway.listen
+        )
     });
 }

@@ -146,11 +146,17 @@ impl Table {
         Ok(())
     }
 
+    /// The state of a row after its lease has ended without an ack.
+    fn after_return(&self) -> Progress {
+        if self.gives_once { Progress::Returned } else { Progress::Ready }
+    }
+
     fn give_back(&mut self, lease: &HeldLease) {
         // Takes must be woken even if all rows were freed: a take that waits for the end of the puts also
         // waits for leases.
         self.ready[lease.task].must_wake = true;
-        lease.rows.iter().for_each(|row| self.set(*row, lease.task, Progress::Ready));
+        let back = self.after_return();
+        lease.rows.iter().for_each(|row| self.set(*row, lease.task, back));
         self.rewrites.end_lease(&lease.rows);
     }
 
@@ -161,7 +167,7 @@ impl Table {
             && expires <= now
             && let Ok(lease) = self.leases.end(id)
         {
-            tracing::warn!(partition = %self.spec.name, lease = lease_name(id), rows = lease.rows.len(), "a lease expired; its rows can be taken again");
+            tracing::warn!(partition = %self.spec.name, lease = lease_name(id), rows = lease.rows.len(), "a lease expired without an ack");
             self.give_back(&lease);
             ended += 1;
         }
@@ -187,7 +193,8 @@ impl Table {
 
     pub(crate) fn undo_ack(&mut self, id: u64, task: usize, rows: &[RowHandle]) {
         self.leases.undo_ack(id);
-        rows.iter().for_each(|row| self.set(*row, task, Progress::Ready));
+        let back = self.after_return();
+        rows.iter().for_each(|row| self.set(*row, task, back));
         self.rewrites.end_lease(rows);
     }
 }

@@ -20,6 +20,8 @@ pub(crate) enum Progress {
     Leased(u64),
     /// The row's ack or drop is not durable yet.
     Leaving,
+    /// The row's lease ended without an ack, and the table gives each row once.
+    Returned,
     Acked,
 }
 
@@ -33,7 +35,7 @@ pub(super) struct Ready {
     pub(super) single: Option<SingleRows>,
     /// The number of rows that lack columns of the task.
     pub(super) incomplete: usize,
-    /// The number of rows that are leased, or whose ack or drop is not durable yet.
+    /// The number of rows that are leased or returned, or whose ack or drop is not durable yet.
     pub(super) held: usize,
     /// The number of rows that would be ready if the storage units of their payload answered.
     pub(super) away: usize,
@@ -50,7 +52,7 @@ impl Ready {
             Progress::Incomplete => &mut self.incomplete,
             Progress::Ready => &mut self.rows,
             Progress::Away => &mut self.away,
-            Progress::Leased(_) | Progress::Leaving => &mut self.held,
+            Progress::Leased(_) | Progress::Leaving | Progress::Returned => &mut self.held,
             Progress::Acked => &mut self.acked,
         }
     }
@@ -159,7 +161,7 @@ impl Table {
             let place = match row.progress[task] {
                 Progress::Incomplete => 0,
                 Progress::Ready => 1,
-                Progress::Leased(_) | Progress::Leaving => 2,
+                Progress::Leased(_) | Progress::Leaving | Progress::Returned => 2,
                 Progress::Acked => 3,
                 Progress::Away => 4,
             };

@@ -1,0 +1,140 @@
+//! Tasks for agents that run elsewhere: rows of a partition of the run's queue, which workers take by lease.
+//!
+//! A row is one attempt at a sample, with a capability of its own. The worker acks the row when its agent has
+//! ended. If it gives the row back, or its lease expires, the row is given to nobody else: the run clears it and
+//! puts another one with a new capability.
+//!
+//! # Invariants
+//! - A row exists only as long as its [`Offer`]. Dropping the offer clears the row, leased or not.
+//! - The rows do not outlive the run: the partition is made anew when a run begins or continues.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_array::{ArrayRef, RecordBatch, StringArray};
+use rolldock_queue::{
+    Durability, Partition, PartitionSpec, Put, QueueError, RowHandle, RowState, TransferQueue,
+};
+use rolldock_scope::Scope;
+use tokio::time::Instant;
+
+use crate::config::{CONCURRENCY_MAX, TASKS_PARTITION};
+
+/// The queue's task for workers.
+const WORKERS: &str = "agent";
+/// The queue's task of the run, which keeps acked rows until the run has seen them.
+const RUN: &str = "run";
+/// The column with the task, as JSON.
+const COLUMN: &str = "task";
+/// The time between two looks at a row.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// The tasks of a run.
+#[derive(Debug, Clone)]
+pub(crate) struct Tasks {
+    partition: Partition,
+    scope: Scope,
+}
+
+/// A task that workers can take. Dropping it takes the task back.
+#[derive(Debug)]
+pub(crate) struct Offer {
+    tasks: Tasks,
+    row: RowHandle,
+}
+
+/// How an offer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OfferEnd {
+    /// A worker acked it.
+    Acked,
+    /// A worker gave it back, its lease expired, or somebody has cleared the row.
+    Returned,
+    /// The worker had it for too long.
+    Late,
+}
+
+impl Tasks {
+    /// Makes the partition of the tasks. Rows of an earlier life of the run are removed. `lease` is how long a
+    /// worker has a task without a renewal.
+    pub(crate) async fn open(
+        queue: &TransferQueue,
+        lease: Duration,
+        scope: Scope,
+    ) -> Result<Self, QueueError> {
+        match queue.remove(TASKS_PARTITION).await {
+            Ok(()) | Err(QueueError::UnknownPartition { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let spec = PartitionSpec {
+            lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
+            // The tasks end with the run.
+            durability: Some(Durability::Os),
+            // Tasks that were taken back have their room until they are cleared.
+            ..PartitionSpec::new(TASKS_PARTITION, [WORKERS, RUN], 2 * CONCURRENCY_MAX)
+        };
+        let partition = queue.declare(spec).await?;
+        partition.give_once();
+        Ok(Self { partition, scope })
+    }
+
+    /// Offers a task. Cancel-safe: a dropped call takes the task back.
+    pub(crate) async fn offer(&self, name: &str, task: String) -> Result<Offer, QueueError> {
+        let column = Arc::new(StringArray::from(vec![task])) as ArrayRef;
+        let put = Put::group(name, RecordBatch::try_from_iter([(COLUMN, column)])?);
+        let (reply, offered) = tokio::sync::oneshot::channel();
+        let tasks = self.clone();
+        // A put that has begun ends, so its row must have an owner even if nobody waits for it any more.
+        self.scope.spawn_detached("agent task", async move {
+            let put = tasks.partition.put(put, None).await;
+            let first = put.and_then(|rows| rows.first().copied().ok_or(QueueError::Empty));
+            let _ = reply.send(first.map(|row| Offer { tasks, row }));
+        });
+        let closed = || QueueError::Closed { partition: TASKS_PARTITION.to_owned() };
+        offered.await.unwrap_or_else(|_ended| Err(closed()))
+    }
+
+    /// Tells workers that there will be no more tasks.
+    pub(crate) fn end(&self) {
+        self.partition.end_of_puts();
+    }
+}
+
+impl Offer {
+    /// Waits for the end of the task. A worker may have it for `time`; `taken` is called when one takes it.
+    /// Cancel-safe.
+    pub(crate) async fn until_ended(&self, time: Duration, taken: impl Fn()) -> Result<OfferEnd, QueueError> {
+        let mut since: Option<Instant> = None;
+        loop {
+            match self.tasks.partition.row_state(WORKERS, self.row) {
+                Ok(RowState::Waiting) => {}
+                Ok(RowState::Leased) if since.is_none() => {
+                    since = Some(Instant::now());
+                    taken();
+                }
+                Ok(RowState::Leased) => {}
+                Ok(RowState::Acked) => return Ok(OfferEnd::Acked),
+                Ok(RowState::Returned) | Err(QueueError::StaleHandle { .. }) => {
+                    return Ok(OfferEnd::Returned);
+                }
+                Err(error) => return Err(error),
+            }
+            if since.is_some_and(|since| since.elapsed() >= time) {
+                return Ok(OfferEnd::Late);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        let (partition, row) = (self.tasks.partition.clone(), self.row);
+        self.tasks.scope.spawn_detached("agent task end", async move {
+            // Somebody else may have cleared it, or the queue is closed.
+            if let Err(error) = partition.clear(&[row]).await {
+                tracing::debug!(%error, "a task of an agent is not cleared");
+            }
+        });
+    }
+}
