@@ -109,6 +109,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn takers_see_the_end_although_rows_are_leased() {
+        let partition = tasks().await;
+        put(&partition, "leased").await;
+        let lease = partition.take(&Take::rows("work", 1)).await.unwrap().unwrap();
+        partition.end_of_puts();
+        let take = Take::rows("work", 1).until(Instant::now() + Duration::from_secs(5));
+        assert!(partition.take(&take).await.unwrap().is_none());
+        lease.ack().await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn an_acked_row_stays_until_its_owner_clears_it() {
         let partition = tasks().await;
         let row = put(&partition, "done").await;

@@ -192,7 +192,8 @@ impl Table {
         self.puts.rows() > 0
             || self.ready[task].incomplete > 0
             || self.ready[task].away > 0
-            || self.leases.iter().any(|(_, lease)| lease.task == task)
+            // Rows that are given once do not come back from their leases.
+            || !self.gives_once && self.leases.iter().any(|(_, lease)| lease.task == task)
     }
 
     pub(in crate::partition) fn waiters(&mut self, task: usize) -> &mut Waiters {
