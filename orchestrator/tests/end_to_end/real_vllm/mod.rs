@@ -9,6 +9,7 @@
 mod answers;
 mod faults;
 mod lifecycle;
+mod turns;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -80,6 +81,7 @@ fn real_servers_answer_fail_and_change_their_versions() {
     part("run killed in an update", || {
         lifecycle::servers_that_a_dead_run_left_paused_go_on(&[&first, &second])
     });
+    part("turns with a tool", || turns::the_recipe_with_a_tool_makes_steps_for_a_trainer(&first));
     part("server killed in an update", || {
         lifecycle::a_run_continues_without_a_server_that_dies_while_paused_and_uses_it_when_it_is_back(
             &mut first, &second,
