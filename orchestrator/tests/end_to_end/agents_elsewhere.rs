@@ -171,7 +171,7 @@ async fn two_workers_make_the_samples_of_a_run() {
 async fn the_task_of_a_dead_worker_is_a_new_attempt() {
     let server = Simengine::start(&["--time-scale", "0.01", "--mean-response-length", "30"]);
     let place = Arc::new(Place::new());
-    let run = place.run("1", &server).set("agent.lease=3").start();
+    let run = place.run("1", &server).set("agent.lease=10").start();
     let worker = Worker::new(&run);
     let (lease, task) = worker.take().await.unwrap();
     work(&place, &lease, "chat(json.load(sys.stdin)['messages'])", &task).await.unwrap();

@@ -5,6 +5,9 @@
 //! are recognised by a mark in their environment or by their directory. The module first stops all of these
 //! processes, and kills them when no new ones appear. A fork bomb would start processes faster than they could
 //! be killed one by one.
+//!
+//! A process that executes a new program has no environment and no command line for a moment. The module looks
+//! again until it has them, because the process may carry the mark.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -13,13 +16,16 @@ use std::time::Duration;
 
 use crate::tasks;
 use rustix::process::{Pid, Signal};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
 /// Maximum number of rounds over all processes of the host.
 const ROUNDS_MAX: usize = 100;
 /// The pause after a kill, in which the processes end.
 const KILLED_PAUSE: Duration = Duration::from_millis(2);
+/// Maximum time until a process that executes a new program has an environment. A process that has none for
+/// longer has removed it.
+const EXECUTING_MAX: Duration = Duration::from_secs(1);
 
 /// How processes are recognised.
 #[derive(Debug, Clone)]
@@ -40,15 +46,19 @@ impl Mark {
         match self {
             Self::User(user) => process.user == *user,
             Self::Environment { words, directory } => {
-                let place = format!("/proc/{}", process.id.as_raw_nonzero());
-                let environment = std::fs::read(format!("{place}/environ")).unwrap_or_default();
+                let environment = process.read("environ");
                 let mut entries = environment.split(|byte| *byte == 0);
                 let is_in = |directory: &PathBuf| {
-                    std::fs::read_link(format!("{place}/cwd")).is_ok_and(|path| path.starts_with(directory))
+                    std::fs::read_link(process.file("cwd")).is_ok_and(|path| path.starts_with(directory))
                 };
                 entries.any(|entry| entry == words.as_bytes()) || directory.as_ref().is_some_and(is_in)
             }
         }
+    }
+
+    /// Whether the process may carry the mark although it is not seen.
+    fn is_hidden_on(&self, process: &Process) -> bool {
+        matches!(self, Self::Environment { .. }) && process.is_executing()
     }
 }
 
@@ -56,15 +66,21 @@ impl Mark {
 /// leave processes.
 pub(super) async fn kill(mark: &Mark, tracker: &TaskTracker) -> bool {
     let mut stopped: HashSet<Pid> = HashSet::new();
-    for _ in 0..ROUNDS_MAX {
+    let began = Instant::now();
+    let mut rounds = 0;
+    while rounds < ROUNDS_MAX {
         let looking = mark.clone();
         // The search is blocking work, because a host may have many thousands of processes.
-        let found = tasks::spawn_blocking(tracker, "process search", move || marked(&looking))
-            .await
-            .unwrap_or_default();
+        let search = tasks::spawn_blocking(tracker, "process search", move || marked(&looking));
+        let Found { marked: found, hidden } = search.await.unwrap_or_default();
         if found.is_empty() {
-            return true;
+            if !hidden || began.elapsed() >= EXECUTING_MAX {
+                return true;
+            }
+            sleep(KILLED_PAUSE).await;
+            continue;
         }
+        rounds += 1;
         let fresh: Vec<Pid> = found.iter().copied().filter(|id| stopped.insert(*id)).collect();
         if fresh.is_empty() {
             found.iter().for_each(|id| send(*id, Signal::KILL, mark));
@@ -81,9 +97,24 @@ pub(super) fn tasks_of(user: u32) -> usize {
     processes().filter(|process| process.user == user).map(|process| process.threads).sum()
 }
 
-fn marked(mark: &Mark) -> Vec<Pid> {
-    let lives = |process: &Process| !matches!(process.state, 'Z' | 'X');
-    processes().filter(|process| lives(process) && mark.is_on(process)).map(|process| process.id).collect()
+/// What a search has found.
+#[derive(Default)]
+struct Found {
+    marked: Vec<Pid>,
+    /// Whether a process may carry the mark although it is not seen.
+    hidden: bool,
+}
+
+fn marked(mark: &Mark) -> Found {
+    let mut found = Found::default();
+    for process in processes().filter(|process| !matches!(process.state, 'Z' | 'X')) {
+        if mark.is_on(&process) {
+            found.marked.push(process.id);
+        } else {
+            found.hidden |= mark.is_hidden_on(&process);
+        }
+    }
+    found
 }
 
 struct Process {
@@ -91,6 +122,28 @@ struct Process {
     user: u32,
     state: char,
     threads: usize,
+    /// Whether it has an address space: a thread of the kernel and an ending process have none.
+    has_memory: bool,
+}
+
+impl Process {
+    fn file(&self, name: &str) -> PathBuf {
+        format!("/proc/{}/{name}", self.id.as_raw_nonzero()).into()
+    }
+
+    /// A file of the process; empty if it cannot be read.
+    fn read(&self, name: &str) -> Vec<u8> {
+        std::fs::read(self.file(name)).unwrap_or_default()
+    }
+
+    /// Whether the process executes a new program and has no environment yet. It may have had the variables of
+    /// this user only.
+    fn is_executing(&self) -> bool {
+        self.has_memory
+            && self.user == rustix::process::getuid().as_raw()
+            && self.read("cmdline").is_empty()
+            && self.read("environ").is_empty()
+    }
 }
 
 fn processes() -> impl Iterator<Item = Process> {
@@ -107,6 +160,7 @@ fn process(id: Pid) -> Option<Process> {
         user: value("Uid:")?.split_whitespace().next()?.parse().ok()?,
         state: value("State:")?.chars().next()?,
         threads: value("Threads:").and_then(|count| count.trim().parse().ok()).unwrap_or(1),
+        has_memory: value("VmSize:").is_some(),
     })
 }
 
