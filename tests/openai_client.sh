@@ -18,10 +18,10 @@ logs=$(mktemp -d)
 servers=$!
 proxy=
 trap 'kill $servers $proxy 2>/dev/null || true; rm -rf "$logs"' EXIT
-# Waits for at most about 10 s until a process has printed enough lines with the given words. Prints the first
+# Waits for at most about a minute until a process has printed enough lines with the given words. Prints the first
 # word of each of these lines.
 said() {
-    for _ in $(seq 100); do
+    for _ in $(seq 600); do
         [ "$(grep -c "$2" "$logs/$1")" -ge "$3" ] && break
         sleep 0.1
     done

@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROLLDOCK = sys.argv[1]
 # The longest time until all metrics have moved.
-MOVED_MAX_S = 90
+MOVED_MAX_S = 300
 # How many servers may die with their requests until requests of an ended step have been sent again, and the seconds
 # between their deaths. For STOPPED_S a server answers nothing before it dies, so that it has requests when it dies.
 VICTIMS = 5

@@ -17,7 +17,7 @@ log=$(mktemp)
 "$rolldock" queue serve --listen 127.0.0.1:0 --token secret >"$log" &
 server=$!
 trap 'kill $server 2>/dev/null || true; rm -f "$log"' EXIT
-for _ in $(seq 100); do
+for _ in $(seq 600); do
     grep -q "serving a queue at" "$log" && break
     sleep 0.1
 done

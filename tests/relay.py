@@ -23,7 +23,7 @@ STEPS, GROUPS, SAMPLES = 6, 8, 4
 ROWS = STEPS * GROUPS * SAMPLES
 # The rows of one batch of a role.
 BATCH_ROWS = 2 * SAMPLES
-DEADLINE_S = 120
+DEADLINE_S = 600
 COMPARED = ("response_ids", "reward", "advantage", "values", "ref_log_prob")
 
 RECIPE = """

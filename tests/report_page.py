@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-PATIENCE_S = 60
+PATIENCE_S = 240
 FATES = ("accepted", "filtered", "held", "carried", "requeued", "cancelled", "stale", "failed")
 
 # Measures the page, and returns the results as JSON. Boxes are compared in pixels of the screen.

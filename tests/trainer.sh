@@ -67,7 +67,7 @@ if [[ ${1:-} == --vllm ]]; then
   settings=(model.name=tiny-qwen3 "model.tokenizer=$(realpath "$vllm/tokenizer")" rollout.max_response_length=32)
 else
   start "$work/servers" "$rolldock" simengine --ports 0,0 --time-scale 0.002 --mean-response-length 40
-  until_said "$work/servers" " serves " 2 20
+  until_said "$work/servers" " serves " 2 120
   urls=$(grep " serves " "$work/servers" | cut -d ' ' -f 1 | tr '\n' ' ')
   downloaded=data/arithmetic/train.jsonl
   settings=(model.name=simulated model.tokenizer=builtin rollout.max_response_length=128)
@@ -93,7 +93,7 @@ for mode in sync fully_async; do
   run=(run recipes/dapo_qwen3_8b.toml --no-progress --out "$work/$mode" --steps "$steps" "${endpoints[@]}")
   start "$work/$mode.log" "$rolldock" "${run[@]}" "${set_all[@]}" --set "policy.mode=$mode"
   running=${started[-1]}
-  until_said "$work/$mode.log" "serving the queue at " 1 120
+  until_said "$work/$mode.log" "serving the queue at " 1 300
   queue=$(sed -n 's/^serving the queue at //p' "$work/$mode.log")
   policy=$(sed -n 's/^policy versions are announced at \(.*\)\/v1\/policy\/announce$/\1/p' "$work/$mode.log")
   trainer=(--queue "$queue" --policy "$policy" --groups 4 --state "$work/$mode.json")

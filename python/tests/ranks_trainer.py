@@ -61,7 +61,7 @@ def save(path: Path, state: dict[str, Any]) -> None:
 def main() -> None:
     torch.set_num_threads(1)
     partition, folder, kill_at = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    dist.init_process_group("gloo", timeout=timedelta(seconds=240))
     rank = dist.get_rank()
     ranks = Ranks.here(members=2, timeout_s=60)
     dataset = StreamingDataset(

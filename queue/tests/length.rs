@@ -10,7 +10,7 @@ use rolldock_queue::{Durability, PartitionSpec, Problem, Put, QueueConfig, Queue
 use support::rows;
 
 /// The longest time that a test waits for a note, which is due after half a second.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn open(dir: &Path, durability: Durability, journal_bytes: u64) -> Result<TransferQueue, QueueError> {
     let dir = Some(dir.to_owned());

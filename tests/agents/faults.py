@@ -21,7 +21,7 @@ from relay import GENERATE
 from world import World
 
 TURNS = 4
-PATIENCE_S = 60
+PATIENCE_S = 240
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 MOMENTS = ("while the engine works", "when the engine has answered", "when the agent has its answer", "at any time")
 

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "queue/examples"))
 from client import Queue, Refused  # noqa: E402
 
 PARTITION = "train"
-DEADLINE_S = 120
+DEADLINE_S = 300
 
 
 def tokenizer(folder):

@@ -15,7 +15,7 @@ use super::simulated::SimulatedEngine;
 use super::*;
 
 /// Longer than every test takes, so a hang is a failure.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Samples have about 1,500 tokens, which take seconds of simulated time.
 fn server(scope: &Scope, name: &str, change: impl FnOnce(&mut ServerConfig)) -> SimServer {

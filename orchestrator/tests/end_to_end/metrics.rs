@@ -23,7 +23,7 @@ const RARE: [&str; 5] = [
     "rolldock_weight_update_failures_total",
 ];
 /// The longest time until all other metrics have moved.
-const MOVED_MAX: Duration = Duration::from_secs(90);
+const MOVED_MAX: Duration = Duration::from_secs(300);
 /// How many servers may die with their requests until requests of an ended step have been sent again. A group that
 /// is cut off has no further attempts, so one server may not be enough.
 const VICTIMS: usize = 5;

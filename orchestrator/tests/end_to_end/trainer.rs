@@ -22,7 +22,7 @@ const GROUPS: usize = 4;
 const SAMPLES: usize = 2;
 const STEPS: u64 = 8;
 /// The longest wait for a step.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(240);
 /// The difference between two versions. The trainer leaves out numbers, like a trainer that counts optimizer
 /// steps.
 const BETWEEN_VERSIONS: u64 = 3;

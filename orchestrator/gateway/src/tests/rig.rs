@@ -22,7 +22,7 @@ use crate::core::Core;
 use crate::{Entropy, Gateway, GatewayConfig, GatewayError, StoreError};
 
 /// Longest time that a test waits for an event.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 const LOG: &str = "trajectories.log";
 

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process_gro
 use crate::until;
 
 /// The time in which a process must end after SIGTERM.
-const END_MAX: Duration = Duration::from_secs(60);
+const END_MAX: Duration = Duration::from_secs(180);
 /// The exit code of a run that SIGTERM has ended in order.
 const TERMINATED: i32 = 143;
 /// The part of a log that a message shows, in bytes.
