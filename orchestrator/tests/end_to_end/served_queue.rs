@@ -19,6 +19,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::{Rolldock, Running, untaken_recipe};
 
+/// The longest time that a call may take whose server is killed.
+const PATIENCE: Duration = Duration::from_secs(240);
+
 /// Settings for the published recipe with a simulated fleet, the data of the repository, and space for the
 /// rows of one step.
 const SMALL: [&str; 13] = [
@@ -101,7 +104,7 @@ async fn produce(queue: &RemoteQueue, known: &Mutex<Known>, first: i64, stop: &C
     while !stop.is_cancelled() {
         let ids = [id, id + 1];
         let put = Put::group(format!("g{id}"), column("id", ids.to_vec()));
-        let rows = queue.put("train", put, Some(Duration::from_secs(60))).await.unwrap();
+        let rows = queue.put("train", put, Some(PATIENCE)).await.unwrap();
         known.lock().put.extend(ids);
         let rewards = column("reward", ids.map(reward).to_vec());
         queue.write_columns("train", &rows, rewards).await.unwrap();
@@ -166,7 +169,9 @@ async fn kill_9_of_the_server_loses_and_doubles_nothing() {
     let dir = TempDir::new().unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("127.0.0.1:{port}");
-    let client = || RemoteQueue::new(RemoteConfig::new(format!("http://{address}"))).unwrap();
+    // On a busy machine a server may be killed many times before it has answered a call.
+    let config = || RemoteConfig { patience: PATIENCE, ..RemoteConfig::new(format!("http://{address}")) };
+    let client = || RemoteQueue::new(config()).unwrap();
     let server = Mutex::new(Some(serve(&dir, &address)));
     // Leases are short, so rows whose lease was lost with a dead server are ready again within the test.
     let tasks = TASKS.map(|(name, columns)| TaskSpec {
