@@ -274,7 +274,9 @@ async fn tasks_of_a_killed_run_are_gone_when_it_goes_on() {
     work(&place, &lease, TWO_TURNS, &task).await.unwrap();
     lease.ack().await.unwrap();
     let (done, (names, _)) = tokio::join!(work_on_all(&place, &worker), worker.train(2));
-    assert_eq!((done, names.len()), (7, 8));
+    // The run that goes on may launch further groups before those of the killed run have ended.
+    assert!(done >= 7, "{done} tasks");
+    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 8, "{names:?}");
     let ended = resume.wait();
     assert!(ended.stdout.contains("1 steps; 2 groups accepted"), "{}", ended.stdout);
 }
