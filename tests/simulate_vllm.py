@@ -19,7 +19,7 @@ SETTING = "rollout.max_concurrent_prompts"
 VALUES = [1, 2, 6]
 # Random weights draw nearly all ids alike, so one of VOCABULARY / MEAN_LENGTH ids ends a response after MEAN_LENGTH
 # tokens on the average.
-VOCABULARY, MEAN_LENGTH = 151_669, 160
+VOCABULARY, MEAN_LENGTH = 151_669, 64
 RECIPE = """
 [model]
 name = "tiny-qwen3"
@@ -33,16 +33,16 @@ max_loads_per_server = 64
 [rollout]
 workers = 2
 samples_per_prompt = 4
-train_batch_size = 12
-gen_batch_size = 24
+train_batch_size = 6
+gen_batch_size = 12
 max_gen_batches = 8
-max_response_length = 640
+max_response_length = 256
 launch = "on_demand"
 sampling = {{ stop_token_ids = {stops} }}
 [reward]
 python = "{root}/tests/trainer.py:compute_score"
 [queue]
-consumer = {{ task = "train" }}
+consumer = {{ task = "train", take_groups = 6, keep_last_steps = 0 }}
 [policy]
 mode = "off"
 [run]
