@@ -1,8 +1,8 @@
 //! Tasks for agents that run elsewhere: rows of a partition of the run's queue, which workers take by lease.
 //!
 //! A row is one attempt at a sample, with a capability of its own. The worker acks the row when its agent has
-//! ended. If it gives the row back, or its lease expires, the row is given to nobody else: the run clears it and
-//! puts another one with a new capability.
+//! ended. If the worker gives the row back, or its lease expires, no other worker gets this row: the run clears it
+//! and puts another one with a new capability.
 //!
 //! # Invariants
 //! - A row exists only as long as its [`Offer`]. Dropping the offer clears the row, leased or not.
@@ -48,7 +48,7 @@ pub(crate) struct Offer {
 pub(crate) enum OfferEnd {
     /// A worker acked it.
     Acked,
-    /// A worker gave it back, its lease expired, or somebody has cleared the row.
+    /// A worker gave it back, its lease expired, or a client of the queue has cleared the row.
     Returned,
     /// The worker had it for too long.
     Late,
@@ -84,7 +84,7 @@ impl Tasks {
         let put = Put::group(name, RecordBatch::try_from_iter([(COLUMN, column)])?);
         let (reply, offered) = tokio::sync::oneshot::channel();
         let tasks = self.clone();
-        // A put that has begun ends, so its row must have an owner even if nobody waits for it any more.
+        // A put that has begun adds its row even if this call is dropped, so this task owns the row then.
         self.scope.spawn_detached("agent task", async move {
             let put = tasks.partition.put(put, None).await;
             let first = put.and_then(|rows| rows.first().copied().ok_or(QueueError::Empty));
@@ -131,7 +131,7 @@ impl Drop for Offer {
     fn drop(&mut self) {
         let (partition, row) = (self.tasks.partition.clone(), self.row);
         self.tasks.scope.spawn_detached("agent task end", async move {
-            // Somebody else may have cleared it, or the queue is closed.
+            // A client of the queue may have cleared it, or the queue is closed.
             if let Err(error) = partition.clear(&[row]).await {
                 tracing::debug!(%error, "a task of an agent is not cleared");
             }
