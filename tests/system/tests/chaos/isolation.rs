@@ -60,10 +60,18 @@ pub(crate) fn enter(name: &str) -> Place {
     Place::Ended(succeeded)
 }
 
+/// Runs a command of the system. The error is what the command printed.
+fn tried(words: &[&str]) -> Result<(), String> {
+    let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("{words:?}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
 /// Runs a command of the system, which must succeed.
 fn call(words: &[&str]) {
-    let output = Command::new(words[0]).args(&words[1..]).output().unwrap();
-    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    tried(words).unwrap_or_else(|error| panic!("{error}"));
 }
 
 /// A file system in memory, whose size can be changed.
@@ -72,9 +80,11 @@ pub(crate) struct Disk(PathBuf);
 impl Disk {
     /// The size of a disk that is not full. Only written data uses memory.
     const SIZE: &str = "size=512m";
-    /// The space that a full disk has left, in bytes. Without it, writes in progress could make the change of
-    /// size fail.
+    /// The space that a full disk has left, in bytes.
     const LEFT: u64 = 16 << 10;
+    /// How often [`fill`](Self::fill) tries. The system refuses a size that is below what is in use, and the
+    /// disk's users go on writing between the look at the disk and the change of its size.
+    const TRIES: usize = 100;
 
     pub(crate) fn mount(at: &Path) -> Self {
         std::fs::create_dir_all(at).unwrap();
@@ -84,18 +94,25 @@ impl Disk {
 
     /// Leaves almost no space on the disk.
     pub(crate) fn fill(&self) {
-        let disk = rustix::fs::statvfs(&self.0).unwrap();
-        let used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize;
-        self.resize(&format!("size={}", used + Self::LEFT));
+        let mut refusal = String::new();
+        for _ in 0..Self::TRIES {
+            let disk = rustix::fs::statvfs(&self.0).unwrap();
+            let used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize;
+            match self.resize(&format!("size={}", used + Self::LEFT)) {
+                Ok(()) => return,
+                Err(error) => refusal = error,
+            }
+        }
+        panic!("the disk could not be filled in {} tries: {refusal}", Self::TRIES);
     }
 
     /// Gives the disk its full size again.
     pub(crate) fn clear(&self) {
-        self.resize(Self::SIZE);
+        self.resize(Self::SIZE).unwrap();
     }
 
-    fn resize(&self, size: &str) {
-        call(&["mount", "-o", &format!("remount,{size}"), &self.0.to_string_lossy()]);
+    fn resize(&self, size: &str) -> Result<(), String> {
+        tried(&["mount", "-o", &format!("remount,{size}"), &self.0.to_string_lossy()])
     }
 }
 
