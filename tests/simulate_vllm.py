@@ -1,8 +1,9 @@
 """Compares `rolldock simulate` with real runs on two vLLM servers.
 
 One of the servers is calibrated while the other is measured too, as both share the processors of a machine. A run of
-STEPS steps is made with each of three settings. The recorded run of the last setting is then simulated with all three,
-and the median time of a step must be within ERROR_MAX of that of the real run, and the settings in the same order.
+STEPS steps is made with each of three settings. It filters no group, so no step begins with groups of another one.
+The recorded run of the last setting is then simulated with all three. The median time of a step must be within
+ERROR_MAX of that of the real run, and the settings in the same order.
 
 python3 tests/simulate_vllm.py BINARY FOLDER TOKENIZER ENDPOINT ENDPOINT
 """
@@ -34,11 +35,12 @@ max_loads_per_server = 64
 workers = 2
 samples_per_prompt = 4
 train_batch_size = 6
-gen_batch_size = 12
-max_gen_batches = 8
+gen_batch_size = 6
 max_response_length = 256
 launch = "on_demand"
 sampling = {{ stop_token_ids = {stops} }}
+[filter]
+enable = false
 [reward]
 python = "{root}/tests/trainer.py:compute_score"
 [queue]

@@ -1,15 +1,16 @@
 //! Runs agents: one process for each sample, with a trajectory of its own.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rolldock_gateway::{End, Hosted, Limits, Opening, Session, Taken};
 use rolldock_queue::TransferQueue;
 use rolldock_reward::external::{
-    PYTHON_LOADING, Place, Program, ProgramEnd, Programs, Ran, end_marked, find_program,
+    PYTHON_LOADING, Place, Program, ProgramEnd, ProgramSandbox, Programs, end_marked, find_program,
 };
 use rolldock_scope::Scope;
+use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use crate::config::{AgentConfig, RewardBy};
@@ -23,7 +24,7 @@ use crate::variables::{self, OF_AGENT, OF_RUN};
 const PYTHON: &str = include_str!("agent.py");
 /// The text in a word of a command that stands for the prompt.
 const PROMPT: &str = "{prompt}";
-/// Maximum time of the check that a Python function can be loaded.
+/// Maximum time of a check that an agent can start.
 const CHECK_MAX: Duration = Duration::from_secs(120);
 /// The lines and the bytes at the end of an agent's output that a reason shows.
 const LINES_MAX: usize = 8;
@@ -39,6 +40,8 @@ pub struct Agents {
     /// The limits of trajectories, without those of time.
     limits: Limits,
     programs: Programs,
+    /// The sandbox of all agents, once the first of them or a check needed it.
+    sandbox: Arc<OnceCell<ProgramSandbox>>,
     failures: Arc<Failures>,
     /// The tasks of agents that run elsewhere, once the run has a queue.
     pub(crate) tasks: Arc<OnceLock<Tasks>>,
@@ -83,6 +86,7 @@ impl Agents {
         let whole = std::path::absolute(&out).unwrap_or_else(|_| out.clone());
         Self {
             programs: Programs::new(config.concurrency, scope.tracker().clone()),
+            sandbox: Arc::default(),
             failures: Arc::new(Failures::new(out.join("agents"))),
             tasks: Arc::default(),
             run: whole.to_string_lossy().into(),
@@ -136,16 +140,18 @@ impl Agents {
     /// Checks that the agent can be started and that the servers at `urls` take token ids. Cancel-safe.
     ///
     /// # Errors
-    /// [`AgentError`]: there is no such program or function, or a server lacks the endpoints for agents.
+    /// [`AgentError`]: there is no such program or function, the sandbox cannot be made, or a server lacks the
+    /// endpoints for agents.
     pub async fn check(&self, urls: &[Arc<str>]) -> Result<(), AgentError> {
-        let directory = self.config.directory.as_deref();
         match (&self.config.command, &self.config.python) {
             (Some(words), _) => {
                 let program = words.first().map_or("", String::as_str);
-                self.check_program("agent.command", program, directory)?;
+                self.check_program("agent.command", program)?;
+                self.check_sandbox(Some(program)).await?;
             }
             (None, Some(function)) => {
-                self.check_program("agent.interpreter", &self.config.interpreter, directory)?;
+                self.check_program("agent.interpreter", &self.config.interpreter)?;
+                self.check_sandbox(None).await?;
                 self.check_function(function).await?;
             }
             (None, None) => {}
@@ -156,52 +162,80 @@ impl Agents {
         Ok(())
     }
 
-    fn check_program(
-        &self,
-        key: &'static str,
-        word: &str,
-        directory: Option<&Path>,
-    ) -> Result<(), AgentError> {
+    fn check_program(&self, key: &'static str, word: &str) -> Result<(), AgentError> {
+        let directory = self.config.directory.as_deref();
         find_program(word, directory).map(drop).map_err(|reason| AgentError::Config { key, reason })
     }
 
+    /// Checks that the sandbox, if there is one, can be made, and that `program` is found in it.
+    async fn check_sandbox(&self, program: Option<&str>) -> Result<(), AgentError> {
+        if !self.config.is_enclosed() {
+            return Ok(());
+        }
+        self.check_program("agent.sandbox", "bwrap")?;
+        let within = |script: &str, word: &str| ["sh", "-c", script, word].map(str::to_owned).to_vec();
+        self.check_start("agent.sandbox", "the sandbox cannot be made", within(":", "")).await?;
+        let Some(program) = program else { return Ok(()) };
+        let reason =
+            format!("{program:?} is not visible in the sandbox: expected its directory in agent.readable");
+        self.check_start("agent.command", &reason, within("command -v \"$0\" >/dev/null", program)).await
+    }
+
     async fn check_function(&self, function: &str) -> Result<(), AgentError> {
-        let mut words = self.python_words(function);
+        let mut words = self.python_words(function, self.sandbox().await?.as_ref());
         words.push("--check".to_owned());
+        self.check_start("agent.python", &format!("cannot load {function:?}"), words).await
+    }
+
+    /// Runs a program as agents are run. `reason` says what it means if the program fails.
+    async fn check_start(
+        &self,
+        key: &'static str,
+        reason: &str,
+        words: Vec<String>,
+    ) -> Result<(), AgentError> {
         let value = format!("{}/check", self.run);
         let program = Program {
-            what: format!("agent {function:?}"),
+            what: "check of the agent".to_owned(),
             words,
             directory: self.config.directory.clone(),
             env: self.config.env.clone().into_iter().chain([(OF_AGENT.to_owned(), value.clone())]).collect(),
             mark: format!("{OF_AGENT}={value}"),
             input: Vec::new(),
             memory_bytes: None,
+            sandbox: self.sandbox().await?,
             deadline: Instant::now() + CHECK_MAX,
         };
-        let ran = self.run_program(program).await?;
-        let reason = match ran.end {
-            ProgramEnd::Exited => return Ok(()),
-            ProgramEnd::Failed(_) => format!("cannot load {function:?}: {}", last_lines(&ran.output)),
-            ProgramEnd::TimedOut => format!("{function:?} was not loaded within {} s", CHECK_MAX.as_secs()),
-        };
-        Err(AgentError::Config { key: "agent.python", reason })
-    }
-
-    async fn run_program(&self, program: Program) -> Result<Ran, AgentError> {
         let place = self.programs.place().await.map_err(AgentError::Program)?;
-        self.programs.run(place, program).await.map_err(AgentError::Program)
+        let ran = self.programs.run(place, program).await.map_err(AgentError::Program)?;
+        let reason = match (ran.end, last_lines(&ran.output)) {
+            (ProgramEnd::Exited, _) => return Ok(()),
+            (ProgramEnd::Failed(_), output) if output.is_empty() => reason.to_owned(),
+            (ProgramEnd::Failed(_), output) => format!("{reason}: {output}"),
+            (ProgramEnd::TimedOut, _) => format!("{reason}: no answer within {} s", CHECK_MAX.as_secs()),
+        };
+        Err(AgentError::Config { key, reason })
     }
 
-    fn python_words(&self, function: &str) -> Vec<String> {
+    /// The sandbox that agents run in, if they do. Cancel-safe.
+    async fn sandbox(&self) -> Result<Option<ProgramSandbox>, AgentError> {
+        if !self.config.is_enclosed() {
+            return Ok(None);
+        }
+        let made = self.sandbox.get_or_try_init(|| ProgramSandbox::new(self.config.view())).await;
+        made.cloned().map(Some).map_err(AgentError::Program)
+    }
+
+    fn python_words(&self, function: &str, sandbox: Option<&ProgramSandbox>) -> Vec<String> {
         let script = format!("{PYTHON_LOADING}\n\n{PYTHON}");
-        vec![self.config.interpreter.clone(), "-u".to_owned(), "-c".to_owned(), script, function.to_owned()]
+        let interpreter = sandbox.and_then(ProgramSandbox::executable).unwrap_or(&self.config.interpreter);
+        vec![interpreter.to_owned(), "-u".to_owned(), "-c".to_owned(), script, function.to_owned()]
     }
 
-    fn words(&self, prompt: &str) -> Vec<String> {
+    fn words(&self, prompt: &str, sandbox: Option<&ProgramSandbox>) -> Vec<String> {
         match (&self.config.command, &self.config.python) {
             (Some(words), _) => words.iter().map(|word| word.replace(PROMPT, prompt)).collect(),
-            (None, Some(function)) => self.python_words(function),
+            (None, Some(function)) => self.python_words(function, sandbox),
             (None, None) => Vec::new(),
         }
     }
@@ -245,14 +279,16 @@ impl Agents {
         env.extend(variables::variables(job, &session, &self.run, gives_reward));
         let own = seconds(self.config.deadline);
         let task = variables::task(job, &session, gives_reward);
+        let sandbox = self.sandbox().await?;
         let program = Program {
             what: "agent".to_owned(),
-            words: self.words(job.prompt),
+            words: self.words(job.prompt, sandbox.as_ref()),
             directory: self.config.directory.clone(),
             mark: format!("{OF_AGENT}={}/{}", self.run, job.uid),
             env,
             input: format!("{task}\n").into_bytes(),
             memory_bytes: self.config.memory_mb.map(|memory| memory.saturating_mul(1 << 20)),
+            sandbox,
             deadline: job.deadline.min(Instant::now() + own),
         };
         let ran = self.programs.run(place, program).await.map_err(AgentError::Program)?;

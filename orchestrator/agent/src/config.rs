@@ -1,8 +1,9 @@
 //! The table `[agent]` of a recipe.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use rolldock_reward::external::ProgramView;
 use serde::{Deserialize, Serialize};
 
 /// The partition of the queue from which workers take tasks.
@@ -11,6 +12,8 @@ pub const TASKS_PARTITION: &str = "agent_tasks";
 pub(crate) const CONCURRENCY_MAX: usize = 4096;
 /// Longest time of an agent, in seconds.
 const SECONDS_MAX: f64 = 10_000_000.0;
+/// Largest size of the directory that an agent in a sandbox can write to, in MiB.
+const SCRATCH_MAX: u64 = 1 << 20;
 /// Shortest lease of a task, in seconds. It leaves a worker enough time to renew it over a network.
 const LEASE_MIN: f64 = 0.1;
 
@@ -45,11 +48,31 @@ pub struct AgentConfig {
     pub concurrency: usize,
     /// Maximum time of an agent, in seconds. It is killed then, and its sample has failed.
     pub deadline: f64,
-    /// Maximum address space of the agent's first process, in MiB. It needs Linux.
+    /// Maximum address space of the agent's first process, in MiB; in a sandbox, of each of its processes. It needs
+    /// Linux.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u64>,
+    /// What the agents run in.
+    pub sandbox: AgentSandbox,
+    /// Absolute paths of files and directories that agents in a sandbox can read besides the system's, their
+    /// interpreter, their function and their working directory.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub readable: Vec<PathBuf>,
+    /// Maximum size of the directory that an agent in a sandbox can write to, in MiB of memory.
+    pub scratch_mb: u64,
     /// Who says how well the agent did.
     pub reward: RewardBy,
+}
+
+/// What the agents of a run are enclosed in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AgentSandbox {
+    /// Nothing: agents can do what the user of the run can do.
+    #[default]
+    None,
+    /// Namespaces made by the command `bwrap`.
+    Bubblewrap,
 }
 
 /// Who says how well an agent did.
@@ -77,6 +100,9 @@ impl Default for AgentConfig {
             concurrency: 64,
             deadline: 600.0,
             memory_mb: None,
+            sandbox: AgentSandbox::default(),
+            readable: Vec::new(),
+            scratch_mb: 1024,
             reward: RewardBy::default(),
         }
     }
@@ -136,6 +162,7 @@ impl AgentConfig {
             ("directory", self.directory.is_some()),
             ("env", !self.env.is_empty()),
             ("memory_mb", self.memory_mb.is_some()),
+            ("sandbox", self.is_enclosed()),
         ];
         for (key, _) in of_processes.into_iter().filter(|(_, is_set)| self.remote && *is_set) {
             faults.push((key, "it is for agents that the run starts: expected none with remote".to_owned()));
@@ -143,7 +170,38 @@ impl AgentConfig {
         if self.memory_mb.is_some_and(|memory| memory == 0 || !cfg!(target_os = "linux")) {
             faults.push(("memory_mb", "expected MiB above 0, on Linux".to_owned()));
         }
+        if !self.readable.is_empty() && !self.is_enclosed() {
+            faults.push(("readable", "expected none without a sandbox".to_owned()));
+        }
+        if let Some(path) = self.readable.iter().find(|path| !path.is_absolute()) {
+            faults.push(("readable", format!("expected absolute paths, found {path:?}")));
+        }
+        if !(1..=SCRATCH_MAX).contains(&self.scratch_mb) {
+            faults
+                .push(("scratch_mb", format!("expected 1 to {SCRATCH_MAX} MiB, found {}", self.scratch_mb)));
+        }
         faults
+    }
+
+    /// Whether agents run in a sandbox.
+    pub(crate) fn is_enclosed(&self) -> bool {
+        match self.sandbox {
+            AgentSandbox::None => false,
+            AgentSandbox::Bubblewrap => true,
+        }
+    }
+
+    /// What an agent in a sandbox sees.
+    pub(crate) fn view(&self) -> ProgramView {
+        // The file of a function, which is loaded from its path.
+        let file = self.python.as_deref().and_then(|function| Some(Path::new(function.rsplit_once(':')?.0)));
+        let folder = file.filter(|file| file.is_absolute()).and_then(Path::parent).map(Path::to_owned);
+        ProgramView {
+            readable: self.readable.iter().cloned().chain(folder).collect(),
+            interpreter: self.python.is_some().then(|| self.interpreter.clone()),
+            directory: self.directory.clone(),
+            scratch_bytes: self.scratch_mb.saturating_mul(1 << 20),
+        }
     }
 
     /// What the agent is, for people.

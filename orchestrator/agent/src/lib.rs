@@ -14,7 +14,7 @@
 //!   refused, and nothing of the earlier attempt is in the rows.
 //!
 //! # Deliberately absent
-//! - A sandbox: an agent is the user's own code and needs the network. Its command may begin with one.
+//! - A network of their own for agents in a [sandbox](AgentSandbox): they call the gateway, and often other servers.
 //! - Another attempt for an agent that failed. An agent has side effects, so only its author knows whether it may
 //!   run twice; a group with a failed agent is failed, as with a failed sample.
 
@@ -31,6 +31,6 @@ mod variables;
 mod tests;
 
 pub use agents::{Agents, AgentsParts, Finished};
-pub use config::{AgentConfig, RewardBy, TASKS_PARTITION};
+pub use config::{AgentConfig, AgentSandbox, RewardBy, TASKS_PARTITION};
 pub use error::{AgentError, ErrorClass};
 pub use job::{AgentJob, Stage, Watch};

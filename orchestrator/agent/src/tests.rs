@@ -1,6 +1,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod elsewhere;
+#[cfg(target_os = "linux")]
+mod sandbox;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -400,6 +402,12 @@ fn a_table_names_one_agent() {
     assert_eq!(faults("remote = true\npython = \"m:f\""), ["remote"]);
     assert_eq!(faults("remote = true\nlease = 0\nattempts_max = 0"), ["lease", "attempts_max"]);
     assert_eq!(faults("remote = true\ndirectory = \"/\""), ["directory"]);
+    assert_eq!(faults("command = [\"a\"]\nsandbox = \"bubblewrap\"\nreadable = [\"/home\"]"), [""; 0]);
+    assert_eq!(
+        faults("command = [\"a\"]\nreadable = [\"home\"]\nscratch_mb = 0"),
+        ["readable", "readable", "scratch_mb"]
+    );
+    assert_eq!(faults("remote = true\nsandbox = \"bubblewrap\""), ["sandbox"]);
     assert_eq!(
         faults("python = \"module\"\nconcurrency = 0\ndeadline = -1.0"),
         ["python", "concurrency", "deadline"]

@@ -53,6 +53,8 @@ pub struct StepState {
     /// Dispatches by fate, over all lives of the run. A dispatch counts in the step in which it ends, even if
     /// an earlier step sent it out.
     pub totals: Totals,
+    /// New prompts that were sent out in it, over all lives of the run.
+    pub sent_new: u64,
     /// How the step ended; `None` while it continues. It is `None` again if one of its accepted groups never
     /// reached the queue.
     pub end: Option<StepEnd>,
@@ -234,6 +236,7 @@ impl LedgerState {
         }
         self.queued.remove(&number);
         if parent.is_none() {
+            step.sent_new += 1;
             self.bias.sent(dispatch.step, number, Chance::weight_of(dispatch.chance));
             self.history.sent(dispatch.visit, number);
         }

@@ -157,8 +157,8 @@ pub(crate) struct Board {
     accepted_count: usize,
     /// Steps that an earlier process has ended, although a lower step is still open.
     ended_before: BTreeSet<u64>,
-    /// The number of accepted groups of each step that an earlier process began but did not end.
-    accepted_before: BTreeMap<u64, usize>,
+    /// The steps that an earlier process began but did not end.
+    begun_before: BTreeMap<u64, BegunStep>,
     /// The number of accepted groups of the step for each staleness at the claim.
     ages: BTreeMap<u64, u64>,
     decided: VecDeque<Decided>,
@@ -196,7 +196,7 @@ impl Board {
             batches_opened: 0,
             accepted_count: 0,
             ended_before: BTreeSet::new(),
-            accepted_before: BTreeMap::new(),
+            begun_before: BTreeMap::new(),
             ages: BTreeMap::new(),
             decided: VecDeque::new(),
             stopped: true,
@@ -322,6 +322,8 @@ use prompts::Requeued;
 
 pub use admission::Hold;
 pub(crate) use prompts::{Dispatch, Next};
+use restore::BegunStep;
+
 pub use restore::Restored;
 
 #[cfg(test)]

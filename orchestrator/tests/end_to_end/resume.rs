@@ -152,6 +152,32 @@ fn a_run_that_is_killed_at_any_moment_loses_nothing_and_doubles_nothing() {
     eprintln!("{kills} kills in {runs} runs");
 }
 
+/// The groups of a batch that a killed process sent out are sent out again, and no further batch with them.
+#[test]
+fn a_batch_that_was_sent_out_before_a_kill_is_not_opened_again() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    let first = SMALL
+        .iter()
+        .fold(Rolldock::new(&["run", "--out"]).arg(&out).arg(recipe("quickstart.toml")), |run, set| {
+            run.set(set)
+        })
+        .set("run.steps=1")
+        .set("rollout.gen_batch_size=6")
+        .set("rollout.early_stop=off")
+        .set("rollout.launch=batch")
+        .set("filter.enable=false")
+        .set("fleet.simulated.time_scale=20")
+        .start();
+    let sent = || LedgerState::read(&out).map_or(0, |(state, _)| state.totals().dispatched);
+    wait_for("the whole batch", || sent() == GROUPS);
+    first.kill();
+    let ended =
+        Rolldock::new(&["run", "--resume"]).arg(&out).set("fleet.simulated.time_scale=0.1").succeeds();
+    let totals = check(&out).unwrap().totals().clone();
+    assert_eq!((totals.accepted, totals.dispatched - totals.requeued), (GROUPS, GROUPS), "{}", ended.stdout);
+}
+
 /// Restarted servers do not have the weights that an earlier process of the run gave to its servers.
 #[test]
 fn a_resumed_run_gives_its_servers_the_last_weights_again() {

@@ -20,7 +20,8 @@
 //!
 //! # Deliberately absent
 //! There is no TLS, because the binary has none. Reward functions and commands run without a sandbox, because
-//! they are the user's own code; only the code that a model has written runs in a sandbox (`sandbox.rs`).
+//! they are the user's own code. The code that a model has written runs in a sandbox (`sandbox.rs`), and agents do
+//! where the recipe asks for it (`programs/sandbox.rs`).
 //! There are no metrics, because callers count the fates of samples. Virtual time is not supported: real
 //! sockets and processes do not wait for a paused clock.
 
@@ -59,7 +60,9 @@ pub use guarded::OnFailure;
 pub use http::HttpConfig;
 pub use judge::JudgeConfig;
 pub use processes::{LeasedWorker, WorkerPool};
-pub use programs::{Place, Program, ProgramEnd, Programs, Ran, end_marked, find_program};
+pub use programs::{
+    Place, Program, ProgramEnd, ProgramSandbox, ProgramView, Programs, Ran, end_marked, find_program,
+};
 pub use python::{PYTHON_LOADING, PythonConfig};
 pub use sandbox::SandboxChoice;
 pub use short_form::{ShortForm, short_or_table};

@@ -10,11 +10,13 @@
 //! - Of the output, only the last `OUTPUT_BYTES_MAX` bytes are kept. More output does not end a program.
 //!
 //! # Deliberately absent
-//! There are no namespaces: a program is the user's own code, and it needs the network. A user who does not
-//! trust it names a sandbox as the program. Where the system has no `/proc`, processes that have left their
-//! group are not found.
+//! By default there are no namespaces: a program is the user's own code. One that runs what a model has written
+//! gets a [`ProgramSandbox`]. Where the system has no `/proc`, processes that have left their group are not found.
+
+mod sandbox;
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -35,6 +37,10 @@ use super::leftovers::{self, Mark};
 use crate::RewardError;
 use crate::tasks;
 
+pub use sandbox::{ProgramSandbox, ProgramView};
+
+/// The name of the sandbox in errors.
+const SANDBOX: &str = "sandbox";
 /// Bytes at the end of a program's output that are kept.
 const OUTPUT_BYTES_MAX: usize = 64 << 10;
 /// How long the output of an ended program is read.
@@ -58,7 +64,7 @@ pub struct Place {
 }
 
 /// A program to run.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct Program {
     /// What it is, for errors.
     pub what: String,
@@ -66,14 +72,17 @@ pub struct Program {
     pub words: Vec<String>,
     /// The working directory; by default that of this process.
     pub directory: Option<PathBuf>,
-    /// Variables that are added to this process's environment.
+    /// Variables that are added to this process's environment; in a sandbox, to a few of its variables.
     pub env: BTreeMap<String, String>,
     /// One of the variables, as `NAME=value`. No other program has it.
     pub mark: String,
     /// What it reads from its standard input.
     pub input: Vec<u8>,
-    /// Maximum address space of its first process, in bytes. It is set right after the start, on Linux only.
+    /// Maximum address space of its first process, in bytes; in a sandbox, of each process. Without a sandbox it
+    /// is set right after the start. On Linux only.
     pub memory_bytes: Option<u64>,
+    /// The sandbox that it runs in.
+    pub sandbox: Option<ProgramSandbox>,
     /// When it is killed.
     pub deadline: Instant,
 }
@@ -168,12 +177,18 @@ struct Parts {
 
 impl Running {
     fn start(tie: &[String], program: Program, place: Place, tracker: &TaskTracker) -> io::Result<Self> {
-        let words: Vec<&String> = tie.iter().chain(&program.words).collect();
-        let Some((first, arguments)) = words.split_first() else {
+        let enclosing = program.sandbox.as_ref().map(|sandbox| sandbox.words(program.memory_bytes));
+        let own = program.words.iter().map(OsString::from);
+        let mut words = tie.iter().map(OsString::from).chain(enclosing.into_iter().flatten()).chain(own);
+        let Some(first) = words.next() else {
             return Err(io::Error::new(ErrorKind::NotFound, "the command line has no program"));
         };
         let mut command = Command::new(first);
-        command.args(arguments).envs(&program.env).process_group(0).kill_on_drop(true);
+        command.args(words).process_group(0).kill_on_drop(true);
+        match program.sandbox {
+            Some(_) => command.env_clear().envs(ProgramSandbox::environment(&program.env)),
+            None => command.envs(&program.env),
+        };
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if let Some(directory) = &program.directory {
             command.current_dir(directory);
@@ -205,7 +220,7 @@ impl Running {
             _place: place,
         };
         let running = Self { parts: Some(parts), tracker: tracker.clone(), runtime: Handle::current() };
-        match program.memory_bytes {
+        match program.memory_bytes.filter(|_| program.sandbox.is_none()) {
             Some(bytes) => limit_memory(group, bytes).map(|()| running).map_err(io::Error::other),
             None => Ok(running),
         }

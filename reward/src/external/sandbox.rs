@@ -34,6 +34,7 @@ mod interpreter;
 mod place;
 mod process;
 mod users;
+mod view;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -51,13 +52,14 @@ use super::leftovers::{self, Mark};
 use crate::RewardError;
 use crate::tasks;
 use command_line::{Cage, MARK};
-use interpreter::Interpreter;
 use place::Owner;
 use process::{Run, Start, Times};
 use users::Users;
 
+pub(super) use interpreter::Interpreter;
 pub(super) use place::Place;
 pub(super) use process::{Ended, How};
+pub(super) use view::{View, Words};
 
 /// The `PATH` in which the commands of the sandbox are searched.
 const TOOLS_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -65,8 +67,8 @@ const TOOLS_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbi
 const WHAT: &str = "sandbox";
 /// The program of the trial, which inspects the sandbox from within.
 const TRIAL: &str = include_str!("sandbox/trial.py");
-/// The time limit of a start, on a host under load.
-const START_MAX: Duration = Duration::from_secs(30);
+/// The time limit of a start. It only guards against hangs: a host under load may need long for namespaces.
+const START_MAX: Duration = Duration::from_secs(120);
 /// Maximum number of trials of a level. A trial that reaches its time limit, or that something kills, says
 /// nothing about the level.
 const TRIALS_MAX: u32 = 3;

@@ -17,10 +17,13 @@ use crate::{CallMeter, End, Entropy, GatewayConfig, Hosted, Limits, Opening, Sam
 /// Longest time that a test waits for an event.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-struct Run {
-    /// The engine and the gateway run as long as it lives.
+pub(super) struct Run {
+    /// The engines and the gateway run as long as it lives.
     _scope: Scope,
-    engine: Engine,
+    /// The engine of the first server.
+    pub(super) engine: Engine,
+    /// The engines of the other servers.
+    pub(super) others: Vec<Engine>,
     balancer: LoadBalancer,
     hosted: Hosted,
     client: Client,
@@ -70,9 +73,19 @@ impl Counts {
 
 impl Run {
     async fn new(change: impl FnOnce(&mut GatewayConfig)) -> Self {
+        Self::over(change, &[64]).await
+    }
+
+    /// A run over servers with these numbers of permits.
+    pub(super) async fn over(change: impl FnOnce(&mut GatewayConfig), permits: &[u32]) -> Self {
         let scope = Scope::new();
-        let engine = Engine::start(&scope).await;
-        let servers = vec![ServerSpec::new("s0", &engine.url, 64)];
+        let (mut engines, mut servers) = (Vec::new(), Vec::new());
+        for (at, permits) in permits.iter().enumerate() {
+            let engine = Engine::start(&scope).await;
+            servers.push(ServerSpec::new(format!("s{at}"), &engine.url, *permits));
+            engines.push(engine);
+        }
+        let engine = engines.remove(0);
         let balancer = LoadBalancer::new(BalancerConfig::default(), servers).unwrap();
         let next = AtomicU64::new(1);
         let entropy = Entropy(Arc::new(move || {
@@ -84,10 +97,10 @@ impl Run {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let hosted = Hosted::open(config, balancer.clone(), None, listener, &scope).unwrap();
         let client = Client::builder().no_proxy().build().unwrap();
-        Self { _scope: scope, engine, balancer, hosted, client, counts: Arc::default() }
+        Self { _scope: scope, engine, others: engines, balancer, hosted, client, counts: Arc::default() }
     }
 
-    fn begin(&self, uid: &str, limits: Limits) -> Session {
+    pub(super) fn begin(&self, uid: &str, limits: Limits) -> Session {
         let meter: Arc<dyn CallMeter> = Arc::<Counts>::clone(&self.counts);
         let opening = Opening {
             uid: uid.to_owned(),
@@ -99,12 +112,12 @@ impl Run {
         self.hosted.begin(opening).unwrap()
     }
 
-    async fn chat(&self, base: &str, messages: Value) -> Response {
+    pub(super) async fn chat(&self, base: &str, messages: Value) -> Response {
         let body = json!({ "model": "m", "messages": messages });
         self.client.post(format!("{base}/chat/completions")).json(&body).send().await.unwrap()
     }
 
-    async fn until(&self, what: &str, look: impl Fn() -> bool) {
+    pub(super) async fn until(&self, what: &str, look: impl Fn() -> bool) {
         let looking = async {
             while !look() {
                 tokio::time::sleep(Duration::from_millis(2)).await;

@@ -2,6 +2,7 @@
 
 mod abandoned;
 mod advantages;
+mod affinity;
 mod bounds;
 mod columns;
 mod delivery;

@@ -20,6 +20,8 @@ pub struct OpenStep {
     pub target: u64,
     /// Number of its accepted groups, which are in the queue.
     pub accepted: u64,
+    /// New prompts that were sent out in it.
+    pub sent_new: u64,
     /// The dispatches of the step so far, by fate. No dispatch is in flight.
     pub totals: Totals,
 }
@@ -121,6 +123,7 @@ impl LedgerState {
                     step: *number,
                     target: step.target,
                     accepted: step.totals.accepted,
+                    sent_new: step.sent_new,
                     totals: step.totals.clone(),
                 })
                 .collect(),

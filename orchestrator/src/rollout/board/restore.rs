@@ -19,6 +19,16 @@ pub struct Restored {
     pub queued: Vec<(QueuedPrompt, Prompt, Option<KeptGroup>)>,
 }
 
+/// A step that an earlier process began but did not end.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct BegunStep {
+    /// Its accepted groups.
+    pub(super) accepted: usize,
+    /// The new prompts that were sent out in it, without those whose groups were cancelled: they count for the
+    /// generation batches that were opened.
+    pub(super) sent_new: usize,
+}
+
 impl Board {
     /// Writes all further events into `journal`.
     pub(crate) fn keep_journal(&mut self, journal: LedgerWriter) {
@@ -53,13 +63,16 @@ impl Board {
         self.ended_before = (first_open..=resumption.last_step).collect();
         for open in resumption.open_steps {
             self.ended_before.remove(&open.step);
-            self.accepted_before.insert(open.step, usize::try_from(open.accepted).unwrap_or(usize::MAX));
+            let sent_new = open.sent_new.saturating_sub(open.totals.cancelled);
+            let [accepted, sent_new] =
+                [open.accepted, sent_new].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
+            self.begun_before.insert(open.step, BegunStep { accepted, sent_new });
         }
         first_open - 1
     }
 
     /// Number of groups that an earlier process accepted for a step that this process has not begun yet.
     pub(crate) fn accepted_before(&self, step: u64) -> usize {
-        self.accepted_before.get(&step).copied().unwrap_or(0)
+        self.begun_before.get(&step).map_or(0, |begun| begun.accepted)
     }
 }

@@ -5,7 +5,7 @@ use rolldock_dispatch::invariants::Violation;
 use rolldock_dispatch::modes::{AtTarget, DecisionOrder};
 use rolldock_dispatch::{Bucket, CarriedSample, Fate, StepEnd, Waste};
 
-use super::{Board, Decided, Dispatch, EndedStep, Requeued, Slot};
+use super::{BegunStep, Board, Decided, Dispatch, EndedStep, Requeued, Slot};
 use crate::rollout::dispatches::SentOut;
 use crate::rollout::staleness::RETURNS_MAX;
 use crate::rollout::{Group, OnStale, OnStop, invariants};
@@ -95,14 +95,15 @@ impl Board {
 
     fn enter(&mut self, step: u64) {
         self.step = step;
-        self.dispatched_new = 0;
-        self.batches_opened = 1;
-        let accepted_before = self.accepted_before.remove(&step);
-        self.accepted_count = accepted_before.unwrap_or(0);
+        let begun_before = self.begun_before.remove(&step);
+        let BegunStep { accepted, sent_new } = begun_before.unwrap_or_default();
+        self.accepted_count = accepted;
+        self.dispatched_new = sent_new;
+        self.batches_opened = sent_new.div_ceil(self.config.gen_batch_size).max(1);
         self.ages.clear();
         self.chosen.begin_step();
         // If an earlier process began this step, it has aged the evidence already.
-        if accepted_before.is_none() {
+        if begun_before.is_none() {
             self.outlook.age();
         }
         self.dispatches.begin_step(step, self.target as u64, self.policy_version);

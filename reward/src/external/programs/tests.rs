@@ -21,6 +21,7 @@ fn shell(script: &str) -> Program {
         mark: format!("ROLLDOCK_PROGRAM_TEST={value}"),
         input: b"the job\n".to_vec(),
         memory_bytes: None,
+        sandbox: None,
         deadline: Instant::now() + PATIENCE,
     }
 }

@@ -9,12 +9,12 @@
 //! `/work`, `/tmp` and `/dev/shm`. Each of these is in memory, has a size limit and is deleted with the
 //! namespace.
 
-use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::interpreter::Interpreter;
 use super::place::{PROGRAM, Place};
+use super::view::{Seen, View, Words};
 use super::{Level, Limits, TOOLS_PATH};
 
 /// The variable that marks a candidate's processes.
@@ -25,11 +25,6 @@ const NO_RIGHTS: &str = "--inh-caps=-all --bounding-set=-all";
 const LOCK: &str = "echo 0 >/proc/sys/user/max_user_namespaces && exec \"$@\"";
 /// The script that builds a root directory.
 const NAMESPACES: &str = include_str!("namespaces.sh");
-/// Directories of the system; on many hosts they are links into [`USR`].
-const SYSTEM: [&str; 6] = ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
-const USR: &str = "/usr";
-/// System files that interpreters and their libraries need.
-const SYSTEM_FILES: [&str; 3] = ["/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime"];
 /// The working directory of candidates.
 const WORK: &str = "/work";
 /// The second directory that candidates may write to.
@@ -48,12 +43,6 @@ pub(super) struct Cage {
     pub(super) interpreter: Interpreter,
     pub(super) readable: Vec<PathBuf>,
     pub(super) limits: Limits,
-}
-
-/// A path that is visible inside the sandbox.
-enum Seen {
-    Bind { from: PathBuf, at: PathBuf },
-    Link { to: PathBuf, at: PathBuf },
 }
 
 impl Cage {
@@ -117,38 +106,9 @@ impl Cage {
         if self.is_locked {
             words.split("--disable-userns");
         }
-        for at in [WORK, TMP] {
-            words.split(&self.memory_at(at));
-        }
-        let seen = self.seen(place);
-        // Directories that `bwrap` creates implicitly are closed to other users, so they are created here.
-        let parents: BTreeSet<&Path> = seen
-            .iter()
-            .flat_map(|seen| seen.at().ancestors().skip(1))
-            .filter(|path| *path != Path::new("/"))
-            .collect();
-        let is_bound = |path: &Path| seen.iter().any(|seen| path.starts_with(seen.at()));
-        for parent in parents.into_iter().filter(|path| !is_bound(path)) {
-            words.split("--perms 0755 --dir");
-            words.push(parent);
-        }
-        for seen in &seen {
-            let (word, what) = match seen {
-                Seen::Bind { from, .. } => ("--ro-bind", from),
-                Seen::Link { to, .. } => ("--symlink", to),
-            };
-            words.push(word);
-            words.push(what);
-            words.push(seen.at());
-        }
-        words.split("--proc /proc --dev /dev");
-        words.split(&self.memory_at("/dev/shm"));
-        words.split(&format!("--remount-ro /dev --remount-ro / --chdir {WORK} --"));
+        words.0.extend(self.view(place).bubblewrap(&[WORK, TMP], self.limits.file_bytes));
+        words.split(&format!("--chdir {WORK} --"));
         words.0
-    }
-
-    fn memory_at(&self, path: &str) -> String {
-        format!("--size {} --perms 1777 --tmpfs {path}", self.limits.file_bytes)
     }
 
     fn namespaces(&self, place: &Place) -> Vec<OsString> {
@@ -163,8 +123,8 @@ impl Cage {
         words.push("namespaces.sh");
         words.push(place.root());
         words.push(self.limits.file_bytes.to_string());
-        for seen in self.seen(place) {
-            let (word, what) = match &seen {
+        for seen in self.view(place).paths() {
+            let (word, what) = match seen {
                 Seen::Bind { from, .. } => ("bind", from),
                 Seen::Link { to, .. } => ("link", to),
             };
@@ -211,49 +171,10 @@ impl Cage {
         .0
     }
 
-    /// The paths that are visible in a sandbox, in an order in which they can be mounted.
-    fn seen(&self, place: &Place) -> Vec<Seen> {
-        let same = |path: &Path| Seen::Bind { from: path.to_owned(), at: path.to_owned() };
-        let mut seen = vec![same(Path::new(USR))];
-        for path in SYSTEM.map(Path::new) {
-            match std::fs::read_link(path) {
-                Ok(to) => seen.push(Seen::Link { to, at: path.to_owned() }),
-                Err(_) if path.is_dir() => seen.push(same(path)),
-                Err(_) => {}
-            }
-        }
-        seen.extend(SYSTEM_FILES.map(Path::new).into_iter().filter(|path| path.exists()).map(same));
-        seen.extend(self.interpreter.parts.iter().map(|path| same(path)));
-        seen.extend(self.readable.iter().map(|path| same(path)));
-        seen.push(Seen::Bind { from: place.program().to_owned(), at: Path::new("/").join(PROGRAM) });
-        seen
-    }
-}
-
-impl Seen {
-    fn at(&self) -> &Path {
-        match self {
-            Self::Bind { at, .. } | Self::Link { at, .. } => at,
-        }
-    }
-}
-
-/// The words of a command line.
-struct Words(Vec<OsString>);
-
-impl Words {
-    fn of(lines: &[&str]) -> Self {
-        let mut words = Self(Vec::new());
-        lines.iter().for_each(|line| words.split(line));
-        words
-    }
-
-    /// Splits `line` at white space and appends its words.
-    fn split(&mut self, line: &str) {
-        self.0.extend(line.split_whitespace().map(OsString::from));
-    }
-
-    fn push(&mut self, word: impl AsRef<OsStr>) {
-        self.0.push(word.as_ref().to_owned());
+    fn view(&self, place: &Place) -> View {
+        let mut view = View::of_system();
+        self.interpreter.parts.iter().chain(&self.readable).for_each(|path| view.show(path));
+        view.bind(place.program(), Path::new("/").join(PROGRAM));
+        view
     }
 }

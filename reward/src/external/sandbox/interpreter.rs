@@ -26,11 +26,11 @@ const SYSTEM: &str = "/usr";
 
 /// A Python interpreter on this host.
 #[derive(Debug, Clone)]
-pub(super) struct Interpreter {
+pub(in crate::external) struct Interpreter {
     /// The absolute path of the interpreter.
-    pub(super) executable: PathBuf,
+    pub(in crate::external) executable: PathBuf,
     /// The paths that it needs besides the system's directories.
-    pub(super) parts: BTreeSet<PathBuf>,
+    pub(in crate::external) parts: BTreeSet<PathBuf>,
 }
 
 #[derive(Deserialize)]
@@ -41,7 +41,7 @@ struct Answer {
 
 impl Interpreter {
     /// Asks the interpreter `name` for its paths. Cancel-safe.
-    pub(super) async fn find(name: &str) -> Result<Self, RewardError> {
+    pub(in crate::external) async fn find(name: &str) -> Result<Self, RewardError> {
         let never = |reason: String| RewardError::Unloadable { what: WHAT.into(), reason };
         let mut command = Command::new(name);
         command.args(["-c", QUESTION]).stdin(Stdio::null()).kill_on_drop(true);
