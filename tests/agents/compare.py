@@ -28,11 +28,16 @@ def turns_of(rows):
 
 def whole_turns(exchanges):
     """The prompt and the choice of each turn. An answer that the engine ended early, and the answers that continue it,
-    are one turn."""
+    are one turn. Siblings may have equal tokens, so the requests of a call are found by their id, which ends with
+    their number in the call."""
     begun = {}
     for exchange in exchanges:
         prompt, choice = exchange.prompt_ids(), exchange.choice()
-        first, before = begun.pop(tuple(prompt), (prompt, None))
+        call, _, _ = exchange.request["request_id"].rpartition("-")
+        first, before = begun.pop(call, (prompt, None))
+        if before and prompt != first + before["token_ids"]:
+            # The call began anew.
+            first, before = prompt, None
         if before:
             shift = len(before["token_ids"])
             spans = [
@@ -46,7 +51,7 @@ def whole_turns(exchanges):
                 "weight_versions": joined(before["weight_versions"] + spans),
             }
         if choice["finish_reason"] == "abort":
-            begun[tuple(first + choice["token_ids"])] = (first, choice)
+            begun[call] = (first, choice)
         else:
             yield first, choice
 
