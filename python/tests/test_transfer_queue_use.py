@@ -254,6 +254,21 @@ def test_many_calls_of_asyncio_consume_each_sample_once(shared: Any, partition: 
 
 
 @pytest.mark.usefixtures("shared")
+def test_a_put_waits_for_a_server_that_is_stopped_for_a_while(partition: str) -> None:
+    session = lifecycle._session
+    assert session is not None and session.server is not None
+    server = session.server._process.pid
+    os.killpg(server, signal.SIGSTOP)
+    going_on = threading.Timer(7, os.killpg, (server, signal.SIGCONT))
+    going_on.start()
+    try:
+        tq.kv_put("a", partition, {"x": torch.tensor([1])})
+    finally:
+        going_on.join()
+    assert lists(tq.kv_batch_get("a", partition)["x"]) == [[1]]
+
+
+@pytest.mark.usefixtures("shared")
 def test_a_cancelled_put_leaves_the_client_usable(partition: str) -> None:
     async def main() -> None:
         put = asyncio.ensure_future(tq.async_kv_put("a", partition, {"x": torch.zeros(200_000)}))
@@ -314,7 +329,8 @@ def test_two_processes_share_a_queue(
 ) -> None:
     programs = [script(OTHER, partition, name) for name in "uv"]
     said = [program.communicate(timeout=PATIENCE_S) for program in programs]
-    assert [program.returncode for program in programs] == [0, 0], said
+    # A list in place of the text would be shortened.
+    assert [program.returncode for program in programs] == [0, 0], "\n".join(error for _, error in said)
     taken = [int(index) for out, _ in said for index in out.split()]
     with_data = shared.get_meta(None, 0, partition, mode="force_fetch").global_indexes
     left = shared.get_meta(["x"], 40 - len(taken), partition, task_name="t").global_indexes

@@ -126,7 +126,7 @@ def name_place(client: Client, place: Place) -> bool:
     host, port = (place.address, 0) if isinstance(place.address, str) else place.address
     row = {"host": [host], "port": [port], "secret": [place.secret]}
     try:
-        client.put(CONTROLLER, secrets.token_hex(), row, keys=["controller"], wait_s=0)
+        client.put(CONTROLLER, secrets.token_hex(), row, keys=["controller"], wait_s=10)
     except errors.KeyExists:
         return False
     return True

@@ -58,7 +58,7 @@ class Store:
             keys = [str(indexes[place]) for place in new]
             data = _columns(fields, new, len(rows))
             try:
-                put = self._queue.put(DATA, f"{group}/{uuid.uuid4().hex}", data, keys=keys, wait_s=0)
+                put = self._queue.put(DATA, f"{group}/{uuid.uuid4().hex}", data, keys=keys)
             except errors.KeyExists:
                 # Another put of the same samples was faster, so their rows are there.
                 return self.write(fields, indexes, [self._found(str(one)) for one in indexes], group)
