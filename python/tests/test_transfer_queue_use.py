@@ -256,7 +256,8 @@ def test_many_calls_of_asyncio_consume_each_sample_once(shared: Any, partition: 
 @pytest.mark.usefixtures("shared")
 def test_a_put_waits_for_a_server_that_is_stopped_for_a_while(partition: str) -> None:
     session = lifecycle._session
-    assert session is not None and session.server is not None
+    assert session is not None
+    assert session.server is not None
     server = session.server._process.pid
     os.killpg(server, signal.SIGSTOP)
     going_on = threading.Timer(7, os.killpg, (server, signal.SIGCONT))
