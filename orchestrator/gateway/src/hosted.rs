@@ -239,8 +239,8 @@ impl Session {
         let mut live = self.one.live.lock();
         let empty = Trajectory::new(self.one.spec.uid.as_str(), self.core.config.history);
         Taken {
-            server: live.last_server().to_owned(),
-            reencoded: live.reencoded(),
+            server: live.drawn_by().last().to_owned(),
+            reencoded: live.drawn_by().reencoded(),
             end: live.end.unwrap_or(End::Completed),
             reward: live.reward.as_ref().map(|reward| reward.reward),
             drawn_tokens: self.one.drawn(),

@@ -16,7 +16,7 @@ pub(crate) struct Derender<'a> {
     pub(crate) request_id: &'a str,
     pub(crate) model: &'a str,
     /// The request as it was rendered.
-    pub(crate) request: &'a Value,
+    pub(crate) request: &'a RawValue,
     pub(crate) prompt_ids: &'a [u32],
     pub(crate) drawn: &'a Drawn,
     /// The drawn ids that are text: without the end of the turn, which the parsers of chats would show.
@@ -32,7 +32,7 @@ struct OfChat<'a> {
     generate_response: Generated<'a>,
     prompt_tokens: usize,
     prompt_token_ids: &'a [u32],
-    chat_request: &'a Value,
+    chat_request: &'a RawValue,
 }
 
 /// The body for a text.
@@ -42,7 +42,7 @@ struct OfText<'a> {
     generate_responses: [Generated<'a>; 1],
     prompt_tokens: [usize; 1],
     prompt_token_ids: [&'a [u32]; 1],
-    completion_request: &'a Value,
+    completion_request: &'a RawValue,
 }
 
 /// The answer of `generate`, as the parsers read it.

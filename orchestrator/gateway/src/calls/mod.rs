@@ -101,7 +101,12 @@ impl EngineCalls {
     }
 
     /// Sends a body and returns the body of a successful answer. Cancel-safe: the connection is closed.
-    async fn post(&self, base: &str, path: &str, body: &impl Serialize) -> Result<Bytes, CallError> {
+    async fn post(
+        &self,
+        base: &str,
+        path: &str,
+        body: &(impl Serialize + ?Sized),
+    ) -> Result<Bytes, CallError> {
         self.answer(base, self.client.post(at(base, path)).json(body)).await
     }
 

@@ -1,7 +1,7 @@
 //! Asks an engine how it would run a request: the token ids, and the sampling parameters with every default
 //! written out and with the grammars of tools.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{CallError, EngineCalls, Form, read};
@@ -24,6 +24,13 @@ pub(crate) struct Rendered {
     features: Value,
 }
 
+impl Rendered {
+    /// Parameters that are known, for a prompt whose ids are known.
+    pub(crate) fn of_params(sampling_params: Map<String, Value>) -> Self {
+        Self { sampling_params, ..Self::default() }
+    }
+}
+
 impl EngineCalls {
     /// Renders a request. Cancel-safe.
     ///
@@ -34,7 +41,7 @@ impl EngineCalls {
         &self,
         base: &str,
         form: Form,
-        request: &Value,
+        request: &(impl Serialize + ?Sized),
     ) -> Result<Rendered, CallError> {
         let body = self.post(base, &format!("{}/render", form.path()), request).await?;
         let rendered = match form {

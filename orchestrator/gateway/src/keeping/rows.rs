@@ -84,7 +84,7 @@ pub(super) struct Member {
 impl Member {
     pub(super) fn of(one: &One, live: &Live, index: u32, reward: f32) -> Self {
         let rows = live.forest.rows();
-        let server = |turn: &RowTurn| live.server(turn.turn);
+        let server = |turn: &RowTurn| live.drawn_by().server(turn.turn);
         let last = |row: &Row| row.turns.last().and_then(server).map_or("", |(name, _)| name).to_owned();
         let is_reencoded =
             |row: &Row| row.turns.iter().filter_map(server).any(|(_, is_fallback)| is_fallback);

@@ -100,6 +100,7 @@ struct Script {
     /// The bodies of all requests for tokens, and the tokens that were drawn.
     drawn: Vec<(Value, Vec<u32>)>,
     renders: usize,
+    reasoning_ended: Value,
     derenders: Vec<Value>,
     without_ids: bool,
 }
@@ -160,6 +161,16 @@ impl Engine {
     /// Has no endpoints that take ids from now on.
     pub(super) fn takes_no_ids(&self) {
         self.script.lock().without_ids = true;
+    }
+
+    /// The number of rendered conversations.
+    pub(super) fn renders(&self) -> usize {
+        self.script.lock().renders
+    }
+
+    /// Says of each prompt whether its reasoning has ended, as a server with a parser for it does.
+    pub(super) fn says_of_reasoning(&self, ended: bool) {
+        self.script.lock().reasoning_ended = json!(ended);
     }
 
     /// Lets requests for tokens wait until `go`.
@@ -242,11 +253,17 @@ fn grammar(request: &Value) -> Value {
 }
 
 async fn render_chat(State(engine): State<Engine>, Json(request): Json<Value>) -> Response {
-    engine.script.lock().renders += 1;
-    if engine.script.lock().without_ids {
+    let mut script = engine.script.lock();
+    script.renders += 1;
+    if script.without_ids {
         return missing();
     }
-    Json(rendered(&request, &as_text(&request))).into_response()
+    let mut rendered = rendered(&request, &as_text(&request));
+    rendered["reasoning_ended"] = script.reasoning_ended.clone();
+    if request["messages"].to_string().contains("image_url") {
+        rendered["features"] = json!({ "image": 1 });
+    }
+    Json(rendered).into_response()
 }
 
 fn as_text(request: &Value) -> String {

@@ -9,6 +9,7 @@ mod delivery;
 mod ends;
 mod engine;
 mod hosted;
+mod rendering;
 mod rig;
 mod slow;
 mod splice;

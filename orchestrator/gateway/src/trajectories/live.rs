@@ -1,12 +1,11 @@
 //! The state of one trajectory: its forest, its calls, and how it ended.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rolldock_trajectory::{HistoryPolicy, Trajectory, TurnId};
 use tokio::time::Instant;
 
+use super::drawn_by::DrawnBy;
 use super::{End, Event, Reward};
 use crate::answer::TurnExtra;
 use crate::config::{Limits, Spec};
@@ -44,10 +43,9 @@ pub(super) enum NotAdmitted {
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) forest: Trajectory,
-    /// What is needed to answer repeated requests, for turns that no later turn continues.
-    extras: BTreeMap<TurnId, TurnExtra>,
-    /// Names of the servers that drew turns, and whether the server encoded the prompt.
-    servers: BTreeMap<TurnId, (Arc<str>, bool)>,
+    /// What is needed to answer repeated requests, for turns that no later turn continues: mostly one.
+    extras: Vec<(TurnId, TurnExtra)>,
+    drawn_by: DrawnBy,
     pub(crate) end: Option<End>,
     ended_at: Option<Instant>,
     pub(crate) reward: Option<Reward>,
@@ -66,8 +64,8 @@ impl Live {
         let now = Instant::now();
         Self {
             forest: Trajectory::new(spec.uid.as_str(), history),
-            extras: BTreeMap::new(),
-            servers: BTreeMap::new(),
+            extras: Vec::new(),
+            drawn_by: DrawnBy::default(),
             end: None,
             ended_at: None,
             reward: None,
@@ -93,10 +91,12 @@ impl Live {
                 let added = self.forest.turn(turn);
                 self.sampled += added.map_or(0, |turn| turn.sampled_ids().len() as u64);
                 if let Some(parent) = added.and_then(rolldock_trajectory::Turn::parent) {
-                    self.extras.remove(&parent);
+                    self.extras.retain(|(turn, _)| *turn != parent);
                 }
-                self.servers.insert(turn, (Arc::clone(&extra.server), extra.is_fallback));
-                self.extras.insert(turn, extra);
+                self.drawn_by.add(turn, &extra.server, extra.is_fallback);
+                // A vector that grows by itself would have room for four at once.
+                self.extras.reserve_exact(1);
+                self.extras.push((turn, extra));
             }
             Event::Change(record) => self.forest.apply(record).map_err(|error| error.to_string())?,
             Event::Ended(end, _) => {
@@ -155,30 +155,18 @@ impl Live {
         !self.in_flight.is_empty()
     }
 
-    /// The name of the server of the last turn; empty without a turn.
-    pub(crate) fn last_server(&self) -> &str {
-        self.servers.last_key_value().map_or("", |(_, (server, _))| server)
-    }
-
-    /// The turns whose prompts were encoded by a server.
-    pub(crate) fn reencoded(&self) -> Vec<TurnId> {
-        let is_reencoded =
-            |(turn, (_, is_fallback)): (&TurnId, &(Arc<str>, bool))| is_fallback.then_some(*turn);
-        self.servers.iter().filter_map(is_reencoded).collect()
+    /// Which servers drew the turns.
+    pub(crate) fn drawn_by(&self) -> &DrawnBy {
+        &self.drawn_by
     }
 
     /// What is needed to repeat the answer of a turn.
     pub(crate) fn extra(&self, turn: TurnId) -> Option<&TurnExtra> {
-        self.extras.get(&turn)
-    }
-
-    /// The server that drew a turn, and whether it encoded the prompt itself.
-    pub(crate) fn server(&self, turn: TurnId) -> Option<(&str, bool)> {
-        self.servers.get(&turn).map(|(server, is_fallback)| (&**server, *is_fallback))
+        self.extras.iter().find(|(of, _)| *of == turn).map(|(_, extra)| extra)
     }
 
     pub(crate) fn turns(&self) -> u32 {
-        self.servers.len() as u32
+        self.drawn_by.turns()
     }
 
     pub(crate) fn sampled(&self) -> u64 {

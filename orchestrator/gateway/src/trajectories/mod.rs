@@ -21,6 +21,7 @@
 //! - Whatever is in memory can be made from the log.
 
 mod book;
+mod drawn_by;
 pub(crate) mod event;
 mod group;
 mod in_flight;

@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use rolldock_dispatch::{CarriedSample, Stamp};
 use rolldock_loadbalancer::{Outcome, Permit};
-use rolldock_trajectory::{Plan, Sampled, Template};
-use serde_json::{Map, Value, json};
+use rolldock_trajectory::{Plan, Prompt, Sampled, Template};
+use serde_json::value::RawValue;
+use serde_json::{Map, json};
 use tokio::time::Instant;
 
 use super::asking::Asking;
 use super::draw::{Draw, add};
+use super::for_engine::for_engine;
+use super::known::Kind;
 use super::params::{enforce, fallback_request, limit, turn_seed};
 use super::reading::answer_of;
 use super::{Facts, Failed, Job, Made, Maker};
@@ -29,7 +32,12 @@ impl Maker {
                     self.takes_no_ids(&base);
                     return Err(Failed::OtherDialect);
                 }
-                made => return made,
+                made => {
+                    if made.is_err() {
+                        self.known.forget(&base);
+                    }
+                    return made;
+                }
             }
         }
         self.by_text(job, &facts, &base, server, permit, attempt).await
@@ -45,15 +53,10 @@ impl Maker {
         permit: Permit,
         attempt: u32,
     ) -> Result<Made, Failed> {
-        let request = for_engine(job, facts);
+        let request = for_engine(job, facts)?;
         let drawing = async {
-            let rendered = self.timed("render", self.calls.render(base, job.asked.form, &request)).await?;
-            let Rendered { token_ids, sampling_params, reasoning_ended, reasoning_parser_kwargs, .. } =
-                rendered;
-            let prompt = match self.plan(job)? {
-                Plan::Ready(prompt) => prompt,
-                Plan::Whole(whole) => whole.with_ids(token_ids),
-            };
+            let (prompt, rendered) = self.rendered(job, base, &request).await?;
+            let Rendered { sampling_params, reasoning_ended, reasoning_parser_kwargs, .. } = rendered;
             let tokens = limit(job, facts, prompt.ids().len())?;
             let mut draw = Draw {
                 job,
@@ -90,6 +93,33 @@ impl Maker {
         let answer = answer_of(job, &choice, &drawn.tokens, prompt.ids().len(), &self.config)?;
         let sampled = Sampled::try_from(drawn.sample)?;
         Ok(Made { prompt, sampled, answer, server, is_fallback: false })
+    }
+
+    /// The prompt of a turn, and the parameters of its request. The engine is asked unless both are known.
+    async fn rendered(
+        &self,
+        job: Job<'_>,
+        base: &str,
+        request: &RawValue,
+    ) -> Result<(Prompt, Rendered), Failed> {
+        let planned = self.plan(job)?;
+        let kind = Kind::of(job, base);
+        let known = kind.as_ref().and_then(|kind| self.known.get(kind));
+        let planned = match (planned, known) {
+            (Plan::Ready(prompt), Some(params)) => {
+                return Ok((prompt, Rendered::of_params(Map::clone(&params))));
+            }
+            (planned, _) => planned,
+        };
+        let mut rendered = self.timed("render", self.calls.render(base, job.asked.form, request)).await?;
+        if let Some(kind) = kind {
+            self.known.keep(kind, &rendered);
+        }
+        let prompt = match planned {
+            Plan::Ready(prompt) => prompt,
+            Plan::Whole(whole) => whole.with_ids(std::mem::take(&mut rendered.token_ids)),
+        };
+        Ok((prompt, rendered))
     }
 
     /// Makes a turn on a server that encodes and parses by itself.
@@ -156,25 +186,6 @@ async fn under<T>(
             Err(failed)
         }
     }
-}
-
-/// The request as the engine gets it: under the engine's own name of the model, and with only those members
-/// of messages that a chat has.
-fn for_engine(job: Job<'_>, facts: &Facts) -> Value {
-    let mut request: Map<String, Value> = job.asked.request.clone();
-    request.insert("model".to_owned(), json!(facts.model.name));
-    if let Some(Value::Array(messages)) = request.get_mut("messages") {
-        for message in messages {
-            if let Value::Object(message) = message {
-                // Ids by which agents name turns.
-                message.shift_remove("id");
-                message.shift_remove("signature");
-            }
-        }
-    }
-    // A request without a limit would get the room that the rendered prompt leaves.
-    request.insert("max_tokens".to_owned(), json!(job.admitted.tokens));
-    Value::Object(request)
 }
 
 /// The drawn ids without the end of the turn. Where a parser is configured, the engine's derender keeps special

@@ -1,8 +1,10 @@
 //! Makes a turn: a permit, the prompt's ids, the drawn tokens, and what they say.
 //!
 //! ```text
-//!   permit -> render -> plan (the forest splices the ids) -> generate -> permit returned -> derender
+//!   permit -> plan (the forest splices the ids) -> render -> generate -> permit returned -> derender
 //! ```
+//!
+//! A server renders a request only if the forest does not have its ids, or if its parameters are not known yet.
 //!
 //! A turn that fails before it is whole leaves nothing behind. A failed attempt is repeated on another
 //! server, with another seed and another request id, at most [`attempts_max`] times.
@@ -20,6 +22,8 @@ mod asking;
 mod attempt;
 mod commit;
 mod draw;
+mod for_engine;
+mod known;
 mod params;
 mod reading;
 
@@ -39,6 +43,8 @@ use crate::refusal::Refusal;
 use crate::surfaces::Asked;
 use crate::trajectories::{Admitted, One};
 
+use known::KnownParams;
+
 pub(crate) use commit::commit;
 
 /// Makes turns on a fleet of servers.
@@ -48,6 +54,7 @@ pub(crate) struct Maker {
     balancer: LoadBalancer,
     /// What is known of each server, by its base URL.
     facts: Mutex<HashMap<String, Facts>>,
+    known: KnownParams,
     config: GatewayConfig,
 }
 
@@ -108,7 +115,7 @@ impl From<TrajectoryError> for Failed {
 
 impl Maker {
     pub(crate) fn new(calls: EngineCalls, balancer: LoadBalancer, config: GatewayConfig) -> Self {
-        Self { calls, balancer, facts: Mutex::default(), config }
+        Self { calls, balancer, facts: Mutex::default(), known: KnownParams::default(), config }
     }
 
     /// Makes a turn. Cancel-safe: the engine stops, the permit is returned, and nothing is recorded.
