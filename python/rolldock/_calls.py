@@ -296,9 +296,12 @@ def names(text: str) -> list[str]:
     return read
 
 
+#: Integers of NumPy are integers too.
+_ENCODER = json.JSONEncoder(default=operator.index)
+
+
 def _json(options: Mapping[str, Any]) -> str:
-    # Integers of NumPy are integers too.
-    return json.dumps(options, default=operator.index)
+    return _ENCODER.encode(options)
 
 
 def _seconds(wait_s: float | None) -> float:

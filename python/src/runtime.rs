@@ -20,8 +20,10 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// The maximum number of threads of the runtime. They wait for sockets and copy rows.
-const THREADS_MAX: usize = 1;
+/// The threads of the runtime that wait for sockets and timers. A thread of Python makes its calls itself, and large
+/// rows are copied on the blocking pool. So a second thread would seldom have work, but each event would wake it:
+/// a thread that finds a task ready lets another one wait for the next event.
+const THREADS: usize = 1;
 /// The longest time for which the end of the interpreter waits for calls that give rows back, and then again
 /// for threads that copy or write rows.
 const END_MAX: Duration = Duration::from_secs(5);
@@ -58,9 +60,8 @@ pub(crate) fn current() -> io::Result<Running> {
         let running = known.runtime.as_ref().map(|(_, running)| running.clone());
         return running.ok_or_else(|| io::Error::other("the interpreter is ending, so no call can begin"));
     }
-    let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().min(THREADS_MAX));
     let runtime =
-        Builder::new_multi_thread().worker_threads(threads).thread_name("rolldock").enable_all().build()?;
+        Builder::new_multi_thread().worker_threads(THREADS).thread_name("rolldock").enable_all().build()?;
     let running = Running {
         handle: runtime.handle().clone(),
         give_backs: TaskTracker::new(),

@@ -6,7 +6,6 @@
 //! the assistant's message is rendered as it is without the new messages. Otherwise the path forks.
 
 use serde_json::{Value, json};
-use xxhash_rust::xxh3::xxh3_128;
 
 use crate::find::{Found, new_part};
 use crate::forest::{HistoryPolicy, Trajectory};
@@ -165,7 +164,7 @@ fn text_behind(
     let Some((last, _)) = found.own.last().copied() else { return Ok(None) };
     let mut messages: Vec<Value> = request.messages().iter().map(for_template).collect();
     // The sentinel depends on the whole request, so no message of the request contains it.
-    let digest = xxh3_128(Value::Array(messages.clone()).to_string().as_bytes());
+    let digest = request.digest();
     let sentinel = |index: usize| format!("sentinel{digest:032x}n{index}e");
     for (index, _) in &found.own {
         messages[*index] = said(&sentinel(*index));

@@ -74,6 +74,15 @@ impl Request {
         self
     }
 
+    /// A hash of all messages, which none of them contains.
+    pub(crate) fn digest(&self) -> u128 {
+        let mut hasher = Xxh3::new();
+        if let RequestPrompt::Chat { messages, .. } = &self.prompt {
+            messages.iter().for_each(|message| hasher.update(message.json.as_bytes()));
+        }
+        hasher.digest128()
+    }
+
     /// The messages as the agent sent them; empty for prompts of text or ids.
     pub fn messages(&self) -> &[Value] {
         match &self.prompt {
