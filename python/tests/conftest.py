@@ -20,7 +20,7 @@ import rolldock
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "secret"
 #: The longest that a test waits for something that should happen.
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 
 
 def binary() -> str:
