@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Call(Generic[T]):
-    """A call: `wait` for it, or await it in asyncio. It begins then. `finish` makes its result."""
+    """A call that is under way: `wait` for it, or await it in asyncio. `finish` makes its result."""
 
     def __init__(self, pending: _rolldock.Pending, finish: Callable[[Any], T] | None = None) -> None:
         self._pending = pending
@@ -32,7 +32,7 @@ class Call(Generic[T]):
         return result
 
     def wait(self) -> T:
-        """Makes the call on this thread, without the GIL. Ctrl-C cancels it."""
+        """Waits without the GIL. Ctrl-C ends the wait and cancels the call."""
         return self._result(self._pending.wait())
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -296,12 +296,9 @@ def names(text: str) -> list[str]:
     return read
 
 
-#: Integers of NumPy are integers too.
-_ENCODER = json.JSONEncoder(default=operator.index)
-
-
 def _json(options: Mapping[str, Any]) -> str:
-    return _ENCODER.encode(options)
+    # Integers of NumPy are integers too.
+    return json.dumps(options, default=operator.index)
 
 
 def _seconds(wait_s: float | None) -> float:

@@ -78,7 +78,7 @@ class Rows:
 
 @final
 class Pending:
-    """A call, which begins with `wait` or with `when_done`."""
+    """A call that is under way."""
 
     def wait(self) -> Any: ...
     def when_done(self, callback: Callable[[], object]) -> None: ...

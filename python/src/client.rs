@@ -13,6 +13,7 @@ use rolldock_queue::{
 };
 use serde::Serialize;
 use serde_json::Value;
+use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
 use crate::dtype::Dtype;
@@ -21,7 +22,7 @@ use crate::lease::{Lease, Pauses};
 use crate::options::{self, PutOptions, TakeOptions, handle, handles, packed};
 use crate::pending::Pending;
 use crate::rows::Rows;
-use crate::runtime::{self, Own, Running};
+use crate::runtime::{self, Own};
 
 /// The address of a server, and the time for which calls are repeated while it does not answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,15 +58,18 @@ struct Pool {
 static POOLS: Mutex<Vec<Pool>> = Mutex::new(Vec::new());
 
 /// Returns the process's client of a server.
-fn connect(runtime: Running, server: &Server) -> Result<Arc<dyn Calls>, QueueError> {
+fn connect(
+    (runtime, give_backs): (Handle, TaskTracker),
+    server: &Server,
+) -> Result<Arc<dyn Calls>, QueueError> {
     let mut pools = POOLS.lock();
     pools.retain(|pool| pool.calls.get().is_some_and(|calls| calls.strong_count() > 0));
     let known = pools.iter().find(|pool| pool.server == *server);
     if let Some(queue) = known.and_then(|pool| pool.calls.get()).and_then(Weak::upgrade) {
         return Ok(queue);
     }
-    let _entered = runtime.handle.enter();
-    let queue = server.open(runtime.give_backs)?;
+    let _entered = runtime.enter();
+    let queue = server.open(give_backs)?;
     pools.push(Pool { server: server.clone(), calls: Own::new(Arc::downgrade(&queue)) });
     Ok(queue)
 }
@@ -101,7 +105,7 @@ impl Queue {
             Some(None) => {}
         }
         let Some(server) = &self.server else { return Err(errors::forked(py, "an embedded queue")) };
-        let calls = raised(py, connect(runtime::current()?, server))?;
+        let calls = raised(py, connect(runtime::with_give_backs()?, server))?;
         *self.opened.lock() = Some(Own::new(Opened { calls: Arc::clone(&calls), embedded: None }));
         Ok(calls)
     }
@@ -110,7 +114,7 @@ impl Queue {
     fn json<T: Serialize + Send + 'static>(
         call: impl Future<Output = Result<T, QueueError>> + Send + 'static,
     ) -> PyResult<Pending> {
-        Pending::new(call, |py, answer| {
+        Pending::start(call, |py, answer| {
             let text = serde_json::to_string(&answer).map_err(|error| bad(error.to_string()))?;
             Ok(text.into_pyobject(py)?.into_any().unbind())
         })
@@ -118,7 +122,7 @@ impl Queue {
 
     /// Starts a call that answers with a number of rows.
     fn count(call: impl Future<Output = Result<usize, QueueError>> + Send + 'static) -> PyResult<Pending> {
-        Pending::new(call, |py, count| Ok(count.into_pyobject(py)?.into_any().unbind()))
+        Pending::start(call, |py, count| Ok(count.into_pyobject(py)?.into_any().unbind()))
     }
 }
 
@@ -148,7 +152,7 @@ impl Queue {
         };
         let patience = options::wait(patience_s)?.ok_or_else(|| bad("expected a patience with an end"))?;
         let server = Server { url, token, patience, choice };
-        let calls = raised(py, connect(runtime::current()?, &server))?;
+        let calls = raised(py, connect(runtime::with_give_backs()?, &server))?;
         Ok(Self::new(Some(server), calls, None))
     }
 
@@ -156,7 +160,7 @@ impl Queue {
     #[staticmethod]
     fn open(py: Python<'_>, dir: Option<PathBuf>, durability: &str) -> PyResult<Self> {
         let durability: Durability = options::read(&Value::from(durability).to_string())?;
-        let runtime = runtime::current()?.handle;
+        let runtime = runtime::handle()?;
         let opened = py.detach(|| {
             let _entered = runtime.enter();
             TransferQueue::open(QueueConfig { dir, durability, ..QueueConfig::default() })
@@ -220,7 +224,7 @@ impl Queue {
         let put = options::read::<PutOptions>(options)?.put(rows);
         let wait = options::wait(wait_s)?;
         let call = async move { queue.put(&partition, put, wait).await };
-        Pending::new(call, |py, rows| {
+        Pending::start(call, |py, rows| {
             let rows: Vec<u64> = rows.into_iter().map(packed).collect();
             Ok(rows.into_pyobject(py)?.into_any().unbind())
         })
@@ -251,7 +255,7 @@ impl Queue {
         let take = options::read::<TakeOptions>(options)?.take(options::wait(wait_s)?)?;
         let (calls, name, pauses) = (Arc::clone(&queue), partition.clone(), Arc::clone(&self.pauses));
         let call = async move { queue.take(&partition, &take).await };
-        Pending::new(call, move |py, lease| {
+        Pending::start(call, move |py, lease| {
             let lease = lease.map(|lease| Lease::new(py, lease, calls, name, pauses)).transpose()?;
             Ok(lease.into_pyobject(py)?.into_any().unbind())
         })
@@ -268,14 +272,14 @@ impl Queue {
         let queue = self.calls(py)?;
         let rows = handles(&rows);
         let call = async move { queue.get(&partition, &rows, columns.as_deref()).await };
-        Pending::new(call, |py, batches| Ok(Py::new(py, Rows::new(py, batches)?)?.into_any()))
+        Pending::start(call, |py, batches| Ok(Py::new(py, Rows::new(py, batches)?)?.into_any()))
     }
 
     /// Finds rows by key; the value is a list of key, handle, group and tags as JSON.
     fn find(&self, py: Python<'_>, partition: String, keys: Option<Vec<String>>) -> PyResult<Pending> {
         let queue = self.calls(py)?;
         let call = async move { queue.find(&partition, keys.as_deref()).await };
-        Pending::new(call, |py, rows| {
+        Pending::start(call, |py, rows| {
             let rows: Vec<(String, u64, String, String)> = rows
                 .into_iter()
                 .map(|found| (found.key, packed(found.row), found.group, found.tags.to_string()))

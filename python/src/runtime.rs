@@ -17,33 +17,20 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// The threads of the runtime that wait for sockets and timers. A thread of Python makes its calls itself, and large
-/// rows are copied on the blocking pool. So a second thread would seldom have work, but each event would wake it:
-/// a thread that finds a task ready lets another one wait for the next event.
-const THREADS: usize = 1;
+/// The maximum number of threads of the runtime. They wait for sockets and copy rows.
+const THREADS_MAX: usize = 4;
 /// The longest time for which the end of the interpreter waits for calls that give rows back, and then again
 /// for threads that copy or write rows.
 const END_MAX: Duration = Duration::from_secs(5);
 
-/// The runtime of this process, as calls use it.
-#[derive(Clone)]
-pub(crate) struct Running {
-    pub(crate) handle: Handle,
-    /// The tasks that give rows back to servers.
-    pub(crate) give_backs: TaskTracker,
-    /// The calls that threads of Python make. They use the runtime, so it ends after them.
-    pub(crate) calls: TaskTracker,
-    /// Cancelled when the runtime is about to end.
-    pub(crate) end: CancellationToken,
-}
-
 struct Current {
     process: u32,
     /// `None` after [`end`].
-    runtime: Option<(Runtime, Running)>,
+    runtime: Option<Runtime>,
+    /// The tasks that give rows back to servers.
+    give_backs: TaskTracker,
 }
 
 /// A thread locks it only while it holds the GIL, and a fork holds the GIL. So a child finds it unlocked.
@@ -53,25 +40,31 @@ static CURRENT: Mutex<Option<Current>> = Mutex::new(None);
 ///
 /// # Errors
 /// The system's error if no thread can be started, and an error of its own after [`end`].
-pub(crate) fn current() -> io::Result<Running> {
+pub(crate) fn handle() -> io::Result<Handle> {
+    with_give_backs().map(|(handle, _)| handle)
+}
+
+/// Returns the runtime of this process, and the tracker of the tasks that give rows back to servers.
+///
+/// # Errors
+/// Returns the errors of [`handle`].
+pub(crate) fn with_give_backs() -> io::Result<(Handle, TaskTracker)> {
     let process = std::process::id();
     let mut current = CURRENT.lock();
     if let Some(known) = current.as_ref().filter(|known| known.process == process) {
-        let running = known.runtime.as_ref().map(|(_, running)| running.clone());
+        let running =
+            known.runtime.as_ref().map(|runtime| (runtime.handle().clone(), known.give_backs.clone()));
         return running.ok_or_else(|| io::Error::other("the interpreter is ending, so no call can begin"));
     }
+    let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().min(THREADS_MAX));
     let runtime =
-        Builder::new_multi_thread().worker_threads(THREADS).thread_name("rolldock").enable_all().build()?;
-    let running = Running {
-        handle: runtime.handle().clone(),
-        give_backs: TaskTracker::new(),
-        calls: TaskTracker::new(),
-        end: CancellationToken::new(),
-    };
-    let started = Current { process, runtime: Some((runtime, running.clone())) };
+        Builder::new_multi_thread().worker_threads(threads).thread_name("rolldock").enable_all().build()?;
+    let handle = runtime.handle().clone();
     // The runtime of the parent is not dropped: that would wait for threads that this process does not have.
+    let give_backs = TaskTracker::new();
+    let started = Current { process, runtime: Some(runtime), give_backs: give_backs.clone() };
     std::mem::forget(current.replace(started));
-    Ok(running)
+    Ok((handle, give_backs))
 }
 
 /// Ends the runtime of this process: calls that are under way end without an outcome. Afterwards no thread of
@@ -79,16 +72,14 @@ pub(crate) fn current() -> io::Result<Running> {
 #[pyfunction]
 pub(crate) fn end(py: Python<'_>) {
     let process = std::process::id();
-    let known = CURRENT.lock().replace(Current { process, runtime: None });
+    let ended = Current { process, runtime: None, give_backs: TaskTracker::new() };
+    let known = CURRENT.lock().replace(ended);
     match known {
-        Some(Current { process: own, runtime: Some((runtime, running)) }) if own == process => {
+        Some(Current { process: own, runtime: Some(runtime), give_backs }) if own == process => {
             py.detach(|| {
-                running.end.cancel();
-                running.calls.close();
-                running.give_backs.close();
-                let ended = async { tokio::join!(running.calls.wait(), running.give_backs.wait()) };
+                give_backs.close();
                 // The rows of calls that need longer are given back when their leases expire.
-                let _ = runtime.block_on(async { timeout(END_MAX, ended).await });
+                let _ = runtime.block_on(async { timeout(END_MAX, give_backs.wait()).await });
                 runtime.shutdown_timeout(END_MAX);
             });
         }

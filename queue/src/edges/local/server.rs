@@ -15,12 +15,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::frame::{FRAME_BYTES_MAX, Frame, FrameReader, encode, send};
+use super::frame::{DESCRIPTORS_MAX, FRAME_BYTES_MAX, Frame, FrameReader, encode, send};
 use super::listener::LocalListener;
 use super::pool::RegionUse;
 use super::protocol::{RegionNotice, ToClient, ToServer, VERSION};
 use super::requests::{Desk, Reply, Service};
-use super::socket::{DESCRIPTORS_MAX, Socket};
 use crate::{QueueError, TransferQueue};
 
 /// The maximum number of calls of one client that are in progress. The next call is read when one of them has
@@ -93,7 +92,7 @@ type Ended = (u64, Result<Result<Reply, QueueError>, Aborted>);
 /// The conversation with one client, over its connection.
 struct Conversation {
     service: Arc<Service>,
-    socket: Arc<Socket>,
+    socket: Arc<UnixStream>,
     /// The leases and regions of the client. They are given back when the conversation ends.
     desk: Arc<Desk>,
     running: FuturesUnordered<BoxFuture<'static, Ended>>,
@@ -104,7 +103,7 @@ struct Conversation {
 ///
 /// Cancel-safe: the leases and regions of the client are given back.
 async fn converse(service: Arc<Service>, socket: UnixStream) -> io::Result<()> {
-    let socket = Arc::new(Socket::new(socket)?);
+    let socket = Arc::new(socket);
     let mut reader = FrameReader::new(Arc::clone(&socket), false);
     let mut gone = service.regions.gone();
     let end = service.end.clone();
