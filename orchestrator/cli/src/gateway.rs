@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use rolldock_data::{CodecConfig, TemplateChoice, TextCodec};
 use rolldock_gateway::{Entropy, Gateway, GatewayConfig, Limits, Sampling};
 use rolldock_listener::Connections;
@@ -12,13 +13,12 @@ use rolldock_loadbalancer::{
     BalancerConfig, EngineControl, LoadBalancer, Monitor, MonitorConfig, ServerSpec,
 };
 use rolldock_process::{
-    Endings, hold_for_files, keep_metrics, of_members, queue_folder, say, serve_queue, threads_default,
+    Endings, ServingThreads, hold_for_files, keep_metrics, of_members, queue_folder, say, serve_queue, threads_default,
     unix_seconds,
 };
 use rolldock_queue::{PartitionSpec, Queue, QueueConfig, ServiceConfig, TransferQueue};
 use rolldock_scope::{Scope, blocking};
 use rolldock_trajectory::{HistoryPolicy, Template};
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{GatewayArgs, History};
@@ -45,17 +45,22 @@ pub async fn run(args: GatewayArgs) -> anyhow::Result<()> {
     let watching = scope.spawn("server monitor", monitor.run(scope.token().clone()));
     let (queue, embedded) = queue(&args, &scope).await?;
     let gateway = Gateway::open(config, balancer, queue, api_key, Some(metrics)).await?;
-    let listener = TcpListener::bind(args.listen)
+    let end = CancellationToken::new();
+    let answer = {
+        let (server, end) = (gateway.server(), end.clone());
+        move |_: usize, listener| server.clone().answer(listener, end.clone()).map(Ok).boxed_local()
+    };
+    let threads = ServingThreads::start("rolldock-agents", threads_default(), args.listen, answer)
         .await
-        .map_err(|error| UsageError(format!("--listen: cannot listen at {}: {error}", args.listen)))?;
+        .map_err(|error| UsageError(format!("--listen: {error:#}")))?;
     let continued = gateway.trajectories();
     say(&format!(
         "http://{} serves agents on {} servers; {continued} trajectories continue; rows go to {}",
-        listener.local_addr()?,
+        threads.address,
         args.endpoints.len(),
         args.queue.clone().unwrap_or_else(|| queue_folder(&args.out).display().to_string()),
     ));
-    until_asked(gateway, listener).await?;
+    until_asked(gateway, threads, end).await?;
     drop(watching);
     scope.close(CONTROL_DEADLINE).await;
     if let Some(queue) = embedded {
@@ -65,10 +70,19 @@ pub async fn run(args: GatewayArgs) -> anyhow::Result<()> {
 }
 
 /// Serves until Ctrl-C or SIGTERM. A second signal cuts off calls that still run.
-async fn until_asked(gateway: Gateway, listener: TcpListener) -> anyhow::Result<()> {
-    let end = CancellationToken::new();
+async fn until_asked(
+    gateway: Gateway,
+    threads: ServingThreads,
+    end: CancellationToken,
+) -> anyhow::Result<()> {
     let mut endings = Endings::listen()?;
-    let mut serving = std::pin::pin!(gateway.serve(listener, end.clone()));
+    let answering = async {
+        // Below, the end is waited for as long as it may take.
+        if let Err(error) = threads.ended(Duration::MAX).await {
+            tracing::error!(error = format!("{error:#}"), "agents are not served any more");
+        }
+    };
+    let mut serving = std::pin::pin!(gateway.run(answering, end.clone()));
     tokio::select! {
         biased;
         () = &mut serving => return Ok(()),

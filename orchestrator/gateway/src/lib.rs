@@ -84,6 +84,19 @@ pub struct Gateway {
     settled: mpsc::UnboundedReceiver<Settled>,
 }
 
+/// Answers the calls of a gateway. Clones can do so in threads of their own.
+#[derive(Debug, Clone)]
+pub struct GatewayServer {
+    served: Served,
+}
+
+impl GatewayServer {
+    /// Answers at `listener` until `end`, and finishes running calls. Cancel-safe: running calls are dropped.
+    pub async fn answer(self, listener: TcpListener, end: CancellationToken) {
+        serve::serve(self.served, listener, end).await;
+    }
+}
+
 impl Gateway {
     /// Opens the log of trajectories, and continues those that are open.
     ///
@@ -112,15 +125,28 @@ impl Gateway {
         self.served.core.book.counts().0
     }
 
+    /// The server, which answers while the gateway [runs](Self::run).
+    pub fn server(&self) -> GatewayServer {
+        GatewayServer { served: self.served.clone() }
+    }
+
     /// Serves at `listener` until `end`. Then running calls are finished, and the log is closed.
     pub async fn serve(self, listener: TcpListener, end: CancellationToken) {
+        let answering = self.server().answer(listener, end.clone());
+        self.run(answering, end).await;
+    }
+
+    /// Watches limits and puts rows until `end` and until `answering`, the work of [`GatewayServer`]s, is over. Then
+    /// the log is closed.
+    pub async fn run(self, answering: impl Future<Output = ()>, end: CancellationToken) {
         let Self { served, queue, settled } = self;
         let core = Arc::clone(&served.core);
         let scope = core.scope.clone();
         let watching = scope.spawn("trajectory limits", keeping::watch(Arc::clone(&core), end.clone()));
         let puts = Puts::new(Arc::clone(&core), queue);
         let putting = scope.spawn("trajectory rows", puts.run(settled, end.clone()));
-        serve::serve(served, listener, end).await;
+        drop(served);
+        answering.await;
         drop(watching);
         // A put that is under way ends by itself.
         let _ = putting.await;

@@ -28,9 +28,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use reqwest::{Client, Response, StatusCode};
+use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde::Serialize;
 use serde_json::Value;
+use thread_local::ThreadLocal;
 
 pub(crate) use converse::Conversed;
 pub(crate) use derender::Derender;
@@ -63,9 +64,13 @@ impl Form {
 }
 
 /// The client for calls to engines. Clones share its connections.
+///
+/// Each thread has connections of its own. So the answer of an engine wakes the thread that waits for it, and no other
+/// one in between, and no connection ends with the runtime of another thread.
 #[derive(Debug, Clone)]
 pub(crate) struct EngineCalls {
-    client: Client,
+    clients: Arc<ThreadLocal<Client>>,
+    connect: Duration,
     api_key: Option<Arc<str>>,
 }
 
@@ -80,19 +85,27 @@ pub(crate) struct Model {
 impl EngineCalls {
     /// `connect` bounds the time until a connection is open. `api_key` is sent as a bearer token.
     pub(crate) fn new(connect: Duration, api_key: Option<Arc<str>>) -> Result<Self, reqwest::Error> {
-        let client = Client::builder()
-            .connect_timeout(connect)
-            .pool_idle_timeout(IDLE_MAX)
-            .tcp_nodelay(true)
-            .no_proxy()
-            .build()?;
-        Ok(Self { client, api_key })
+        let calls = Self { clients: Arc::default(), connect, api_key };
+        // What keeps one client from being made keeps all of them.
+        calls.client()?;
+        Ok(calls)
+    }
+
+    /// The client of this thread.
+    fn client(&self) -> Result<&Client, reqwest::Error> {
+        self.clients.get_or_try(|| {
+            Client::builder()
+                .connect_timeout(self.connect)
+                .pool_idle_timeout(IDLE_MAX)
+                .tcp_nodelay(true)
+                .no_proxy()
+                .build()
+        })
     }
 
     /// The first model of the server at `base`. Cancel-safe.
     pub(crate) async fn model(&self, base: &str) -> Result<Model, CallError> {
-        let request = self.client.get(at(base, "/v1/models"));
-        let body = self.answer(base, request).await?;
+        let body = self.answer(base, |client| client.get(at(base, "/v1/models"))).await?;
         let models: Value = read(base, &body)?;
         let first = &models["data"][0];
         let name = first["id"].as_str().ok_or_else(|| CallError::bad(base, "the list of models is empty"))?;
@@ -107,10 +120,15 @@ impl EngineCalls {
         path: &str,
         body: &(impl Serialize + ?Sized),
     ) -> Result<Bytes, CallError> {
-        self.answer(base, self.client.post(at(base, path)).json(body)).await
+        self.answer(base, |client| client.post(at(base, path)).json(body)).await
     }
 
-    async fn answer(&self, base: &str, request: reqwest::RequestBuilder) -> Result<Bytes, CallError> {
+    async fn answer(
+        &self,
+        base: &str,
+        request: impl FnOnce(&Client) -> RequestBuilder,
+    ) -> Result<Bytes, CallError> {
+        let request = request(self.client().map_err(|error| CallError::unanswered(base, &error))?);
         let request = match &self.api_key {
             Some(key) => request.bearer_auth(key),
             None => request,
