@@ -13,8 +13,8 @@ use rolldock_loadbalancer::{
     BalancerConfig, EngineControl, LoadBalancer, Monitor, MonitorConfig, ServerSpec,
 };
 use rolldock_process::{
-    Endings, ServingThreads, hold_for_files, keep_metrics, of_members, queue_folder, say, serve_queue, threads_default,
-    unix_seconds,
+    Endings, ServingThreads, hold_for_files, keep_metrics, of_members, queue_folder, say, serve_queue,
+    threads_default, unix_seconds,
 };
 use rolldock_queue::{PartitionSpec, Queue, QueueConfig, ServiceConfig, TransferQueue};
 use rolldock_scope::{Scope, blocking};

@@ -35,7 +35,7 @@ pub(crate) struct Sizes {
     pub(crate) rewrites: u64,
 }
 
-/// The file, which only its thread writes.
+/// The file. One thread at a time writes it.
 #[derive(Debug)]
 pub(super) struct LogFile {
     dir: PathBuf,

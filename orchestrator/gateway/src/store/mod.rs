@@ -7,7 +7,7 @@
 //! queue gets rows, once, when a group has ended.
 //!
 //! A record belongs to a trajectory, named by its number. The records that callers append at the same time
-//! are written as one frame by one thread (group commit), because an fsync for each would be the limit.
+//! are written as one frame (group commit), because an fsync for each would be the limit.
 //!
 //! # Invariants
 //! - Records are written in the order of the calls of [`Store::append`].
@@ -27,13 +27,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use rolldock_queue::Durability;
-use tokio::sync::watch;
 
 pub(crate) use file::Sizes;
 use file::{LogFile, REWRITE_BYTES};
-use writer::{Gathered, Shared, Written};
+use writer::{Shared, Written};
 
 /// Maximum bytes of records that wait for the writer before `kept` waits for room, whatever the durability.
 const WAITING_BYTES_MAX: usize = 64 << 20;
@@ -121,26 +120,18 @@ impl Store {
         each: impl FnMut(Entry<'_>) -> Result<(), String>,
     ) -> Result<Self, StoreError> {
         let file = LogFile::open(dir, durability == Durability::Fsync, rewrite_bytes, each)?;
-        let shared = Arc::new(Shared {
-            gathered: Mutex::new(Gathered::default()),
-            work: Condvar::new(),
-            progress: watch::Sender::new(Written::default()),
-        });
+        let shared = Arc::new(Shared::new(Some(file), durability == Durability::Os));
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("rolldock-gateway-log".to_owned())
-            .spawn(move || of_thread.run(file))
+            .spawn(move || of_thread.run())
             .map_err(StoreError::io("start the writer of", dir))?;
         Ok(Self { shared, durability, thread: Mutex::new(Some(thread)), keeps: true })
     }
 
     /// A log that keeps nothing, for trajectories that end with their process.
     pub(crate) fn none() -> Self {
-        let shared = Arc::new(Shared {
-            gathered: Mutex::new(Gathered::default()),
-            work: Condvar::new(),
-            progress: watch::Sender::new(Written::default()),
-        });
+        let shared = Arc::new(Shared::new(None, false));
         Self { shared, durability: Durability::None, thread: Mutex::new(None), keeps: false }
     }
 
@@ -149,12 +140,12 @@ impl Store {
         self.keeps
     }
 
-    /// Appends a record. Returns at once.
+    /// Appends a record. Returns at once, or after a write without fsync.
     pub(crate) fn append(&self, entry: Entry<'_>) -> Sequence {
         self.append_all(&[entry])
     }
 
-    /// Appends records of which a crash leaves all or none. Returns at once.
+    /// Appends records of which a crash leaves all or none. Returns at once, or after a write without fsync.
     pub(crate) fn append_all(&self, entries: &[Entry<'_>]) -> Sequence {
         self.shared.append(entries)
     }

@@ -1,4 +1,13 @@
-//! The thread that writes records, and what callers share with it.
+//! Who writes records: the thread of the log, and callers that find the file free.
+//!
+//! Two threads that hand a record to each other cost more than the write of a few kilobytes to the page cache. So
+//! where no fsync is asked for ([`Shared::writes_at_once`]), a caller writes what waits by itself, if no other thread
+//! holds the file. Otherwise the log's thread writes it, together with what comes meanwhile. Rewrites and fsyncs are
+//! always the thread's.
+//!
+//! # Invariants
+//! - Records are taken from [`Gathered`] only under the lock of the file, so the file has them in their order.
+//! - After each append the records are either written, or the thread is woken for them.
 
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
@@ -9,12 +18,22 @@ use super::{Entry, Forgotten, Sequence, StoreError, WAITING_BYTES_MAX};
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) gathered: Mutex<Gathered>,
-    /// Wakes the thread when there are records, or when the log is closed.
+    /// Wakes the thread when there is work for it, or when the log is closed.
     pub(super) work: Condvar,
     pub(super) progress: watch::Sender<Written>,
+    /// The file, until the log is closed. It is locked before `gathered`.
+    writer: Mutex<Option<Writer>>,
+    writes_at_once: bool,
 }
 
-/// The records that wait for the thread.
+#[derive(Debug)]
+struct Writer {
+    file: LogFile,
+    /// After an error nothing more is written.
+    failed: Option<StoreError>,
+}
+
+/// The records that wait to be written.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
     /// The body of the next frame.
@@ -23,6 +42,8 @@ pub(super) struct Gathered {
     appended: u64,
     /// Trajectories that the file may have and that need not be kept.
     pub(super) forgotten: Forgotten,
+    /// Whether the thread shall rewrite the file.
+    is_due: bool,
     pub(super) is_closed: bool,
 }
 
@@ -37,6 +58,17 @@ pub(super) struct Written {
 }
 
 impl Shared {
+    /// Without a file, nothing is ever written.
+    pub(super) fn new(file: Option<LogFile>, writes_at_once: bool) -> Self {
+        Self {
+            gathered: Mutex::new(Gathered::default()),
+            work: Condvar::new(),
+            progress: watch::Sender::new(Written::default()),
+            writer: Mutex::new(file.map(|file| Writer { file, failed: None })),
+            writes_at_once,
+        }
+    }
+
     pub(super) fn append(&self, entries: &[Entry<'_>]) -> Sequence {
         let mut gathered = self.gathered.lock();
         entries.iter().for_each(|entry| put_entry(&mut gathered.body, *entry));
@@ -47,31 +79,68 @@ impl Shared {
         if is_behind {
             self.progress.send_if_modified(|written| !std::mem::replace(&mut written.is_behind, true));
         }
-        self.work.notify_one();
+        if !self.writes_at_once || !self.write_at_once() {
+            self.work.notify_one();
+        }
         sequence
     }
 
-    /// Writes until the log is closed. After an error it only reports.
-    pub(super) fn run(&self, mut file: LogFile) {
-        let mut failed: Option<StoreError> = None;
+    /// Writes what waits, if the file is free. Returns whether the thread has nothing to do.
+    fn write_at_once(&self) -> bool {
+        let Some(mut guard) = self.writer.try_lock() else { return false };
+        let Some(writer) = guard.as_mut() else { return false };
+        self.write(writer);
+        let is_due = writer.is_due();
+        if is_due {
+            self.gathered.lock().is_due = true;
+        }
+        !is_due
+    }
+
+    /// The thread: writes until the log is closed.
+    pub(super) fn run(&self) {
         loop {
-            let (body, appended, is_closed) = self.next();
-            if !body.is_empty() {
-                let written = failed.clone().map_or_else(|| file.append(&body), Err);
-                failed = written.err();
-                self.report(appended, failed.as_ref(), file.sizes());
-            }
-            if failed.is_none() && file.is_due() {
-                self.rewrite(&mut file);
-                self.report(appended, None, file.sizes());
+            let is_closed = self.wait();
+            let mut guard = self.writer.lock();
+            let Some(writer) = guard.as_mut() else { break };
+            self.write(writer);
+            if writer.is_due() {
+                self.rewrite(&mut writer.file);
+                self.report(None, writer);
             }
             if is_closed {
+                *guard = None;
                 break;
             }
         }
         self.progress.send_modify(|written| {
             written.failed.get_or_insert(StoreError::Closed);
         });
+    }
+
+    /// Waits for work of the thread. Returns whether the log is closed.
+    fn wait(&self) -> bool {
+        let mut gathered = self.gathered.lock();
+        while gathered.body.is_empty() && !gathered.is_due && !gathered.is_closed {
+            self.work.wait(&mut gathered);
+        }
+        gathered.is_due = false;
+        gathered.is_closed
+    }
+
+    /// Writes the records that wait. After an error it only reports.
+    fn write(&self, writer: &mut Writer) {
+        let (body, appended) = {
+            let mut gathered = self.gathered.lock();
+            (std::mem::take(&mut gathered.body), gathered.appended)
+        };
+        if body.is_empty() {
+            return;
+        }
+        if writer.failed.is_none() {
+            writer.failed = writer.file.append(&body).err();
+        }
+        self.report(Some(appended), writer);
     }
 
     /// Rewrites the file. Its trajectories that were forgotten are then gone, so nothing remembers them any more.
@@ -85,23 +154,22 @@ impl Shared {
         }
     }
 
-    /// Waits for records. Returns them, the number of the last one, and whether the log is closed.
-    fn next(&self) -> (Vec<u8>, u64, bool) {
-        let mut gathered = self.gathered.lock();
-        while gathered.body.is_empty() && !gathered.is_closed {
-            self.work.wait(&mut gathered);
-        }
-        (std::mem::take(&mut gathered.body), gathered.appended, gathered.is_closed)
-    }
-
-    fn report(&self, appended: u64, failed: Option<&StoreError>, sizes: Sizes) {
+    /// Tells those who wait how far the file is. `appended` counts the records that were just written.
+    fn report(&self, appended: Option<u64>, writer: &Writer) {
         self.progress.send_modify(|written| {
-            match failed {
-                None => written.records = appended,
+            match &writer.failed {
+                None => written.records = appended.unwrap_or(written.records),
                 Some(error) => written.failed = Some(error.clone()),
             }
             written.is_behind = false;
-            written.sizes = sizes;
+            written.sizes = writer.file.sizes();
         });
+    }
+}
+
+impl Writer {
+    /// Whether the file should be rewritten.
+    fn is_due(&self) -> bool {
+        self.failed.is_none() && self.file.is_due()
     }
 }
