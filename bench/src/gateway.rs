@@ -3,7 +3,8 @@
 //! The gateway is the binary `rolldock` in a process of its own. This process has the agents and an engine. The
 //! engine measures its own work, from the last byte of a request to the first of its answer, and shares no clock and
 //! no code with the gateway. What a turn costs beyond the engine is the time that an agent waits, less that work. So
-//! it includes the connections on both sides, and also what the agent's HTTP client takes.
+//! it includes the connections on both sides, and also what the agent's HTTP client takes. The agent whose turns are
+//! timed has one thread, as most agents have, so the time has no hand-overs between threads of the bench.
 //!
 //! The engine draws ids at random, which no tokenizer would choose for their text. It notes for each trajectory which
 //! ids were sent and drawn, and counts those that a later prompt has otherwise.
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use rolldock::scope::Scope;
+use tokio::runtime::Builder;
 
 use crate::figures::{Bar, Figure};
 use crate::process::Process;
@@ -72,25 +74,24 @@ impl Gateway {
 }
 
 pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(async {
-        let scope = Scope::new();
-        let engine = Engine::start(&scope).await?;
-        let mut figures = overhead(&engine, quick).await?;
-        figures.extend(open_trajectories(&engine, &scope, quick).await?);
-        let checked = engine.checked();
-        figures.push(
-            Figure::new("sampled tokens that a later prompt has otherwise", checked.changed as f64, "")
-                .bar(Bar::AtMost(0.0)),
-        );
-        let other = checked.not_canonical as f64 / checked.turns.max(1) as f64;
-        figures.push(
-            Figure::new("turns whose text has other tokens when it is encoded again", other, "of turns")
-                .bar(Bar::AtLeast(0.99)),
-        );
-        scope.close(Duration::from_secs(1)).await;
-        Ok(figures)
-    })
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let scope = Scope::new();
+    let engine = runtime.block_on(Engine::start(&scope))?;
+    let agent = Builder::new_current_thread().enable_all().build()?;
+    let mut figures = agent.block_on(overhead(&engine, quick))?;
+    figures.extend(runtime.block_on(open_trajectories(&engine, &scope, quick))?);
+    let checked = engine.checked();
+    figures.push(
+        Figure::new("sampled tokens that a later prompt has otherwise", checked.changed as f64, "")
+            .bar(Bar::AtMost(0.0)),
+    );
+    let other = checked.not_canonical as f64 / checked.turns.max(1) as f64;
+    figures.push(
+        Figure::new("turns whose text has other tokens when it is encoded again", other, "of turns")
+            .bar(Bar::AtLeast(0.99)),
+    );
+    runtime.block_on(scope.close(Duration::from_secs(1)));
+    Ok(figures)
 }
 
 /// The times of turns, in milliseconds.
