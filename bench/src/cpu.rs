@@ -21,7 +21,7 @@ fn read(clock: ClockId) -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// CPU time of a running child so far. Its resolution is the kernel's tick (10 ms on Linux).
+/// CPU time of a running child so far. The resolution is a clock tick of `/proc` (10 ms on Linux).
 pub(crate) fn of(child: &Child) -> anyhow::Result<Duration> {
     let path = format!("/proc/{}/stat", child.id());
     let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;

@@ -49,7 +49,7 @@ impl Bar {
 pub(crate) struct Figure {
     figure: String,
     ours: f64,
-    /// The figure that `ours` is compared with, measured in the same run.
+    /// The value that `ours` is compared with. It was measured or computed in the same run.
     peer: Option<f64>,
     unit: String,
     /// The ratio `ours / peer`.
@@ -123,7 +123,8 @@ impl Report {
     }
 }
 
-/// Formats a number with about three significant digits, or with all digits before the point if it is large.
+/// Formats a number: with three decimals below 1, with three significant digits from 1 to 100, and without
+/// decimals above.
 fn short(value: f64) -> String {
     let magnitude = value.abs();
     match magnitude {

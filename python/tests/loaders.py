@@ -1,4 +1,4 @@
-"""Loaders for tests, and what they have given. Skips tests where torch is not installed."""
+"""Helpers for tests of data loaders. Tests that import this module are skipped if torch is not installed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def loader(client: Client, partition: str = "p", *, groups: int = 2, **options: 
 
 
 def ids(batch: TrainBatch) -> list[int]:
-    """The ids of the rows of a batch, in order."""
+    """The ids of the rows of a batch, in ascending order."""
     return sorted(row for micro in batch if not micro.is_filler for row in micro.extra["id"].tolist())
 
 
@@ -37,7 +37,7 @@ def all_ids(batches: Iterable[TrainBatch]) -> list[int]:
 
 
 def counts(client: Client, partition: str = "p") -> tuple[int, int]:
-    """The rows that are in the partition, and those that are leased."""
+    """The number of rows in the partition, and the number of rows that its first task has leased."""
     status = client.status(partition)
     return status["rows"], status["tasks"][0]["leased_rows"]
 

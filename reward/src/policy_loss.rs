@@ -49,18 +49,19 @@ impl Sequence<'_> {
 pub struct PolicyLoss {
     /// The loss, which is minimised.
     pub loss: f64,
-    /// The share of tokens whose loss a bound of the ratio has changed.
+    /// The share of tokens whose loss was changed by [`Clip::low`] or [`Clip::high`].
     pub clip_fraction: f64,
-    /// The share of tokens whose loss the dual clip has changed.
+    /// The share of tokens whose loss was changed by the dual clip.
     pub clip_fraction_lower: f64,
     /// The mean of `old_log_prob - log_prob` over tokens, where each difference is limited to 20 in size.
     pub kl: f64,
 }
 
-/// The bound at which the reference clamps log ratios.
+/// The maximum absolute value of a log ratio. Larger ones are clamped to it, as in verl.
 const LOG_RATIO_MAX: f64 = 20.0;
 
-/// The loss over a batch. A sequence whose lists differ in length ends with the shortest list.
+/// The loss over a batch. All lists of a sequence must have the same length. If they differ, debug builds panic,
+/// and release builds ignore the tokens after the end of the shortest list.
 pub fn policy_loss(batch: &[Sequence<'_>], clip: Clip, aggregation: Aggregation) -> PolicyLoss {
     let (mut tokens, mut clipped, mut clipped_lower, mut kl) = (0.0, 0.0, 0.0, 0.0);
     let (mut loss_sum, mut sequence_losses) = (0.0, Vec::with_capacity(batch.len()));

@@ -1,4 +1,5 @@
-//! Translates between text and token ids. Only the HTTP server needs text; the engine works with token ids.
+//! Translates between text and token ids. The engine works with token ids; the HTTP server, scripts and
+//! [`GuessingKey`] need text.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,7 +31,8 @@ pub trait Codec: Send + Sync + 'static {
     /// The text of ids, with special tokens. Unknown ids are skipped.
     fn decode_all(&self, ids: &[u32]) -> String;
 
-    /// The text of one id. Empty for an unknown id. The text may be a part of a character.
+    /// The text of one id. It is empty for an unknown id. If the bytes of an id are only a part of a character,
+    /// the text has U+FFFD in their place.
     fn piece(&self, id: u32) -> &str;
 }
 
@@ -64,9 +66,9 @@ impl TextCodec {
         Self::from_json(BUILTIN)
     }
 
-    /// Ids that can serve as filler, in ascending order. They are lower-case words with a space before them,
-    /// so filler contains no digit, special token or "Answer:". If the vocabulary has no such word, all ids
-    /// except for 0 are returned.
+    /// Ids that can serve as filler, in ascending order, at most `FILLER_IDS_MAX`. They are lower-case words with
+    /// a space before them, so filler contains no digit, special token or "Answer:". If the vocabulary has no
+    /// such word, they are the smallest ids except for 0.
     pub fn filler_ids(&self) -> Vec<u32> {
         let is_word = |piece: &str| {
             piece.strip_prefix(' ').is_some_and(|word| {

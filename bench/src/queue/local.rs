@@ -37,7 +37,10 @@ impl Server {
             OsStr::new("--uds"),
             path.as_os_str(),
         ])?;
-        anyhow::ensure!(line.contains("unix:"), "the server said {line:?}");
+        anyhow::ensure!(
+            line.contains("unix:"),
+            "expected a line with the address of the server, found {line:?}"
+        );
         Ok(Self { _process: process, path, _dir: dir })
     }
 

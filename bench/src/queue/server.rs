@@ -23,7 +23,10 @@ impl Server {
         }
         let (process, line) = Process::start(&arguments)?;
         let url = line.split_once("at ").and_then(|(_, rest)| rest.split_once(','));
-        let url = url.with_context(|| format!("the server said {line:?}"))?.0.to_owned();
+        let url = url
+            .with_context(|| format!("expected a line with the address of the server, found {line:?}"))?
+            .0
+            .to_owned();
         Ok(Self { process, url })
     }
 
@@ -57,7 +60,7 @@ impl Server {
         self.process.memory("VmRSS")
     }
 
-    /// Resident memory without mapped files, in bytes.
+    /// Resident memory without mapped files and shared memory, in bytes.
     pub(super) fn anonymous(&self) -> anyhow::Result<f64> {
         self.process.memory("RssAnon")
     }

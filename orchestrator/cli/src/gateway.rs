@@ -76,26 +76,19 @@ async fn until_asked(
     end: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut endings = Endings::listen()?;
-    let answering = async {
-        // Below, the end is waited for as long as it may take.
-        if let Err(error) = threads.ended(Duration::MAX).await {
-            tracing::error!(error = format!("{error:#}"), "agents are not served any more");
-        }
-    };
-    let mut serving = std::pin::pin!(gateway.run(answering, end.clone()));
+    let mut serving = std::pin::pin!(gateway.run(threads.ended(Duration::MAX), end.clone()));
     tokio::select! {
         biased;
-        () = &mut serving => return Ok(()),
+        ended = &mut serving => return ended,
         _ = endings.asked() => {}
     }
     tracing::info!("waiting for running calls; a second Ctrl-C or SIGTERM cuts them off");
     end.cancel();
     tokio::select! {
         biased;
-        finished = tokio::time::timeout(DRAIN, serving) => drop(finished),
-        _ = endings.asked() => {}
+        finished = tokio::time::timeout(DRAIN, serving) => finished.unwrap_or(Ok(())),
+        _ = endings.asked() => Ok(()),
     }
-    Ok(())
 }
 
 async fn template(args: &GatewayArgs) -> anyhow::Result<Arc<dyn Template>> {

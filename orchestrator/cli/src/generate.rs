@@ -7,15 +7,17 @@ use clap::CommandFactory;
 use rolldock_process::say;
 
 use crate::args::{Cli, CompletionsArgs, ManArgs};
+use crate::file::Pipe;
 
 const NAME: &str = "rolldock";
 
 /// `rolldock completions`: writes completions to standard output.
-pub fn completions(args: &CompletionsArgs) {
+pub fn completions(args: &CompletionsArgs) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), NAME, &mut script);
-    // A closed standard output is not an error.
-    let _ = std::io::stdout().write_all(&script);
+    let mut output = Pipe(std::io::stdout());
+    let written = output.write_all(&script).and_then(|()| output.flush());
+    written.context("cannot write the completions to standard output")
 }
 
 /// `rolldock man`: writes a page for each command.

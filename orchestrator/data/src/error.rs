@@ -91,7 +91,7 @@ pub enum DataError {
     TokenizerMissing {
         /// The name in the recipe.
         name: String,
-        /// Where the tokenizer was searched, and what the user can do.
+        /// Where the tokenizer was looked for, and what the user can do.
         reason: String,
     },
     /// A tokenizer or one of its files cannot be used.
@@ -137,9 +137,12 @@ pub enum DataError {
         tokens_max: usize,
     },
     /// The data set does not have this position.
-    #[error("no position epoch={epoch} offset={offset} in a data set of rows={rows}; is it the same data?")]
+    #[error(
+        "no position epoch={epoch} offset={offset} in a data set of rows={rows}; the data may have changed since the \
+         run began"
+    )]
     Position {
-        /// The position's epoch, or the visit of a requested row.
+        /// The position's epoch, or the epoch in which a requested row was drawn.
         epoch: u32,
         /// The position's offset, or the index of a requested row.
         offset: u64,

@@ -136,9 +136,9 @@ impl Gateway {
         self.run(answering, end).await;
     }
 
-    /// Watches limits and puts rows until `end` and until `answering`, the work of [`GatewayServer`]s, is over. Then
-    /// the log is closed.
-    pub async fn run(self, answering: impl Future<Output = ()>, end: CancellationToken) {
+    /// Watches limits and puts rows until `end`, and waits for `answering`, the work of [`GatewayServer`]s. Then it
+    /// cancels `end` in any case, closes the log, and returns the result of `answering`.
+    pub async fn run<T>(self, answering: impl Future<Output = T>, end: CancellationToken) -> T {
         let Self { served, queue, settled } = self;
         let core = Arc::clone(&served.core);
         let scope = core.scope.clone();
@@ -146,7 +146,8 @@ impl Gateway {
         let puts = Puts::new(Arc::clone(&core), queue);
         let putting = scope.spawn("trajectory rows", puts.run(settled, end.clone()));
         drop(served);
-        answering.await;
+        let answered = answering.await;
+        end.cancel();
         drop(watching);
         // A put that is under way ends by itself.
         let _ = putting.await;
@@ -155,5 +156,6 @@ impl Gateway {
         if closing.await.is_err() {
             tracing::error!("the log of trajectories was not closed");
         }
+        answered
     }
 }

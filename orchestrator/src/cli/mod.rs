@@ -75,10 +75,7 @@ async fn run_command(cli: Cli) -> ExitCode {
         Command::Report(args) => report::run(args).await.map(done),
         Command::Reward(args) => reward::run(args).await.map(done),
         Command::Consume(args) => consume::run(args).await.map(done),
-        Command::Completions(args) => {
-            generate::completions(&args);
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Completions(args) => generate::completions(&args).map(done),
         Command::Man(args) => generate::man(&args).map(done),
     };
     outcome.unwrap_or_else(|error| fail(&error))

@@ -42,7 +42,7 @@ fn headline(status: &Status) -> String {
     match status.stage {
         Stage::Serving => "All steps are done; the run serves its queue until every row is acked.".to_owned(),
         Stage::Validating => {
-            format!("A validation runs after step {step}; the next step begins when it ends.")
+            format!("A validation runs after step {step}; the run continues when the validation ends.")
         }
         Stage::Collecting if !is_open && counts.running > 0 => {
             format!("Step {step} is over; {} of its groups are being cut off.", counts.running)
@@ -152,12 +152,14 @@ fn server_line(server: &ServerStatus, fleet: &[ServerStatus]) -> String {
     let compared = match others / own {
         times if times >= SLOW && times.is_finite() => format!("{times:.0} times as fast"),
         times if times >= SLOW => "while this one generates nothing".to_owned(),
+        times if times * SLOW <= 1.0 => "slower than this one".to_owned(),
         _ => "about as fast".to_owned(),
     };
     format!("{line}, and the others {} (median), {compared}.", rate(others))
 }
 
-/// The median rate of the other servers of the fleet whose rates are known.
+/// The median rate of the other servers of the fleet whose rates are known. Of two middle rates it is the
+/// higher one.
 fn median_of_others(server: &ServerStatus, fleet: &[ServerStatus]) -> Option<f64> {
     let others = fleet.iter().filter(|other| other.name != server.name);
     let mut rates: Vec<f64> = others.filter_map(|other| other.tokens_per_second).collect();
@@ -232,13 +234,13 @@ fn between_steps(status: &Status) -> Vec<String> {
     let detail = wait.detail.as_deref().unwrap_or("no detail");
     let age = seconds(wait.age_s);
     vec![match wait.phase {
-        Phase::Update => format!("The servers are being updated for {age}: {detail}."),
+        Phase::Update => format!("The servers have been updating for {age}: {detail}."),
         Phase::Trainer => format!(
-            "It waits for the trainer for {age}: {detail}. The servers have version {}{}.",
+            "The run has waited for the trainer for {age}: {detail}. The servers have version {}{}.",
             status.step.policy_version,
             announced(status)
         ),
-        _ => format!("It waits for the queue for {age}: {detail}. {}", room(&status.queue)),
+        _ => format!("The run has waited for the queue for {age}: {detail}. {}", room(&status.queue)),
     }]
 }
 
@@ -262,7 +264,9 @@ fn held_back(status: &Status) -> Vec<String> {
         Some(Hold::Queue) => {
             lines.push(format!("New groups are held back until the queue has room. {}", room(&status.queue)));
         }
-        Some(Hold::Reward) => lines.push("New groups are held back: the reward is out.".to_owned()),
+        Some(Hold::Reward) => {
+            lines.push("New groups are held back until the outage of the reward ends.".to_owned());
+        }
         None => {}
     }
     if status.waiting_for_permits > 0 {
@@ -297,7 +301,12 @@ fn room(queue: &QueueStatus) -> String {
         format!("task {} still has to ack {rows} ({} leased)", task.task, task.leased_rows)
     };
     let tasks: Vec<String> = queue.tasks.iter().map(lag).collect();
-    format!("It has {} rows of {}; {}.", queue.rows, queue.capacity_rows, tasks.join(", "))
+    format!(
+        "The queue has {} rows and a capacity of {}; {}.",
+        queue.rows,
+        queue.capacity_rows,
+        tasks.join(", ")
+    )
 }
 
 fn left_in_queue(queue: &QueueStatus) -> String {

@@ -1,6 +1,7 @@
-//! `/v1/chat/completions`. Other interfaces of conversations are translated into chat completions.
+//! `/v1/chat/completions`. Requests to the other chat APIs (`messages`, `responses`) are translated into chat
+//! completion requests.
 //!
-//! An answer in one piece has the calls of tools as `tool_calls`. A stream has them as content.
+//! A response that is not streamed has tool calls as `tool_calls`. A stream has them as content.
 
 use std::sync::Arc;
 
@@ -43,7 +44,7 @@ pub(crate) struct ChatRequest {
     pub(crate) choice: ToolChoice,
 }
 
-/// The answer to a request for one sample, before it gets the form of an interface.
+/// The answer to a request for one sample, before it is written in the format of an API.
 pub(crate) struct ChatTurn {
     pub(crate) id: String,
     /// The assistant's message, in the form of a chat completion.

@@ -1,9 +1,9 @@
-//! `/v1/chat/completions/derender` and `/v1/completions/derender` make a completion of the answer of
-//! `/inference/v1/generate`.
+//! `/v1/chat/completions/derender` and `/v1/completions/derender` turn answers of `/inference/v1/generate` into
+//! completions.
 //!
 //! They have the traps of the real ones. `finish_reason` is that of the engine and never `tool_calls`. The
 //! text includes everything after a stop string, because all ids are decoded, and the content of a chat
-//! also includes special tokens, such as the end-of-turn token. An answer without tokens is refused.
+//! also includes special tokens, such as the end-of-turn token. A choice without tokens is refused.
 //!
 //! # Deliberately absent
 //! The real parser of reasoning reads the ids of the prompt. The simulated model has no reasoning, so
@@ -190,7 +190,7 @@ pub(crate) fn chat(face: &Face, body: &[u8]) -> Result<Response<Body>, Refusal> 
     Ok(json_response(StatusCode::OK, &answer))
 }
 
-/// Checks a request in the order of the real server. Returns how the request for the answer chose tools.
+/// Checks a request in the order of the real server. Returns the tool choice of `chat_request`.
 fn check(face: &Face, params: &DerenderParams) -> Result<ToolChoice, Refusal> {
     let longest = face.server.config().max_model_len as usize;
     let refuse = |message: String| Err(Refusal::bad_request(None, message));

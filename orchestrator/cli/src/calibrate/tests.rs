@@ -21,7 +21,7 @@ fn batches_differ_in_size_and_fit_into_the_time() {
 }
 
 #[test]
-fn the_middle_of_times() {
+fn the_median_is_the_middle_time_or_the_mean_of_the_middle_two() {
     assert_eq!(median(&mut []), None);
     assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
     assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), Some(2.5));

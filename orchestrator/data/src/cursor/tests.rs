@@ -134,7 +134,7 @@ fn a_data_set_of_overlong_prompts_is_an_error_and_no_endless_loop() {
 fn a_position_beyond_the_data_is_refused() {
     let mut cursor = dataset(&[1; 3], |_| ()).cursor(codec());
     let error = cursor.seek(Position { epoch: 0, offset: 4 }).unwrap_err();
-    assert!(error.to_string().contains("is it the same data?"), "{error}");
+    assert!(error.to_string().contains("the data may have changed since the run began"), "{error}");
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn open_lines(lines: &str, duplicates: Duplicates) -> Result<Dataset, DataError>
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("some.jsonl");
     fs::write(&file, lines).unwrap();
-    // The folder is deleted here: an open data set does not need its files.
+    // The folder is deleted when this function returns: an open data set does not need its files.
     Dataset::open(DatasetConfig { duplicates, ..config(&[file]) })
 }
 
@@ -79,7 +79,7 @@ fn duplicates_are_counted_and_kept_or_dropped() {
 fn a_rows_identity_does_not_depend_on_its_neighbours() {
     let all = prompts(&open_lines(FOUR_ROWS, Duplicates::Keep).unwrap());
     let uids: std::collections::BTreeSet<_> = all.iter().map(|prompt| prompt.uid).collect();
-    assert_eq!(uids.len(), 4, "equal rows have different identities");
+    assert_eq!(uids.len(), 4, "equal rows have the same identity");
 
     let mut lines: Vec<&str> = FOUR_ROWS.lines().collect();
     lines.reverse();
@@ -164,7 +164,7 @@ fn both_formats_give_the_same_prompts() {
 }
 
 #[test]
-fn a_bad_parquet_row_has_a_number() {
+fn the_error_of_a_bad_parquet_row_names_its_number() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("holes.parquet");
     let asks: ArrayRef = Arc::new(StringArray::from(vec![Some("a"), Some("b"), None]));

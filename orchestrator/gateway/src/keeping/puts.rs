@@ -1,14 +1,16 @@
 //! Puts the rows of groups into the queue.
 //!
-//! A group is put once: the put carries a token that names the group and its first trajectory, so a put that
-//! is repeated after a crash returns the rows of the first one. Then the records of all its trajectories are
-//! replaced in one write.
+//! A group is put once: the token of the put names the group's first trajectory, so a put that is repeated after
+//! a crash returns the rows of the first put. Then the records of all trajectories of the group are replaced in
+//! one write.
 //!
 //! # Invariants
-//! - Groups are put independently: a group that waits for the queue holds back no other group.
+//! - Groups are put independently: a group for which the queue has no room gives up its place after [`PUT_WAIT`],
+//!   so that other groups have their turn.
 //! - At most [`PUTS_MAX`] groups are on their way to the queue at a time, so few rows are in memory twice.
-//! - A group is given up only if the queue can never take it. Its fate, `refused`, is counted, logged and shown
-//!   for each of its trajectories. Any other failure is repeated until the queue has the rows.
+//! - A group is given up only if its rows cannot be encoded or the queue can never take them. Its fate,
+//!   `refused`, is counted and logged once, and is shown for each of its trajectories. After any other failure
+//!   the put is repeated until the queue has the rows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,15 +48,16 @@ pub(crate) struct Puts {
 
 /// What became of a group.
 enum Fate {
-    /// The queue has its rows: so many of each trajectory that has some.
+    /// The queue has the rows of the group. The map has the number of rows of each trajectory that was put, by
+    /// the number of the trajectory.
     Put(BTreeMap<u64, u32>),
-    /// It has no rows.
+    /// The group has no rows to put: its trajectories have none, or they were left out for lack of a reward.
     LeftOut,
     /// The queue can never take its rows.
     Refused(String),
 }
 
-/// Why an attempt did not decide a group.
+/// The error of an attempt that must be repeated.
 struct Again(String);
 
 impl Puts {
@@ -62,14 +65,15 @@ impl Puts {
         Self { core, queue, places: Semaphore::new(PUTS_MAX) }
     }
 
-    /// Puts each group that ends, until `end`. A put that is cut off is repeated by the next life of the
-    /// gateway.
+    /// Puts each group that ends, until `end` is cancelled. The gateway repeats an interrupted put after its next
+    /// start.
     pub(crate) async fn run(self, settled: mpsc::UnboundedReceiver<Settled>, end: CancellationToken) {
         end.run_until_cancelled(self.finish_all(settled)).await;
     }
 
     async fn finish_all(&self, mut settled: mpsc::UnboundedReceiver<Settled>) {
-        // Each has a trajectory that is not buried, so the bound of those is also the bound of these.
+        // Each running put has a trajectory that is not buried, unless the put only waits for its last record. So
+        // the limit of trajectories (`live_max`) also bounds the puts of groups without a fate.
         let mut running = FuturesUnordered::new();
         loop {
             metrics::gauge!("rolldock_gateway_groups_waiting").set(running.len() as f64);
@@ -85,7 +89,7 @@ impl Puts {
         while running.next().await.is_some() {}
     }
 
-    /// Puts a group, as often as it takes, and buries its trajectories.
+    /// Tries to put a group until its fate is known, and then buries its trajectories.
     async fn finish(&self, group: Settled) {
         let mut pause = PAUSE;
         let fate = loop {
@@ -136,7 +140,8 @@ impl Puts {
             token: Some(format!("gateway-{first}")),
             ..Put::group(format!("{}-{first}", group.group), batch)
         };
-        // The batch has the rows, so they need not be there twice while the queue is full.
+        // The batch has a copy of the members' rows. The members are dropped before the put, which may wait for
+        // room.
         drop(members);
         match self.queue.put(&self.core.config.partition, put, Some(PUT_WAIT)).await {
             Ok(_) => Ok(Fate::Put(rows)),
@@ -145,7 +150,7 @@ impl Puts {
         }
     }
 
-    /// The trajectories that have rows, as the rule about rewards says.
+    /// The trajectories that are put, with their advantages. `unrewarded` decides on those without a reward.
     fn members(&self, group: &Settled) -> Vec<Member> {
         let rule = self.core.config.unrewarded;
         let mut members = Vec::new();
@@ -163,7 +168,7 @@ impl Puts {
         members
     }
 
-    /// Replaces the records of trajectories by what is left of them, all in one write.
+    /// Replaces the records of trajectories with their tombstones, all in one write.
     async fn bury(&self, buried: Vec<(u64, Tombstone)>) {
         let bodies: Vec<(u64, Vec<u8>)> = buried
             .iter()
@@ -178,7 +183,10 @@ impl Puts {
             }
         }
         if let Err(refusal) = self.core.kept(sequence).await {
-            tracing::error!(%refusal, "the end of a group is not recorded; its next life puts it again");
+            tracing::error!(
+                %refusal,
+                "the end of a group is not recorded; the gateway puts the group again after its next start"
+            );
         }
     }
 }
@@ -198,8 +206,8 @@ fn estimate(members: &mut [Member], estimator: Estimator) {
     }
 }
 
-/// Whether the queue can never take a group, because of the rows themselves. What an operator can mend (a full or
-/// absent queue, a wrong token, a partition with other columns) is not final.
+/// Whether the queue can never take a group, because of the rows themselves. What an operator can fix (a full or
+/// unreachable queue, a wrong access token, a partition with other columns) is not final.
 fn is_final(error: &QueueError) -> bool {
     use QueueError as E;
     matches!(
@@ -212,7 +220,7 @@ fn is_final(error: &QueueError) -> bool {
     )
 }
 
-/// What is left of a trajectory, which takes no further records.
+/// Marks a trajectory as buried, so that it takes no further records, and returns its tombstone.
 fn tombstone(one: &One, rows: u32, refused: Option<String>) -> Tombstone {
     let mut live = one.live.lock();
     live.set_buried();

@@ -104,6 +104,9 @@ fn a_slow_server_is_named_with_its_rate_and_what_would_help() {
     even.servers[1].tokens_per_second = Some(39.0);
     let text = why(&even);
     assert!(text.contains("about as fast") && !text.contains("fleet remove"), "{text}");
+    even.servers[1].tokens_per_second = Some(80.0);
+    let text = why(&even);
+    assert!(text.contains("slower than this one") && !text.contains("fleet remove"), "{text}");
     even.servers[1].tokens_per_second = Some(0.0);
     assert_says(&even, &["while this one generates nothing", "`rolldock fleet remove slow`"]);
     even.servers[1].tokens_per_second = None;
@@ -134,7 +137,10 @@ fn the_reason_that_holds_groups_back_is_named() {
     held.waiting_for_permits = 0;
     held.step.oldest = None;
     held.step.counts.hold = Some(Hold::Queue);
-    assert_says(&held, &["No group is in flight.", "until the queue has room. It has 700 rows of 768"]);
+    assert_says(
+        &held,
+        &["No group is in flight.", "until the queue has room. The queue has 700 rows and a capacity of 768"],
+    );
     assert_says(&held, &["task train still has to ack 700 (100 leased)"]);
     held.step.counts.hold = Some(Hold::Trainer);
     assert_says(
@@ -142,7 +148,7 @@ fn the_reason_that_holds_groups_back_is_named() {
         &["they would be too old", "The servers have version 11, and 11 is the last one announced."],
     );
     held.step.counts.hold = Some(Hold::Reward);
-    assert_says(&held, &["the reward is out"]);
+    assert_says(&held, &["until the outage of the reward ends"]);
     held.step.counts.hold = None;
     held.servers[1].state = "dead".to_owned();
     held.servers[1].reason = Some("stalled for 60 s".to_owned());
@@ -165,11 +171,11 @@ fn between_two_steps_the_trainer_or_an_update_is_named() {
         &between,
         &[
             "Step 12 is over, and the next one has not begun.",
-            "It waits for the trainer for 30 s: version=12 for step=13. The servers have version 11",
+            "The run has waited for the trainer for 30 s: version=12 for step=13. The servers have version 11",
         ],
     );
     between.step.oldest_waits[0].phase = Phase::Update;
-    assert_says(&between, &["The servers are being updated for 30 s: version=12 for step=13."]);
+    assert_says(&between, &["The servers have been updating for 30 s: version=12 for step=13."]);
     between.stage = Stage::Validating;
     assert_says(&between, &["A validation runs after step 12"]);
     between.stage = Stage::Serving;

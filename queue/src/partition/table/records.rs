@@ -2,7 +2,8 @@
 //! them.
 //!
 //! # Invariants
-//! The bytes of the records are counted, and a put is refused if its record would exceed the limit.
+//! The bytes of the records are counted. A put is refused if its record would exceed the limit. A record counts
+//! once its put is published, so puts that are in progress at the same time can exceed the limit together.
 
 use super::Table;
 use super::texts::Texts;
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_up_to_the_bound_and_always_for_no_record() {
+    fn records_fit_up_to_the_limit_and_a_put_without_a_record_always_fits() {
         let records = OwnerRecords { kept: Texts::default(), bytes: RECORDS_BYTES_MAX - 1 };
         assert!(records.has_room(1) && !records.has_room(2) && records.check().is_err());
         let full = OwnerRecords { bytes: RECORDS_BYTES_MAX + 1, ..records };

@@ -1,5 +1,5 @@
-//! A process of the system, which can be killed, stopped and started again. The process ends when its owner
-//! is dropped.
+//! A process of the system, which can be killed, stopped and started again. When a [`Process`] is dropped,
+//! the process is killed.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -13,7 +13,7 @@ use crate::until;
 
 /// The time in which a process must end after SIGTERM.
 const END_MAX: Duration = Duration::from_secs(180);
-/// The exit code of a run that SIGTERM has ended in order.
+/// The exit code of a run that has shut down gracefully after SIGTERM.
 const TERMINATED: i32 = 143;
 /// The part of a log that a message shows, in bytes.
 const LOG_SHOWN: usize = 4_000;
@@ -30,7 +30,7 @@ pub(crate) fn binary() -> PathBuf {
     path
 }
 
-/// A process with its log. All of its lives append to the same log.
+/// A process and its log. A process that is started again appends to the same log.
 pub(crate) struct Process {
     name: &'static str,
     command: Box<dyn Fn() -> Command + Send>,
@@ -61,7 +61,7 @@ impl Process {
         Pid::from_child(self.child.as_ref().unwrap_or_else(|| panic!("{} does not run", self.name)))
     }
 
-    /// Sends a signal to the process and all processes that it has started.
+    /// Sends a signal to the process group of the process.
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process_group(self.pid(), signal).unwrap();
     }
@@ -75,7 +75,7 @@ impl Process {
         }
     }
 
-    /// Sends SIGTERM to a run and waits until it has ended in order.
+    /// Sends SIGTERM to a run, waits for its end, and checks that it has shut down gracefully.
     pub(crate) async fn terminate(&mut self) {
         self.signal(Signal::TERM);
         let what = format!("end of {} after SIGTERM", self.name);
@@ -90,7 +90,9 @@ impl Process {
         assert_eq!(code, Some(TERMINATED), "the exit code of {} after SIGTERM\n{log}", self.name);
     }
 
-    /// The status of a process that has ended by itself, once.
+    /// Returns the exit status of a process that has ended and was not killed with [`kill`](Self::kill). Returns
+    /// `None` while the process runs. After the status was returned, later calls return `None` until the process
+    /// is started again.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut()?.try_wait().unwrap()?;
         self.child = None;

@@ -14,7 +14,7 @@ use crate::edges::wire::{ExportQuery, SNAPSHOT_STREAM, SnapshotQuery};
 use crate::tasks;
 use crate::{ExportFormat, QueueError, SnapshotCounts, VerifyReport};
 
-/// The maximum time to send, restore or verify a whole queue.
+/// The maximum time of a snapshot, a restore, a verification or an export.
 const WHOLE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The maximum size of one piece of a file that is sent, in bytes.
 const PIECE_BYTES: usize = 256 << 10;
@@ -25,15 +25,15 @@ const PIECES_MAX: usize = 8;
 async fn receive(mut answer: Response<'_>, into: &mut (impl Write + Send)) -> Result<u64, QueueError> {
     let mut length = 0;
     while let Some(piece) = answer.chunk().await? {
-        into.write_all(&piece).map_err(QueueError::io("write", "the answer of a server"))?;
+        into.write_all(&piece).map_err(QueueError::io("write", "the output of a snapshot or an export"))?;
         length += piece.len() as u64;
     }
     answer.done().await;
-    into.flush().map_err(QueueError::io("write", "the answer of a server"))?;
+    into.flush().map_err(QueueError::io("write", "the output of a snapshot or an export"))?;
     Ok(length)
 }
 
-/// Reads a source on a separate thread, a few pieces ahead.
+/// Reads a source and sends its pieces, at most [`PIECES_MAX`] ahead. The call blocks its thread.
 fn read_pieces(mut source: impl Read, pieces: &mpsc::Sender<std::io::Result<Bytes>>) {
     loop {
         let mut piece = vec![0; PIECE_BYTES];
