@@ -70,22 +70,26 @@ fn rounded(float: f64) -> f64 {
 /// Writes a JSON string. Only quotes, backslashes and control characters are escaped.
 fn write_string(text: &mut String, content: &str) {
     text.push('"');
-    for letter in content.chars() {
+    let mut rest = content;
+    // What is escaped has one byte, so the places between characters are kept.
+    while let Some(at) = rest.bytes().position(is_escaped) {
+        text.push_str(&rest[..at]);
         // Writing to a string cannot fail.
-        let _ = match letter {
-            '"' => write!(text, "\\\""),
-            '\\' => write!(text, "\\\\"),
-            '\n' => write!(text, "\\n"),
-            '\r' => write!(text, "\\r"),
-            '\t' => write!(text, "\\t"),
-            control if u32::from(control) < 0x20 => write!(text, "\\u{:04x}", u32::from(control)),
-            other => {
-                text.push(other);
-                Ok(())
-            }
+        let _ = match rest.as_bytes()[at] {
+            b'\n' => write!(text, "\\n"),
+            b'\r' => write!(text, "\\r"),
+            b'\t' => write!(text, "\\t"),
+            quote @ (b'"' | b'\\') => write!(text, "\\{}", char::from(quote)),
+            control => write!(text, "\\u{control:04x}"),
         };
+        rest = &rest[at + 1..];
     }
+    text.push_str(rest);
     text.push('"');
+}
+
+fn is_escaped(byte: u8) -> bool {
+    byte < 0x20 || byte == b'"' || byte == b'\\'
 }
 
 #[cfg(test)]

@@ -39,8 +39,6 @@ use crate::tasks;
 
 pub use sandbox::{ProgramSandbox, ProgramView};
 
-/// The name of the sandbox in errors.
-const SANDBOX: &str = "sandbox";
 /// Bytes at the end of a program's output that are kept.
 const OUTPUT_BYTES_MAX: usize = 64 << 10;
 /// How long the output of an ended program is read.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::drawn::Choice;
-use super::{CallError, Drawn, EngineCalls, Form, read};
+use super::{CallError, Drawn, EngineCalls, Form, OTHER_BYTES, read};
 
 /// An answer of a server that encodes and parses by itself.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ impl EngineCalls {
         form: Form,
         request: &Value,
     ) -> Result<Conversed, CallError> {
-        let body = self.post(base, form.path(), request).await?;
+        let body = self.post(base, form.path(), request, OTHER_BYTES).await?;
         let mut answer: Value = read(base, &body)?;
         let Ids { prompt_token_ids, mut choices } = read(base, &body)?;
         let of_choice = choices.pop().filter(|_| choices.is_empty());

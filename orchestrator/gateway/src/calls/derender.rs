@@ -7,7 +7,10 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::{CallError, Drawn, EngineCalls, Finish, Form, read};
+use super::{CallError, Drawn, EngineCalls, Finish, Form, OTHER_BYTES, read};
+
+/// The most bytes that an id and a comma need, as a vocabulary has less than ten million tokens.
+const ID_BYTES: usize = 8;
 
 /// Drawn tokens, with the request that they answer.
 #[derive(Debug)]
@@ -17,7 +20,9 @@ pub(crate) struct Derender<'a> {
     pub(crate) model: &'a str,
     /// The request as it was rendered.
     pub(crate) request: &'a RawValue,
-    pub(crate) prompt_ids: &'a [u32],
+    pub(crate) prompt_tokens: usize,
+    /// The ids of the prompt, written.
+    pub(crate) prompt_ids: &'a RawValue,
     pub(crate) drawn: &'a Drawn,
     /// The drawn ids that are text: without the end of the turn, which the parsers of chats would show.
     pub(crate) ids: &'a [u32],
@@ -25,13 +30,13 @@ pub(crate) struct Derender<'a> {
     pub(crate) with_logprobs: bool,
 }
 
-/// The body for a chat. Ids are written from where they are: a prompt may have many.
+/// The body for a chat. The ids of the prompt are written once for both places and for `generate`.
 #[derive(Serialize)]
 struct OfChat<'a> {
     model: &'a str,
     generate_response: Generated<'a>,
     prompt_tokens: usize,
-    prompt_token_ids: &'a [u32],
+    prompt_token_ids: &'a RawValue,
     chat_request: &'a RawValue,
 }
 
@@ -41,7 +46,7 @@ struct OfText<'a> {
     model: &'a str,
     generate_responses: [Generated<'a>; 1],
     prompt_tokens: [usize; 1],
-    prompt_token_ids: [&'a [u32]; 1],
+    prompt_token_ids: [&'a RawValue; 1],
     completion_request: &'a RawValue,
 }
 
@@ -50,7 +55,7 @@ struct OfText<'a> {
 struct Generated<'a> {
     request_id: &'a str,
     model: &'a str,
-    prompt_token_ids: &'a [u32],
+    prompt_token_ids: &'a RawValue,
     usage: Usage,
     choices: [Choice<'a>; 1],
 }
@@ -76,8 +81,8 @@ impl EngineCalls {
     pub(crate) async fn derender(&self, base: &str, asked: &Derender<'_>) -> Result<Value, CallError> {
         let path = format!("{}/derender", asked.form.path());
         let body = match asked.form {
-            Form::Chat => self.post(base, &path, &asked.of_chat()).await?,
-            Form::Text => self.post(base, &path, &asked.of_text()).await?,
+            Form::Chat => self.post(base, &path, &asked.of_chat(), asked.bytes()).await?,
+            Form::Text => self.post(base, &path, &asked.of_text(), asked.bytes()).await?,
         };
         let mut completion: Value = read(base, &body)?;
         match completion["choices"].as_array_mut().map(Vec::as_mut_slice) {
@@ -88,11 +93,22 @@ impl EngineCalls {
 }
 
 impl Derender<'_> {
+    /// About the bytes of the body.
+    fn bytes(&self) -> usize {
+        let logprobs = self.logprobs().map_or(0, |written| written.get().len());
+        let ids = 2 * self.prompt_ids.get().len() + ID_BYTES * self.ids.len();
+        ids + logprobs + self.request.get().len() + OTHER_BYTES
+    }
+
+    fn logprobs(&self) -> Option<&RawValue> {
+        self.drawn.content.as_deref().filter(|_| self.with_logprobs)
+    }
+
     fn of_chat(&self) -> OfChat<'_> {
         OfChat {
             model: self.model,
             generate_response: self.generated(),
-            prompt_tokens: self.prompt_ids.len(),
+            prompt_tokens: self.prompt_tokens,
             prompt_token_ids: self.prompt_ids,
             chat_request: self.request,
         }
@@ -102,7 +118,7 @@ impl Derender<'_> {
         OfText {
             model: self.model,
             generate_responses: [self.generated()],
-            prompt_tokens: [self.prompt_ids.len()],
+            prompt_tokens: [self.prompt_tokens],
             prompt_token_ids: [self.prompt_ids],
             completion_request: self.request,
         }
@@ -114,7 +130,7 @@ impl Derender<'_> {
             Finish::Length => ("length", None),
             Finish::Abort => ("abort", None),
         };
-        let (prompt_tokens, completion_tokens) = (self.prompt_ids.len(), self.ids.len());
+        let (prompt_tokens, completion_tokens) = (self.prompt_tokens, self.ids.len());
         let total_tokens = prompt_tokens + completion_tokens;
         Generated {
             request_id: self.request_id,
@@ -126,7 +142,7 @@ impl Derender<'_> {
                 token_ids: self.ids,
                 finish_reason,
                 stop_reason,
-                logprobs: self.drawn.content.as_deref().filter(|_| self.with_logprobs),
+                logprobs: self.logprobs(),
             }],
         }
     }

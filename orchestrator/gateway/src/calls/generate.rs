@@ -1,17 +1,19 @@
 //! Draws tokens: token ids in, token ids out.
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::drawn::Choice;
-use super::{CallError, Drawn, EngineCalls, read};
+use super::{CallError, Drawn, EngineCalls, OTHER_BYTES, read};
 
 /// A request for the tokens of one turn.
 #[derive(Debug, Serialize)]
 pub(crate) struct Generate<'a> {
     pub(crate) request_id: &'a str,
     pub(crate) model: &'a str,
-    pub(crate) token_ids: &'a [u32],
+    /// The ids, written.
+    pub(crate) token_ids: &'a RawValue,
     pub(crate) sampling_params: &'a Map<String, Value>,
     #[serde(skip_serializing_if = "Value::is_null")]
     pub(crate) reasoning_ended: &'a Value,
@@ -30,7 +32,8 @@ struct Answer {
 impl EngineCalls {
     /// Draws the tokens of a turn. Cancel-safe: the connection is closed, and the engine stops.
     pub(crate) async fn generate(&self, base: &str, request: &Generate<'_>) -> Result<Drawn, CallError> {
-        let body = self.post(base, "/inference/v1/generate", request).await?;
+        let bytes = request.token_ids.get().len() + OTHER_BYTES;
+        let body = self.post(base, "/inference/v1/generate", request, bytes).await?;
         let Answer { mut choices } = read(base, &body)?;
         let choice = choices.pop().filter(|_| choices.is_empty());
         choice.ok_or_else(|| CallError::bad(base, "expected one choice"))?.checked(base)

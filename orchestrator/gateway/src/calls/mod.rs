@@ -28,6 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde::Serialize;
 use serde_json::Value;
@@ -42,6 +43,9 @@ pub(crate) use render::Rendered;
 
 /// Longest answer of an engine, in bytes. A token with its log-probability takes about 150 bytes.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
+/// About the bytes that a request has besides its ids, texts and log-probabilities.
+const OTHER_BYTES: usize = 2 << 10;
+const JSON: &str = "application/json";
 /// Longest idle time of a connection. Engines close idle connections after 5 s.
 const IDLE_MAX: Duration = Duration::from_secs(4);
 
@@ -113,14 +117,20 @@ impl EngineCalls {
         Ok(Model { name: name.to_owned(), length_max })
     }
 
-    /// Sends a body and returns the body of a successful answer. Cancel-safe: the connection is closed.
+    /// Sends a body of about so many bytes, and returns the body of a successful answer. Cancel-safe: the connection is
+    /// closed.
     async fn post(
         &self,
         base: &str,
         path: &str,
         body: &(impl Serialize + ?Sized),
+        bytes: usize,
     ) -> Result<Bytes, CallError> {
-        self.answer(base, |client| client.post(at(base, path)).json(body)).await
+        let mut written = Vec::with_capacity(bytes);
+        serde_json::to_writer(&mut written, body)
+            .map_err(|error| CallError::bad(base, &format!("the request cannot be written: {error}")))?;
+        let request = |client: &Client| client.post(at(base, path)).header(CONTENT_TYPE, JSON).body(written);
+        self.answer(base, request).await
     }
 
     async fn answer(
@@ -155,15 +165,22 @@ fn retry_after(response: &Response) -> Option<Duration> {
 }
 
 async fn whole(base: &str, mut response: Response) -> Result<Bytes, CallError> {
-    let mut body = BytesMut::new();
+    let mut body = Bytes::new();
     while let Some(chunk) = response.chunk().await.map_err(|error| CallError::unanswered(base, &error))? {
         if body.len() + chunk.len() > ANSWER_BYTES_MAX {
             let reason = format!("the answer has more than bytes_max={ANSWER_BYTES_MAX}");
             return Err(CallError::bad(base, &reason));
         }
-        body.extend_from_slice(&chunk);
+        // Most answers come in one piece, which is not copied.
+        body = if body.is_empty() { chunk } else { joined(body, &chunk) };
     }
-    Ok(body.freeze())
+    Ok(body)
+}
+
+fn joined(body: Bytes, chunk: &[u8]) -> Bytes {
+    let mut joined = BytesMut::from(body);
+    joined.extend_from_slice(chunk);
+    joined.freeze()
 }
 
 fn read<'a, T: serde::Deserialize<'a>>(base: &str, body: &'a [u8]) -> Result<T, CallError> {

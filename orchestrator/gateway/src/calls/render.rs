@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{CallError, EngineCalls, Form, read};
+use super::{CallError, EngineCalls, Form, OTHER_BYTES, read};
 
 /// A request as the engine would run it.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -43,7 +43,8 @@ impl EngineCalls {
         form: Form,
         request: &(impl Serialize + ?Sized),
     ) -> Result<Rendered, CallError> {
-        let body = self.post(base, &format!("{}/render", form.path()), request).await?;
+        let path = format!("{}/render", form.path());
+        let body = self.post(base, &path, request, OTHER_BYTES).await?;
         let rendered = match form {
             Form::Chat => read::<Rendered>(base, &body)?,
             Form::Text => {

@@ -85,10 +85,10 @@ impl Shared {
         sequence
     }
 
-    /// Writes what waits, if the file is free. Returns whether the thread has nothing to do.
+    /// Writes what waits, if the file is free and not due for a rewrite. Returns whether the thread has nothing to do.
     fn write_at_once(&self) -> bool {
         let Some(mut guard) = self.writer.try_lock() else { return false };
-        let Some(writer) = guard.as_mut() else { return false };
+        let Some(writer) = guard.as_mut().filter(|writer| !writer.is_due()) else { return false };
         self.write(writer);
         let is_due = writer.is_due();
         if is_due {

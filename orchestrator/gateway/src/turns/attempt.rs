@@ -10,7 +10,7 @@ use serde_json::{Map, json};
 use tokio::time::Instant;
 
 use super::asking::Asking;
-use super::draw::{Draw, add};
+use super::draw::{Draw, add, written};
 use super::for_engine::for_engine;
 use super::known::Kind;
 use super::params::{enforce, fallback_request, limit, turn_seed};
@@ -58,28 +58,31 @@ impl Maker {
             let (prompt, rendered) = self.rendered(job, base, &request).await?;
             let Rendered { sampling_params, reasoning_ended, reasoning_parser_kwargs, .. } = rendered;
             let tokens = limit(job, facts, prompt.ids().len())?;
+            let prompt_json = written(prompt.ids())?;
             let mut draw = Draw {
                 job,
                 attempt,
                 base,
                 model: &facts.model.name,
                 prompt_ids: prompt.ids(),
+                prompt_json: &prompt_json,
                 sampling: enforce(sampling_params, job),
                 reasoning_ended,
                 reasoning_parser_kwargs,
                 tokens,
             };
             let drawn = self.timed("generate", draw.all(&self.calls)).await;
-            drawn.map(|drawn| (prompt, drawn))
+            drawn.map(|drawn| (prompt, prompt_json, drawn))
         };
-        let ((prompt, drawn), permit) = under(permit, drawing).await?;
+        let ((prompt, prompt_json, drawn), permit) = under(permit, drawing).await?;
         permit.finish(Outcome::Success { tokens: drawn.tokens.ids.len() as u64 });
         let derender = Derender {
             form: job.asked.form,
             request_id: &drawn.request_id,
             model: &facts.model.name,
             request: &request,
-            prompt_ids: prompt.ids(),
+            prompt_tokens: prompt.ids().len(),
+            prompt_ids: &prompt_json,
             drawn: &drawn.tokens,
             ids: shown(&drawn.tokens, &*self.config.template),
             with_logprobs: job.asked.logprobs.is_some(),

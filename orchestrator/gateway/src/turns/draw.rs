@@ -2,12 +2,14 @@
 //! from its tokens, so a turn can have several versions.
 
 use rolldock_dispatch::{CarriedSample, FinishReason, PartialOutput, Stamp};
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
 use super::asking::Asking;
 use super::params::turn_seed;
 use super::{Failed, Job};
 use crate::calls::{Drawn, EngineCalls, Finish, Generate};
+use crate::refusal::Refusal;
 
 /// Maximum number of requests for the tokens of one turn.
 const SEGMENTS_MAX: u32 = 16;
@@ -19,6 +21,8 @@ pub(super) struct Draw<'a> {
     pub(super) base: &'a str,
     pub(super) model: &'a str,
     pub(super) prompt_ids: &'a [u32],
+    /// The ids of the prompt, written.
+    pub(super) prompt_json: &'a RawValue,
     pub(super) sampling: Map<String, Value>,
     pub(super) reasoning_ended: Value,
     pub(super) reasoning_parser_kwargs: Value,
@@ -41,8 +45,7 @@ impl Draw<'_> {
         let mut sample = CarriedSample::new(0, self.attempt);
         for segment in 0..SEGMENTS_MAX {
             let request_id = self.request_id(segment);
-            let mut ids = self.prompt_ids.to_vec();
-            ids.extend_from_slice(&sample.response_ids);
+            let continued = self.continued(&sample.response_ids)?;
             let left = self.tokens.saturating_sub(sample.tokens());
             self.sampling.insert("max_tokens".to_owned(), json!(left));
             self.sampling.insert("seed".to_owned(), json!(turn_seed(self.job, self.attempt, segment)));
@@ -51,7 +54,7 @@ impl Draw<'_> {
             let request = Generate {
                 request_id: &request_id,
                 model: self.model,
-                token_ids: &ids,
+                token_ids: continued.as_deref().unwrap_or(self.prompt_json),
                 sampling_params: &self.sampling,
                 reasoning_ended: &self.reasoning_ended,
                 reasoning_parser_kwargs: &self.reasoning_parser_kwargs,
@@ -83,6 +86,14 @@ impl Draw<'_> {
         Err(Failed::Aborted)
     }
 
+    /// The ids of the prompt and of the tokens so far, written; `None` if there are no tokens yet.
+    fn continued(&self, drawn: &[u32]) -> Result<Option<Box<RawValue>>, Failed> {
+        if drawn.is_empty() {
+            return Ok(None);
+        }
+        written(&[self.prompt_ids, drawn].concat()).map(Some)
+    }
+
     fn whole(&self, sample: CarriedSample, last: Drawn, request_id: String) -> Whole {
         let tokens = Drawn {
             ids: sample.response_ids.clone(),
@@ -105,6 +116,11 @@ impl Draw<'_> {
         let (uid, call, attempt) = (&self.job.one.spec.uid, self.job.admitted.call, self.attempt);
         format!("{uid}-{:x}-{call}-{attempt}-{segment}", self.job.one.life)
     }
+}
+
+/// Ids as an engine reads them.
+pub(super) fn written(ids: &[u32]) -> Result<Box<RawValue>, Failed> {
+    to_raw_value(ids).map_err(|error| Failed::Refused(Refusal::bad_request(error.to_string())))
 }
 
 /// Adds drawn tokens to a turn.

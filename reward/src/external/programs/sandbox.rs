@@ -18,6 +18,8 @@ use std::sync::Arc;
 use crate::RewardError;
 use crate::external::sandbox::{Interpreter, View, Words};
 
+/// The name of the sandbox in errors.
+const SANDBOX: &str = "sandbox";
 /// The only directory that a program can write to, apart from the shared memory.
 const HOME: &str = "/tmp";
 /// Files and directories by which programs find hosts, users and certificates.
@@ -123,7 +125,7 @@ impl ProgramSandbox {
 /// The absolute form of a path that exists.
 fn whole(path: &Path) -> Result<PathBuf, RewardError> {
     let missing = |error: std::io::Error| RewardError::Unloadable {
-        what: super::SANDBOX.into(),
+        what: SANDBOX.into(),
         reason: format!("expected a file or a directory at {}: {error}", path.display()),
     };
     std::fs::metadata(path).map_err(missing)?;
