@@ -61,6 +61,38 @@ async fn what_is_kept_is_read_back_in_order() {
     }
 }
 
+/// Some records are written by the threads that append them, and some by the thread of the log.
+#[test]
+fn records_of_several_threads_are_kept_in_the_order_of_each() {
+    const THREADS: u64 = 4;
+    const RECORDS: u64 = 500;
+    for durability in [Durability::None, Durability::Os] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open_with(folder.path(), durability, 4 << 10, |_| Ok(())).unwrap();
+        std::thread::scope(|scope| {
+            for number in 0..THREADS {
+                let store = &store;
+                scope.spawn(move || {
+                    for record in 0..RECORDS {
+                        let sequence = store.append(entry(number, false, &record.to_le_bytes()));
+                        if record % 3 == 0 {
+                            futures::executor::block_on(store.kept(sequence)).unwrap();
+                        }
+                    }
+                });
+            }
+        });
+        store.close();
+        let all = read(folder.path());
+        for number in 0..THREADS {
+            let of_thread = all.iter().filter(|(of, _, _)| *of == number);
+            let records: Vec<_> = of_thread.map(|(_, _, body)| body.clone()).collect();
+            let expected: Vec<_> = (0..RECORDS).map(|record| record.to_le_bytes().to_vec()).collect();
+            assert_eq!(records, expected, "{durability:?}");
+        }
+    }
+}
+
 #[test]
 fn a_rewrite_keeps_what_is_needed() {
     let folder = tempfile::tempdir().unwrap();
