@@ -123,6 +123,9 @@ impl Server {
             "ignore_eos": true,
             "temperature": 1.0,
             "seed": number,
+            // What the requests of a run ask for. Log-probabilities cost a server time with each token.
+            "logprobs": 0,
+            "return_token_ids": true,
         });
         let request = self.client.post(self.at("/v1/completions")).json(&body);
         let completion: Completion = self.answer(request).await?.json().await?;
