@@ -4,7 +4,9 @@
 //! engine measures its own work, from the last byte of a request to the first of its answer, and shares no clock and
 //! no code with the gateway. What a turn costs beyond the engine is the time that an agent waits, less that work. So
 //! it includes the connections on both sides, and also what the agent's HTTP client takes. The agent whose turns are
-//! timed has one thread, as most agents have, so the time has no hand-overs between threads of the bench.
+//! timed has one thread, as most agents have, and the engine has one, so the time has no hand-overs between threads of
+//! the bench. After each turn the agent sends its request to the engine itself, which answers nothing: this **bare
+//! call** is the part of the time that belongs to the bench and the machine, and a measure of how fast the machine is.
 //!
 //! The engine draws ids at random, which no tokenizer would choose for their text. It notes for each trajectory which
 //! ids were sent and drawn, and counts those that a later prompt has otherwise.
@@ -74,7 +76,8 @@ impl Gateway {
 }
 
 pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
-    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    // With a second thread, tokio would hand each event of a connection to it.
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let scope = Scope::new();
     let engine = runtime.block_on(Engine::start(&scope))?;
     let agent = Builder::new_current_thread().enable_all().build()?;
@@ -101,11 +104,13 @@ struct Times {
     render: Vec<f64>,
     generate: Vec<f64>,
     derender: Vec<f64>,
+    bare: Vec<f64>,
 }
 
 impl Times {
-    fn add(&mut self, whole: Duration, work: Work) {
+    fn add(&mut self, whole: Duration, work: Work, bare: Duration) {
         let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
+        self.bare.push(ms(bare));
         self.beyond.push(ms(whole) - ms(work.render) - ms(work.generate) - ms(work.derender));
         self.render.push(ms(work.render));
         self.generate.push(ms(work.generate));
@@ -133,8 +138,10 @@ async fn overhead(engine: &Engine, quick: bool) -> anyhow::Result<Vec<Figure>> {
             agent.turn(SAMPLED).await?;
             let before = engine.work();
             let whole = agent.turn(SAMPLED).await?;
+            let work = engine.work() - before;
+            let bare = agent.bare_call(&engine.url).await?;
             if turn >= WARM_UP {
-                times.add(whole, engine.work() - before);
+                times.add(whole, work, bare);
             }
         }
         let name = |what: &str| format!("turn of {CONTEXT} tokens, durability {durability}: {what}");
@@ -143,6 +150,7 @@ async fn overhead(engine: &Engine, quick: bool) -> anyhow::Result<Vec<Figure>> {
         figures.push(if is_os { p50.bar(Bar::AtMost(1.5)) } else { p50 });
         figures.push(Figure::new(name("beyond the engine, p99"), at(&times.beyond, 0.99), "ms"));
         if is_os {
+            figures.push(Figure::new("a bare call of the engine by the agent, p50", at(&times.bare, 0.5), "ms"));
             for (call, values) in
                 [("render", &times.render), ("generate", &times.generate), ("derender", &times.derender)]
             {

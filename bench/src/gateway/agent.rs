@@ -64,18 +64,31 @@ impl Agent {
         self.ask(&"x ".repeat(tokens));
     }
 
-    /// Makes a turn of so many tokens, and asks on. Returns the time until the answer was whole.
-    pub(super) async fn turn(&mut self, sampled: usize) -> anyhow::Result<Duration> {
-        self.need.texts += self.messages.last().map_or(0, |message| message.to_string().len());
+    /// Sends the request of the next turn. Returns the answer, and the time until it was whole.
+    async fn call(&self, url: &str, sampled: usize) -> anyhow::Result<(Value, Duration)> {
         let body = json!({ "model": "any", "messages": self.messages, "max_tokens": sampled }).to_string();
-        let request = self.client.post(&self.url).header("content-type", "application/json").body(body);
+        let request = self.client.post(url).header("content-type", "application/json").body(body);
         let started = Instant::now();
         let answer = request.send().await?;
         let status = answer.status();
         let body = answer.bytes().await?;
         let took = started.elapsed();
-        anyhow::ensure!(status.is_success(), "the gateway said {}", String::from_utf8_lossy(&body));
-        let completion: Value = serde_json::from_slice(&body)?;
+        anyhow::ensure!(status.is_success(), "{url} said {}", String::from_utf8_lossy(&body));
+        Ok((serde_json::from_slice(&body)?, took))
+    }
+
+    /// Sends the request of the next turn to an engine that answers nothing. Returns the time that it took on an open
+    /// connection.
+    pub(super) async fn bare_call(&self, engine: &str) -> anyhow::Result<Duration> {
+        let url = format!("{engine}/bare");
+        self.call(&url, 1).await?;
+        Ok(self.call(&url, 1).await?.1)
+    }
+
+    /// Makes a turn of so many tokens, and asks on. Returns the time until the answer was whole.
+    pub(super) async fn turn(&mut self, sampled: usize) -> anyhow::Result<Duration> {
+        self.need.texts += self.messages.last().map_or(0, |message| message.to_string().len());
+        let (completion, took) = self.call(&self.url, sampled).await?;
         let content = &completion["choices"][0]["message"]["content"];
         let said = json!({ "role": "assistant", "content": content });
         let tokens = |key: &str| completion["usage"][key].as_u64().context("the answer has no usage");
