@@ -12,4 +12,4 @@ if [[ ! -x $vllm/setup.sh ]]; then
 fi
 "$vllm/setup.sh"
 ROLLDOCK_VLLM_START=$(realpath "$vllm/start.sh") ROLLDOCK_VLLM_PORT=${1:-18101} \
-  cargo test --locked --workspace --test end_to_end -- --nocapture real_vllm::
+  cargo test --locked --workspace --test end_to_end --test binary -- --nocapture real_vllm::

@@ -150,7 +150,11 @@ async fn overhead(engine: &Engine, quick: bool) -> anyhow::Result<Vec<Figure>> {
         figures.push(if is_os { p50.bar(Bar::AtMost(1.5)) } else { p50 });
         figures.push(Figure::new(name("beyond the engine, p99"), at(&times.beyond, 0.99), "ms"));
         if is_os {
-            figures.push(Figure::new("a bare call of the engine by the agent, p50", at(&times.bare, 0.5), "ms"));
+            figures.push(Figure::new(
+                "a bare call of the engine by the agent, p50",
+                at(&times.bare, 0.5),
+                "ms",
+            ));
             for (call, values) in
                 [("render", &times.render), ("generate", &times.generate), ("derender", &times.derender)]
             {

@@ -18,6 +18,18 @@ pub fn shared(path: &str) -> Option<PathBuf> {
     None
 }
 
+/// The program under test: `$ROLLDOCK_BINARY`, relative to the workspace, or the one that was built beside
+/// this test. Panics if it does not exist.
+pub fn binary() -> PathBuf {
+    let given = std::env::var_os("ROLLDOCK_BINARY").map(|path| workspace_root().join(path));
+    let path = given.unwrap_or_else(|| {
+        let own = std::env::current_exe().unwrap_or_default();
+        own.parent().and_then(Path::parent).map(|built| built.join("rolldock")).unwrap_or_default()
+    });
+    assert!(path.exists(), "{} does not exist; expected `cargo build` before this test", path.display());
+    path
+}
+
 /// The number in an environment variable, or `None` if the variable is not set. Panics if the value is not a
 /// number.
 #[expect(clippy::panic, reason = "a test fails by panicking")]

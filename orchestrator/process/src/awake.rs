@@ -4,7 +4,8 @@
 //! An event is *close* if the thread slept for less than [`WINDOW`] before it. After a close event the thread
 //! stays awake for one [`WINDOW`], because the next event is probably close too. A thread whose events are
 //! further apart sleeps between them. So an idle thread costs nothing, and a wrong guess costs at most one
-//! [`WINDOW`]. A thread that is awake yields the core to other threads in every turn of its loop.
+//! [`WINDOW`]. A thread that is awake yields the core in every turn of its loop. If another thread takes the core
+//! then, the cores are busy, and the thread sleeps after all: it is the idle core whose wake-up takes long.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,10 @@ use tokio_util::task::TaskTracker;
 /// The time for which a thread stays awake after a close event. It is several times as long as a wake-up, but
 /// too short to be a waste of the core.
 const WINDOW: Duration = Duration::from_micros(500);
+
+/// A yield that takes longer has given the core to another thread, which had work to do. Then the core is awake
+/// anyway, and polling for events would only take it from other threads.
+const TURN: Duration = Duration::from_micros(20);
 
 #[derive(Debug, Default)]
 struct Awake {
@@ -69,13 +74,23 @@ impl Awake {
         self.times.lock().awake_until.is_none_or(|until| Instant::now() >= until)
     }
 
+    /// Ends the time for which the thread stays awake.
+    fn sleep_now(&self) {
+        self.times.lock().awake_until = None;
+    }
+
     /// Whenever `wanted` is notified, keeps the thread polling for events without sleeping. The task ends
     /// with its runtime.
     async fn keep(&self) {
         loop {
             self.wanted.notified().await;
             while !self.is_over() {
+                let yielded = Instant::now();
                 std::thread::yield_now();
+                if yielded.elapsed() >= TURN {
+                    self.sleep_now();
+                    break;
+                }
                 tokio::task::yield_now().await;
             }
         }

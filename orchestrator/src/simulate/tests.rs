@@ -62,6 +62,14 @@ fn dispatch_order_is_unbiased_and_no_step_beats_its_bound() {
 }
 
 #[test]
+fn ids_that_end_real_responses_do_not_end_simulated_ones() {
+    let stops: Vec<u32> = (0..150_000).step_by(50).collect();
+    let stopped = run(&[&format!("rollout.sampling.stop_token_ids={stops:?}")], &TERMS);
+    assert_eq!(stopped.length_bias.unwrap().value, 1.0, "{stopped:?}");
+    assert_eq!(stopped.times.step_s, run(&[], &TERMS).times.step_s);
+}
+
+#[test]
 fn the_first_groups_to_end_are_short() {
     let set = ["rollout.early_stop=first", "rollout.on_stop=discard", "rollout.max_concurrent_prompts=16"];
     let terms = Terms { steps: 8, ..TERMS };

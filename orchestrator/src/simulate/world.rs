@@ -20,6 +20,7 @@ use super::replay::{Recorded, Replay};
 use super::trainer::Trainer;
 use super::{Setting, Terms, Workload as Source};
 use crate::data::{Prompt, PromptSource};
+use crate::engine::SamplingParams;
 use crate::engine::simulated::SimulatedEngine;
 use crate::policy::PolicyMode;
 use crate::recipe::{MaxLoads, Recipe, Simulated};
@@ -132,7 +133,10 @@ impl Parts<'_> {
     fn config(&self) -> RolloutConfig {
         let config = rollout_config(self.recipe, "simulated", Arc::clone(&self.gates));
         let is_announced = self.recipe.policy.mode != PolicyMode::Off;
-        RolloutConfig { staleness: Staleness { is_announced, ..config.staleness }, ..config }
+        // The workload has the lengths of the samples. Simulated tokens are random ids, and those that end a real
+        // response would end a simulated one earlier.
+        let sampling = SamplingParams { stop_token_ids: Vec::new(), ..config.sampling };
+        RolloutConfig { staleness: Staleness { is_announced, ..config.staleness }, sampling, ..config }
     }
 
     /// The bounds and the unbiased reference of so many steps: the results of the draws alone.

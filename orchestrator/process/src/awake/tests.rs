@@ -29,6 +29,17 @@ async fn a_thread_sleeps_again_when_no_event_follows() {
     assert!(awake.times.lock().asleep_since.is_some());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_thread_whose_core_has_other_work_sleeps_at_once() {
+    let awake = Awake::default();
+    awake.before_sleep();
+    awake.after_sleep();
+    assert!(!awake.is_over());
+    awake.sleep_now();
+    awake.before_sleep();
+    assert!(awake.times.lock().asleep_since.is_some());
+}
+
 #[test]
 fn an_idle_runtime_uses_less_than_a_tenth_of_a_core() {
     let cpu_ticks = || {

@@ -23,6 +23,7 @@ use super::frame::{FrameReader, encode};
 use super::outbox::Outbox;
 use super::protocol::{Ask, RegionNotice, ToClient, ToServer, VERSION};
 use super::requests::LOANS_MAX;
+use super::socket::Socket;
 use crate::QueueError;
 use crate::mapped::{self, Access, Mapping};
 
@@ -127,7 +128,7 @@ impl Connection {
         tasks: &TaskTracker,
         runtime: &Handle,
     ) -> io::Result<Self> {
-        let socket = Arc::new(UnixStream::connect(address(path)).await?);
+        let socket = Arc::new(Socket::new(UnixStream::connect(address(path)).await?)?);
         let mut reader = FrameReader::new(Arc::clone(&socket), true);
         let hello = tokio::time::timeout(HELLO_MAX, reader.next()).await;
         let hello = hello.map_err(|_| {

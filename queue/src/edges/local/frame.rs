@@ -8,25 +8,17 @@
 //! ```
 
 use std::collections::VecDeque;
-use std::io::{self, Error, ErrorKind, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io::{self, Error, ErrorKind};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
 use serde::Serialize;
-use tokio::io::Interest;
-use tokio::net::UnixStream;
+
+use super::socket::Socket;
 
 /// The maximum size of a frame, in bytes.
 pub(super) const FRAME_BYTES_MAX: usize = 64 << 20;
-/// The maximum number of descriptors that one frame may carry.
-pub(super) const DESCRIPTORS_MAX: usize = 32;
-
 const HEAD_BYTES: usize = 8;
 const READ_BYTES: usize = 64 << 10;
 
@@ -61,14 +53,10 @@ pub(super) fn encode(message: &impl Serialize, tail: &[u8]) -> io::Result<Vec<u8
 /// Sends the bytes of a frame. The descriptors are sent together with the first bytes.
 ///
 /// Not cancel-safe: half a frame may have been sent.
-pub(super) async fn send(
-    socket: &UnixStream,
-    bytes: &[u8],
-    descriptors: &[BorrowedFd<'_>],
-) -> io::Result<()> {
+pub(super) async fn send(socket: &Socket, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut sent = 0;
     while sent < bytes.len() {
-        match send_once(socket, &bytes[sent..], if sent == 0 { descriptors } else { &[] }) {
+        match socket.send_now(&bytes[sent..], if sent == 0 { descriptors } else { &[] }) {
             Ok(count) => sent += count,
             Err(error) if error.kind() == ErrorKind::WouldBlock => socket.writable().await?,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -78,25 +66,10 @@ pub(super) async fn send(
     Ok(())
 }
 
-/// Sends as many bytes as the socket accepts now. Returns the number of bytes.
-pub(super) fn send_once(
-    socket: &UnixStream,
-    bytes: &[u8],
-    descriptors: &[BorrowedFd<'_>],
-) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(invalid("too many descriptors for one frame"));
-    }
-    let attempt = || Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?);
-    socket.try_io(Interest::WRITABLE, attempt)
-}
-
 /// Reads frames, and keeps the received descriptors in the order in which they were sent.
 #[derive(Debug)]
 pub(super) struct FrameReader {
-    socket: Arc<UnixStream>,
+    socket: Arc<Socket>,
     buffer: BytesMut,
     scratch: Box<[u8]>,
     descriptors: VecDeque<OwnedFd>,
@@ -106,7 +79,7 @@ pub(super) struct FrameReader {
 }
 
 impl FrameReader {
-    pub(super) fn new(socket: Arc<UnixStream>, takes_descriptors: bool) -> Self {
+    pub(super) fn new(socket: Arc<Socket>, takes_descriptors: bool) -> Self {
         let scratch = vec![0; READ_BYTES].into_boxed_slice();
         Self { socket, buffer: BytesMut::new(), scratch, descriptors: VecDeque::new(), takes_descriptors }
     }
@@ -126,16 +99,11 @@ impl FrameReader {
             if let Some(frame) = self.whole()? {
                 return Ok(Some(frame));
             }
-            let socket = Arc::clone(&self.socket);
-            // Tokio's own read cannot be used: a read that ends where descriptors begin is short, and after a
-            // short read tokio waits for more bytes to arrive.
-            match socket.try_io(Interest::READABLE, || self.receive()) {
-                Ok(0) if self.buffer.is_empty() => return Ok(None),
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => socket.readable().await?,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+            let descriptors = self.takes_descriptors.then_some(&mut self.descriptors);
+            match self.socket.receive(&mut self.scratch, descriptors).await? {
+                0 if self.buffer.is_empty() => return Ok(None),
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                count => self.buffer.extend_from_slice(&self.scratch[..count]),
             }
         }
     }
@@ -161,34 +129,24 @@ impl FrameReader {
             tail: frame.slice(HEAD_BYTES + message..),
         }))
     }
-
-    fn receive(&mut self) -> io::Result<usize> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut control = RecvAncillaryBuffer::new(if self.takes_descriptors { &mut space } else { &mut [] });
-        let into = &mut [IoSliceMut::new(&mut self.scratch)];
-        let received = recvmsg(&self.socket, into, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                self.descriptors.extend(descriptors);
-            }
-        }
-        if self.takes_descriptors && received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(Error::other("descriptors were lost: this process may not open more files"));
-        }
-        self.buffer.extend_from_slice(&self.scratch[..received.bytes]);
-        Ok(received.bytes)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
 
+    use tokio::net::UnixStream;
+
     use super::*;
+
+    fn pair() -> (Socket, Socket) {
+        let (left, right) = UnixStream::pair().unwrap();
+        (Socket::new(left).unwrap(), Socket::new(right).unwrap())
+    }
 
     #[tokio::test]
     async fn frames_arrive_whole_with_their_descriptors() {
-        let (left, right) = UnixStream::pair().unwrap();
+        let (left, right) = pair();
         let mut reader = FrameReader::new(Arc::new(right), true);
         let (file, _mapping) = crate::mapped::create(4096).unwrap();
         let large = vec![7; 300_000];
@@ -216,7 +174,7 @@ mod tests {
     #[tokio::test]
     async fn half_a_frame_and_one_that_is_too_long_are_errors() {
         for bytes in [vec![9, 0, 0, 0, 0, 0, 0, 0, 1], vec![0xff; 8]] {
-            let (left, right) = UnixStream::pair().unwrap();
+            let (left, right) = pair();
             send(&left, &bytes, &[]).await.unwrap();
             drop(left);
             assert!(FrameReader::new(Arc::new(right), false).next().await.is_err());

@@ -54,6 +54,7 @@ mod pool;
 mod protocol;
 mod requests;
 mod server;
+mod socket;
 
 pub use client::LocalQueue;
 pub use config::LocalServiceConfig;

@@ -5,10 +5,9 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::net::UnixStream;
 use tokio::sync::Notify;
 
-use super::frame::send_once;
+use super::socket::Socket;
 
 /// Sends frames on the sender's own task, as far as the socket accepts them immediately. [`Self::drain`]
 /// sends the rest.
@@ -18,7 +17,7 @@ use super::frame::send_once;
 /// held.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    socket: Arc<UnixStream>,
+    socket: Arc<Socket>,
     /// The frames that are still to be sent. `None` if the outbox is closed.
     left: Mutex<Option<Left>>,
     is_left: Notify,
@@ -32,7 +31,7 @@ struct Left {
 }
 
 impl Outbox {
-    pub(super) fn new(socket: Arc<UnixStream>) -> Self {
+    pub(super) fn new(socket: Arc<Socket>) -> Self {
         Self { socket, left: Mutex::new(Some(Left::default())), is_left: Notify::new() }
     }
 
@@ -81,9 +80,9 @@ impl Outbox {
 
 impl Left {
     /// Sends as much as the socket accepts now. Returns whether everything was sent.
-    fn write(&mut self, socket: &UnixStream) -> io::Result<bool> {
+    fn write(&mut self, socket: &Socket) -> io::Result<bool> {
         while let Some(frame) = self.frames.front() {
-            match send_once(socket, &frame[self.sent..], &[]) {
+            match socket.send_now(&frame[self.sent..], &[]) {
                 Ok(count) => self.sent += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -100,18 +99,25 @@ impl Left {
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::UnixStream;
+
     use super::super::frame::{FrameReader, encode};
     use super::*;
 
+    fn pair() -> (Arc<Socket>, Arc<Socket>) {
+        let (left, right) = UnixStream::pair().unwrap();
+        (Arc::new(Socket::new(left).unwrap()), Arc::new(Socket::new(right).unwrap()))
+    }
+
     #[tokio::test]
     async fn frames_that_the_socket_does_not_take_at_once_leave_in_their_order() {
-        let (left, right) = UnixStream::pair().unwrap();
-        let outbox = Outbox::new(Arc::new(left));
+        let (left, right) = pair();
+        let outbox = Outbox::new(left);
         let tail = vec![3; 200_000];
         for number in 0..50 {
             assert!(outbox.send(encode(&number, &tail).unwrap()));
         }
-        let mut reader = FrameReader::new(Arc::new(right), false);
+        let mut reader = FrameReader::new(right, false);
         let reading = async {
             for number in 0..50 {
                 let frame = reader.next().await.unwrap().unwrap();
@@ -131,8 +137,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_closed_socket_is_an_error_of_the_drain() {
-        let (left, right) = UnixStream::pair().unwrap();
-        let outbox = Outbox::new(Arc::new(left));
+        let (left, right) = pair();
+        let outbox = Outbox::new(left);
         drop(right);
         outbox.send(encode(&1, &[]).unwrap());
         assert!(outbox.drain().await.is_err());

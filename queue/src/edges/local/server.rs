@@ -15,11 +15,12 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::frame::{DESCRIPTORS_MAX, FRAME_BYTES_MAX, Frame, FrameReader, encode, send};
+use super::frame::{FRAME_BYTES_MAX, Frame, FrameReader, encode, send};
 use super::listener::LocalListener;
 use super::pool::RegionUse;
 use super::protocol::{RegionNotice, ToClient, ToServer, VERSION};
 use super::requests::{Desk, Reply, Service};
+use super::socket::{DESCRIPTORS_MAX, Socket};
 use crate::{QueueError, TransferQueue};
 
 /// The maximum number of calls of one client that are in progress. The next call is read when one of them has
@@ -92,7 +93,7 @@ type Ended = (u64, Result<Result<Reply, QueueError>, Aborted>);
 /// The conversation with one client, over its connection.
 struct Conversation {
     service: Arc<Service>,
-    socket: Arc<UnixStream>,
+    socket: Arc<Socket>,
     /// The leases and regions of the client. They are given back when the conversation ends.
     desk: Arc<Desk>,
     running: FuturesUnordered<BoxFuture<'static, Ended>>,
@@ -103,7 +104,7 @@ struct Conversation {
 ///
 /// Cancel-safe: the leases and regions of the client are given back.
 async fn converse(service: Arc<Service>, socket: UnixStream) -> io::Result<()> {
-    let socket = Arc::new(socket);
+    let socket = Arc::new(Socket::new(socket)?);
     let mut reader = FrameReader::new(Arc::clone(&socket), false);
     let mut gone = service.regions.gone();
     let end = service.end.clone();

@@ -4,8 +4,9 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rolldock_tests::binary;
+
 use crate::isolation::Machine;
-use crate::process::binary;
 
 /// The token of both queues and of the units.
 pub(crate) const TOKEN: &str = "secret";

@@ -18,18 +18,6 @@ const TERMINATED: i32 = 143;
 /// The part of a log that a message shows, in bytes.
 const LOG_SHOWN: usize = 4_000;
 
-/// The program under test: `$ROLLDOCK_BINARY`, relative to the workspace, or the one that was built beside
-/// this test.
-pub(crate) fn binary() -> PathBuf {
-    let given = std::env::var_os("ROLLDOCK_BINARY").map(|path| rolldock_tests::workspace_root().join(path));
-    let path = given.unwrap_or_else(|| {
-        let own = std::env::current_exe().unwrap();
-        own.parent().and_then(Path::parent).unwrap().join("rolldock")
-    });
-    assert!(path.exists(), "{} does not exist; expected `cargo build` before this test", path.display());
-    path
-}
-
 /// A process and its log. A process that is started again appends to the same log.
 pub(crate) struct Process {
     name: &'static str,

@@ -13,14 +13,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+pub(crate) use rolldock_tests::shared;
+use rolldock_tests::{binary, workspace_root};
 
-const BINARY: &str = env!("CARGO_BIN_EXE_rolldock");
 /// The longest time that a test waits for a condition.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+    workspace_root().canonicalize().unwrap()
 }
 
 /// The path of a recipe in `recipes/`.
@@ -31,17 +32,6 @@ pub(crate) fn recipe(name: &str) -> PathBuf {
 /// The path of a recipe without a trainer, whose rows stay in the run's directory.
 pub(crate) fn untaken_recipe() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/end_to_end/support/untaken.toml")
-}
-
-/// Returns `path` inside `shared/`, the folder of real data beside the checkout. Prints a note and returns
-/// `None` if it does not exist.
-pub(crate) fn shared(path: &str) -> Option<PathBuf> {
-    let found = root().join("../shared").join(path);
-    if found.exists() {
-        return Some(found);
-    }
-    eprintln!("skipped: {} does not exist", found.display());
-    None
 }
 
 /// Waits until `holds` returns true. Panics with the name `what` after `PATIENCE`.
@@ -78,7 +68,7 @@ pub(crate) struct Rolldock(Command);
 
 impl Rolldock {
     pub(crate) fn new(arguments: &[&str]) -> Self {
-        let mut command = Command::new(BINARY);
+        let mut command = Command::new(binary());
         command.current_dir(root()).args(arguments).stdin(Stdio::null());
         Self(command)
     }
@@ -87,7 +77,7 @@ impl Rolldock {
     pub(crate) fn with_files(files_max: u32, arguments: &[&str]) -> Self {
         let mut command = Command::new("sh");
         let limited = format!("ulimit -n {files_max} && exec \"$0\" \"$@\"");
-        command.current_dir(root()).args(["-c", &limited, BINARY]).args(arguments).stdin(Stdio::null());
+        command.current_dir(root()).args(["-c", &limited]).arg(binary()).args(arguments).stdin(Stdio::null());
         Self(command)
     }
 
