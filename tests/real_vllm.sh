@@ -11,5 +11,6 @@ if [[ ! -x $vllm/setup.sh ]]; then
   exit 0
 fi
 "$vllm/setup.sh"
+# With the test `binary`, cargo builds the binary that the others run.
 ROLLDOCK_VLLM_START=$(realpath "$vllm/start.sh") ROLLDOCK_VLLM_PORT=${1:-18101} \
   cargo test --locked --workspace --test end_to_end --test binary -- --nocapture real_vllm::
