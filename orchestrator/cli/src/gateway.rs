@@ -55,7 +55,7 @@ pub async fn run(args: GatewayArgs) -> anyhow::Result<()> {
         .map_err(|error| UsageError(format!("--listen: {error:#}")))?;
     let continued = gateway.trajectories();
     say(&format!(
-        "http://{} serves agents on {} servers; {continued} trajectories continue; rows go to {}",
+        "http://{} serves agents; engine servers: {}; trajectories that continue: {continued}; rows go to {}",
         threads.address,
         args.endpoints.len(),
         args.queue.clone().unwrap_or_else(|| queue_folder(&args.out).display().to_string()),

@@ -74,9 +74,11 @@ impl Awake {
         self.times.lock().awake_until.is_none_or(|until| Instant::now() >= until)
     }
 
-    /// Ends the time for which the thread stays awake.
-    fn sleep_now(&self) {
-        self.times.lock().awake_until = None;
+    /// Lets the thread sleep if its yield of the core, which took `yielded`, went to another thread.
+    fn after_yield(&self, yielded: Duration) {
+        if yielded >= TURN {
+            self.times.lock().awake_until = None;
+        }
     }
 
     /// Whenever `wanted` is notified, keeps the thread polling for events without sleeping. The task ends
@@ -87,10 +89,7 @@ impl Awake {
             while !self.is_over() {
                 let yielded = Instant::now();
                 std::thread::yield_now();
-                if yielded.elapsed() >= TURN {
-                    self.sleep_now();
-                    break;
-                }
+                self.after_yield(yielded.elapsed());
                 tokio::task::yield_now().await;
             }
         }

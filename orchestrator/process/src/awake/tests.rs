@@ -34,8 +34,10 @@ async fn a_thread_whose_core_has_other_work_sleeps_at_once() {
     let awake = Awake::default();
     awake.before_sleep();
     awake.after_sleep();
-    assert!(!awake.is_over());
-    awake.sleep_now();
+    awake.after_yield(TURN / 2);
+    assert!(!awake.is_over(), "the core was free");
+    awake.after_yield(TURN);
+    assert!(awake.is_over());
     awake.before_sleep();
     assert!(awake.times.lock().asleep_since.is_some());
 }
