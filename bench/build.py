@@ -99,7 +99,7 @@ class Clone:
         first = self.call(["cargo", *FIRST[self.name]])
         tests = self.call(["cargo", *TESTS])
         again = statistics.median(self.touched() for _ in range(TOUCHES))
-        cost = dict(zip(RATIOS_AT_MOST, [first, first + tests, again]))
+        cost = dict(zip(RATIOS_AT_MOST, [first, first + tests, again], strict=True))
         self.cost.write_text(json.dumps(cost))
         return cost
 

@@ -1,15 +1,16 @@
 //! `gateway`: what the gateway adds to a turn, and what open trajectories hold in memory and on disk.
 //!
-//! The gateway is the binary `rolldock` in a process of its own. This process has the agents and an engine. The
-//! engine measures its own work, from the last byte of a request to the first of its answer, and shares no clock and
-//! no code with the gateway. What a turn costs beyond the engine is the time that an agent waits, less that work. So
-//! it includes the connections on both sides, and also what the agent's HTTP client takes. The agent whose turns are
-//! timed has one thread, as most agents have, and the engine has one, so the time has no hand-overs between threads of
-//! the bench. After each turn the agent sends its request to the engine itself, which answers nothing: this **bare
-//! call** is the part of the time that belongs to the bench and the machine, and a measure of how fast the machine is.
+//! The gateway is the binary `rolldock` in a process of its own. The process of the bench has the agents and
+//! an engine. The engine measures its own work, from the last byte of a request to the first byte of its
+//! answer. It shares no clock and no code with the gateway. The time of a turn beyond the engine is the time
+//! that an agent waits minus the work of the engine. It includes the connections on both sides and the
+//! agent's HTTP client. The agent whose turns are timed has one thread, as most agents do, and the engine has
+//! one thread, so the time includes no hand-over between threads of the bench. After each turn the agent
+//! sends its next request directly to an endpoint of the engine that does no work. The time of this **bare
+//! call** belongs to the bench and the machine, and shows how fast the machine is.
 //!
-//! The engine draws ids at random, which no tokenizer would choose for their text. It notes for each trajectory which
-//! ids were sent and drawn, and counts those that a later prompt has otherwise.
+//! The engine draws random ids. A tokenizer would not choose these ids for their text. For each trajectory,
+//! the engine records which ids were sent and drawn, and counts the ids that a later prompt lacks or changes.
 
 mod agent;
 mod engine;
@@ -34,10 +35,11 @@ const SAMPLED: usize = 200;
 const CONTEXT: usize = 2_000;
 /// Turns that are made before the measured ones.
 const WARM_UP: usize = 20;
-/// Open trajectories, and turns of each.
+/// The number of open trajectories.
 const OPEN: usize = 5_000;
+/// The number of turns of each open trajectory.
 const TURNS: usize = 20;
-/// Agents that call at a time, while open trajectories are made.
+/// The number of agents that call at the same time while the open trajectories are made.
 const AGENTS: usize = 16;
 
 /// The memory that [`OPEN`] trajectories may take, in bytes.
@@ -85,7 +87,7 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
     figures.extend(runtime.block_on(open_trajectories(&engine, &scope, quick))?);
     let checked = engine.checked();
     figures.push(
-        Figure::new("sampled tokens that a later prompt has otherwise", checked.changed as f64, "")
+        Figure::new("tokens that a later prompt lacks or changes", checked.changed as f64, "")
             .bar(Bar::AtMost(0.0)),
     );
     let other = checked.not_canonical as f64 / checked.turns.max(1) as f64;
@@ -166,7 +168,7 @@ async fn overhead(engine: &Engine, quick: bool) -> anyhow::Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Makes so many trajectories of [`TURNS`] turns, which stay open.
+/// Makes `open` trajectories of [`TURNS`] turns each. The trajectories stay open.
 async fn work(gateway: &Gateway, scope: &Scope, open: usize) -> anyhow::Result<Need> {
     let url: Arc<str> = gateway.url.as_str().into();
     let working: Vec<_> = (0..AGENTS)
@@ -197,7 +199,7 @@ async fn open_trajectories(engine: &Engine, scope: &Scope, quick: bool) -> anyho
     let folder = tempfile::tempdir()?;
     let gateway = Gateway::start(engine, folder.path(), "os")?;
     engine.renders_only_beginnings();
-    // Buffers and the tables of the tokenizer are in memory before anything is counted.
+    // Loads buffers and the tables of the tokenizer into memory before anything is counted.
     work(&gateway, scope, AGENTS).await?;
     let (resident, log, processor) =
         (gateway.process.memory("VmRSS")?, gateway.log_bytes()?, gateway.process.processor()?);
@@ -210,7 +212,7 @@ async fn open_trajectories(engine: &Engine, scope: &Scope, quick: bool) -> anyho
     let name = |what: &str| format!("{open} open trajectories of {TURNS} turns: {what}");
     let most = MEMORY / OPEN as f64 * open as f64;
     let memory = if quick {
-        // The binary itself is a large part of so few trajectories.
+        // With so few trajectories, the binary itself takes a large part of the memory.
         Figure::new(name("resident memory beyond the idle gateway"), (after - resident) / 1e6, "MB")
     } else {
         Figure::new(name("resident memory of the gateway"), after / 1e6, "MB")

@@ -21,7 +21,7 @@ impl AnswerKey for EveryPrompt {
     }
 }
 
-/// Scores a response by its token before the last, which the answers of [`EveryPrompt`] determine.
+/// Scores a response by the token before its last token. The answers of [`EveryPrompt`] determine that token.
 pub(crate) struct LastToken;
 
 impl Grader for LastToken {

@@ -1,7 +1,7 @@
 //! An environment in Python: a class, in a pool of worker processes.
 //!
-//! The class is named `module:Class` or `/path/to/file.py:Class`. Each process makes one object of it, and
-//! has one trajectory at a time, from its reset to its end. The object's methods are
+//! The class is named `module:Class` or `/path/to/file.py:Class`. Each process makes one object of the class
+//! and runs one trajectory at a time, from its reset to its end. The object's methods are
 //!
 //! - `reset(*, messages, answer, fields, seed)`, which returns the first messages, or a dict with `messages`
 //!   and `tools`;
@@ -9,11 +9,11 @@
 //!   `info`.
 //!
 //! Both may be `async`. An exception fails the trajectory, and the process goes on. A process that dies fails
-//! its trajectory, and is replaced. A trajectory that is dropped in a call kills its process.
+//! its trajectory, and is replaced. If a trajectory is dropped during a call, its process is killed.
 //!
 //! # Deliberately absent
-//! A process has no second trajectory, so one that hangs or dies harms no other. `workers` therefore bounds
-//! the number of trajectories that run at the same time.
+//! A process does not run several trajectories at the same time, so a process that hangs or dies harms only
+//! one trajectory. `workers` therefore bounds the number of trajectories that run at the same time.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -32,7 +32,7 @@ use crate::EnvironmentError;
 use crate::answer;
 use crate::environment::{Action, Begun, Environment, Step, Task};
 
-/// A Python class that is an environment; its short form is `class` alone.
+/// The settings of an environment that is a Python class. The short form is the value of `class` alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PythonConfig {
@@ -51,7 +51,7 @@ pub struct PythonConfig {
     /// Variables that are added to the environment of the processes.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// The number of processes, and so of trajectories that run at the same time.
+    /// The number of processes. It is also the maximum number of trajectories that run at the same time.
     #[serde(default = "workers")]
     pub workers: usize,
     /// Maximum address space of a process, in MiB.
@@ -138,14 +138,14 @@ pub(crate) struct PythonEnvironment {
 }
 
 impl PythonEnvironment {
-    /// Takes a process of the pool, as soon as there is one. Cancel-safe.
+    /// Takes a process from the pool as soon as one is free. Cancel-safe.
     pub(crate) async fn begin(pool: &Arc<WorkerPool>) -> Result<Self, EnvironmentError> {
         let worker = pool.lease().await.map_err(failed)?;
         Ok(Self { worker: Some(worker) })
     }
 
     async fn ask(&mut self, question: Value) -> Result<Value, EnvironmentError> {
-        // The process is dropped, and killed, if this future is dropped before its answer.
+        // If this future is dropped before the answer arrives, the process is dropped too, which kills it.
         let lost = || EnvironmentError::Failed { reason: "its process was lost".to_owned() };
         let mut worker = self.worker.take().ok_or_else(lost)?;
         let answer = worker.ask(question).await;
@@ -176,7 +176,7 @@ impl Environment for PythonEnvironment {
 }
 
 fn unusable(error: &RewardError) -> EnvironmentError {
-    EnvironmentError::wrong("python", "settings of worker processes that can be used", error)
+    EnvironmentError::wrong("python", "usable settings of worker processes", error)
 }
 
 pub(crate) fn failed(error: RewardError) -> EnvironmentError {

@@ -1,4 +1,4 @@
-//! Why a gateway cannot be opened.
+//! The errors of a gateway, and their classes.
 
 use rolldock_queue::QueueError;
 
@@ -7,7 +7,7 @@ pub use crate::store::StoreError;
 /// The class of an error, which tells callers how to react.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
-    /// The configuration or the directory is wrong. A repetition has the same end.
+    /// The configuration or the directory is wrong. Trying again gives the same error.
     Client,
     /// The machine, the queue or a server failed.
     Fault,
@@ -28,7 +28,7 @@ pub enum GatewayError {
     /// The configuration is wrong.
     #[error("{0}")]
     Config(String),
-    /// An engine lacks the endpoints for agents, or cannot be asked.
+    /// An engine lacks the endpoints for agents, or does not answer.
     #[error("{0}")]
     Engine(String),
     /// A trajectory cannot be opened.

@@ -1,7 +1,8 @@
-//! The open waits of a rollout: the phase and the start of each wait. They identify a wait that does not end.
+//! Records the open waits of a rollout, with the phase and the start of each wait. The record shows which
+//! wait does not end.
 //!
-//! Every wait that may take long is entered here, and removed when its `InWait` is dropped. The display reads
-//! the counts without a lock. The watchdog reads the oldest wait of each phase.
+//! Every wait that may take long is entered here, and is removed when its `InWait` is dropped. The display
+//! reads the counts without a lock. The watchdog reads the oldest wait of each phase.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -51,7 +52,7 @@ impl Phase {
         Self::Trainer,
     ];
 
-    /// Whether the sample is in line, so that it waits for the samples that have what it wants.
+    /// Whether a sample in this phase waits in line for a resource that other samples hold.
     pub fn is_in_line(self) -> bool {
         matches!(self, Self::Permit | Self::Start)
     }
@@ -82,7 +83,7 @@ impl fmt::Display for Phase {
 pub struct Subject {
     /// The group's dispatch.
     pub dispatch: Option<DispatchId>,
-    /// Its prompt.
+    /// The group's prompt.
     pub prompt_uid: Option<PromptUid>,
     /// The index of the request's first sample in its group.
     pub sample: Option<u32>,
@@ -241,7 +242,7 @@ impl Wait {
     }
 }
 
-/// A wait that lasts until this is dropped.
+/// The guard of an open wait. The wait ends when the guard is dropped.
 #[derive(Debug)]
 #[must_use = "the wait ends when this is dropped"]
 pub struct InWait {
@@ -257,7 +258,7 @@ impl Drop for InWait {
     }
 }
 
-/// A group that runs until this is dropped.
+/// The guard of a running group. The group counts as ended when the guard is dropped.
 #[derive(Debug)]
 #[must_use = "the group counts as ended when this is dropped"]
 pub struct InGroup {

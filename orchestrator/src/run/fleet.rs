@@ -41,8 +41,8 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    /// Opens the fleet with the servers that answer. Servers that do not answer are asked again for
-    /// `servers_wait` if it is given, and otherwise for the recipe's time-outs.
+    /// Opens the fleet with the servers that answer. A server that does not answer is asked again until
+    /// `servers_wait` is over. If `servers_wait` is `None`, the recipe's time-outs apply.
     pub(super) async fn open(
         recipe: &Recipe,
         servers_wait: Option<Duration>,
@@ -160,7 +160,7 @@ impl Fleet {
         })
     }
 
-    /// Wraps `source`, so that a simulated model learns the answers to the prompts as they are drawn.
+    /// Wraps `source` so that a simulated model learns the answers to the prompts as they are drawn.
     pub(super) fn watch(
         &self,
         source: Box<dyn PromptSource>,
@@ -189,7 +189,7 @@ impl Probed {
             tracing::warn!(
                 server = name,
                 max_model_len = longest,
-                "the longest prompt and response together have {room} tokens; the server refuses longer ones than its own limit"
+                "the longest prompt and response together have {room} tokens; the server has a lower limit and refuses longer requests"
             );
         }
         Ok(facts)

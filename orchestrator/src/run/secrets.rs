@@ -1,5 +1,5 @@
 //! The record of the secrets that a run was given. The run's directory stores their keys and never their
-//! values. With the keys, a run whose listeners had tokens is not resumed without the tokens by mistake.
+//! values. The keys show whether a run whose listeners had tokens is resumed without these tokens.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,9 +25,8 @@ struct Given {
     keys: BTreeSet<String>,
 }
 
-/// The keys of the secrets that the run in `out` was given and that `recipe` lacks although it configures
-/// their use. If the directory has no record of secrets, because it is from an older version, none is
-/// missing.
+/// Returns the keys of the secrets that `recipe` needs and lacks, although the run in `out` was given them.
+/// The directory of an older version has no record of secrets. In that case no key is returned.
 ///
 /// # Errors
 /// Returns an error if the record cannot be read.
@@ -68,7 +67,7 @@ mod tests {
     use super::*;
     use crate::recipe::LoadOptions;
 
-    /// The minimal recipe of the tests of recipes.
+    /// The minimal recipe, which the tests of the recipe crate use too.
     const MINIMAL: &str = include_str!("../../recipe/src/tests/minimal.toml");
     const ASYNC: &str = "policy.mode=fully_async";
     const LISTENS: &str = "queue.listen=127.0.0.1:0";

@@ -1,4 +1,4 @@
-//! The results of a simulation, beside the bounds.
+//! The results of a simulation, and their comparison with the bounds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,9 +26,9 @@ pub struct Times {
 /// The results of a simulation.
 #[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
-    /// Number of steps that were collected. It is smaller than asked for if the data ended.
+    /// Number of steps that were collected. It is smaller than the requested number if the data ended.
     pub steps: u64,
-    /// See [`Times`].
+    /// The times of a step and of the whole simulation.
     pub times: Times,
     /// The mean FIFO bound of a step in seconds; `None` if the data ended within the first step.
     pub fifo_bound_s: Option<f64>,
@@ -40,9 +40,12 @@ pub struct Outcome {
     pub waste: f64,
     /// The share of generated tokens that belong to groups that the filter rejected.
     pub filtered: f64,
-    /// The mean length of accepted samples, divided by that of the first so many valid groups of the data.
+    /// The mean length of the samples of accepted groups, divided by the mean length of the samples of the
+    /// reference groups. The reference of a step has the same number of groups: the first valid groups in
+    /// data order.
     pub length_bias: Option<Ratio>,
-    /// The same for the share of right answers.
+    /// The share of right answers in the accepted groups, divided by the share in the reference groups of
+    /// `length_bias`.
     pub accept_rate_bias: Option<Ratio>,
     /// Claimed groups by staleness. Without a trainer all groups have the staleness 0.
     pub staleness: BTreeMap<u64, u64>,
@@ -56,12 +59,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The step time divided by the FIFO bound: of the rollout alone, if it is known.
+    /// The rollout time of a step divided by the FIFO bound; `None` if either of them is unknown.
     pub fn over_fifo(&self) -> Option<f64> {
         Some(self.times.rollout_s? / self.fifo_bound_s?)
     }
 
-    /// The step time divided by the saturation bound.
+    /// The step time divided by the saturation bound; `None` if the bound is unknown.
     pub fn over_saturation(&self) -> Option<f64> {
         Some(self.times.step_s / self.saturation_bound_s?)
     }
@@ -89,7 +92,7 @@ impl Accepted {
         Self { target, groups: 0, steps: Vec::new(), last: None }
     }
 
-    /// Adds a group. Each `target` groups are a step.
+    /// Adds a group. Every `target` groups form a step.
     pub(super) fn add(&mut self, group: &Group) {
         if self.groups.is_multiple_of(self.target) {
             self.steps.push(Lengths::default());

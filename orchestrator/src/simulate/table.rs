@@ -65,10 +65,10 @@ fn ratio(ratio: Option<Ratio>) -> String {
     }
 }
 
-/// A list of objects, one for each setting.
+/// A JSON list with one object for each setting.
 ///
 /// # Errors
-/// Returns an error if a result is not valid JSON.
+/// Returns an error if a result cannot be written as JSON.
 pub fn json(results: &[(Setting, Outcome)]) -> serde_json::Result<String> {
     let object = |(setting, outcome): &(Setting, Outcome)| {
         let changes: Map<String, Value> =

@@ -9,11 +9,12 @@ use crate::{Row, TurnId};
 /// The advantages of the turns of one trajectory.
 pub type TurnAdvantages = BTreeMap<TurnId, f32>;
 
-/// One advantage for each turn of each trajectory of a group. A trajectory is its rows and its reward. Turns are in the
-/// order of their numbers, in which they happened, whatever their branch.
+/// Returns one advantage for each turn of each trajectory of a group. A trajectory is given by its rows and
+/// its reward. The turns of all branches are ordered by their numbers, which is the order in which they
+/// happened.
 ///
-/// The reward of a trajectory counts, at its end, only if none of its turns has a reward: otherwise it would count twice,
-/// because it usually is the sum of theirs.
+/// The reward of a trajectory counts at its end, but only if none of its turns has a reward. The reward of a
+/// trajectory is usually the sum of the rewards of its turns, so it would otherwise count twice.
 pub fn turn_advantages(group: &[(&[Row], f32)], estimator: TurnEstimator) -> Vec<TurnAdvantages> {
     let of_rows = |(rows, _): &(&[Row], f32)| -> BTreeMap<TurnId, Option<f32>> {
         rows.iter().flat_map(|row| &row.turns).map(|turn| (turn.turn, turn.reward)).collect()

@@ -5,9 +5,9 @@ use crate::TurnId;
 /// The class of an error, which tells callers how to react.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
-    /// The request is wrong. A repetition has the same end.
+    /// The request is wrong. Trying again gives the same error.
     Client,
-    /// A record is damaged, or the caller broke the order of calls.
+    /// A record is damaged, or the caller made calls in the wrong order.
     Fault,
 }
 
@@ -19,7 +19,7 @@ pub struct TemplateError(pub String);
 /// Errors of a [`Trajectory`](crate::Trajectory).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TrajectoryError {
-    /// A message of a request has a form that no chat has.
+    /// A message of a request does not have the form of a chat message.
     #[error("messages[{index}]: {reason}")]
     Message {
         /// The index of the message in the request.
@@ -30,16 +30,16 @@ pub enum TrajectoryError {
     /// The template cannot render the conversation, or the tokenizer cannot encode it.
     #[error("cannot render the prompt: {0}")]
     Template(#[from] TemplateError),
-    /// A turn whose parts do not fit together.
+    /// The parts of a turn do not fit together.
     #[error("turn is not sound: {reason}")]
     Unsound {
         /// What was found and what was expected.
         reason: String,
     },
-    /// The trajectory has no turn of this number.
+    /// The trajectory has no turn with this number.
     #[error("unknown turn={turn}")]
     UnknownTurn {
-        /// The number.
+        /// The number of the turn.
         turn: TurnId,
     },
     /// A durable record cannot be read.

@@ -32,7 +32,7 @@ const PER_TOKEN: Duration = Duration::from_millis(10);
 const RIGHT: u32 = 1;
 const WRONG: u32 = 2;
 
-/// One figure of a run's last reading, and the truth.
+/// One figure of a run's last reading, and its true value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reading {
     pub(super) ratio: f64,
@@ -49,7 +49,7 @@ pub(super) struct Outcome {
     pub(super) told_at: Option<u64>,
     /// How often the bias guard has acted.
     pub(super) guarded: u64,
-    /// The results of each step that an audit must not change.
+    /// For each step, the results that an audit must not change.
     pub(super) steps: Vec<Step>,
     /// The counts of the gates.
     pub(super) gates: Vec<GateCounts>,
@@ -68,7 +68,8 @@ pub(super) struct Step {
     totals: Totals,
     /// Response tokens of finished samples.
     tokens: u64,
-    /// Tokens of accepted and of filtered groups; finished and truncated samples.
+    /// The tokens of accepted groups, the tokens of filtered groups, the number of finished samples and the
+    /// number of truncated samples.
     counts: [u64; 4],
 }
 
@@ -108,7 +109,7 @@ impl Model {
         Self { seed, workload, failing: case.failing }
     }
 
-    /// The length of the sample of this seed, and whether it is right.
+    /// The length of the sample with this seed, and whether its answer is right.
     fn sample(&self, prompt_ids: &[u32], seed: u64) -> (u32, bool) {
         let draw = self.workload.draw(prompt_ids, seed, &EveryPrompt);
         (draw.length.min(MAX_RESPONSE), draw.correct && draw.length <= MAX_RESPONSE)
@@ -119,7 +120,7 @@ impl Model {
         (0..SAMPLES).map(|index| self.sample(&prompt.ids, first + u64::from(index))).collect()
     }
 
-    /// Whether the grading of this row fails, which does not depend on its samples.
+    /// Whether the grading of this row fails. This does not depend on the row's samples.
     fn fails(&self, row: u64) -> bool {
         let drawn = sample_seed(!self.seed, row, 0, 0) as f64 / (1_u64 << 48) as f64;
         drawn < self.failing
@@ -306,7 +307,7 @@ impl Sums {
 }
 
 impl Seen {
-    /// The rows that a step, counted from 1, sent out first.
+    /// The rows that a step sent out for the first time. Steps are counted from 1.
     fn rows_of(&self, step: u64) -> Range<u64> {
         let place = step as usize - 1;
         let first = place.checked_sub(1).map_or(0, |before| self.rows[before]);

@@ -1,9 +1,9 @@
 //! The transport of bytes to and from servers: the connection pool, the bounds on answers, and the classes of
 //! failures.
 //!
-//! The engines use HTTP/1.1 over plain TCP. A connection has one running request. Dropping the request's
-//! future closes the connection, which tells the engine that no caller waits. Idle connections are closed
-//! before the server's keep-alive ends, so a request is rarely sent on a connection that the server is
+//! The engines use HTTP/1.1 over plain TCP. A connection carries one request at a time. Dropping the
+//! request's future closes the connection, which tells the engine that no caller waits. Idle connections are
+//! closed before the server's keep-alive ends, so a request is rarely sent on a connection that the server is
 //! closing. A connection that closes before the request is written is replaced.
 //!
 //! # Deliberately absent
@@ -91,8 +91,9 @@ impl Transport {
         Ok(Reply { body, pool: Arc::clone(&self.pool), authority })
     }
 
-    /// Opens a connection. A server closes a connection that has been silent for a few seconds. A busy task
-    /// may be that late. A second connection is then opened, once.
+    /// Opens a connection. A server closes a connection on which it receives nothing for a few seconds, and a
+    /// busy task may take that long to use a new connection. In that case a second connection is opened,
+    /// once.
     async fn open(&self, server: &Server, uri: &Uri) -> Result<Connection, EngineError> {
         for _ in 0..2 {
             let opening = Connection::open(uri, self.connect_max);
@@ -301,15 +302,15 @@ pub(super) async fn refusal(server: &Server, reply: Reply) -> EngineError {
         StatusCode::UNAUTHORIZED => EngineError::Refused {
             server: server.name.to_string(),
             status: status.as_u16(),
-            reason: format!("{reason}; the server wants an api key that it knows"),
+            reason: format!("{reason}; the server requires an API key that it knows"),
         },
         status if status.is_server_error() => server.failed(format!("status={}: {reason}", status.as_u16())),
         status => EngineError::Refused { server: server.name.to_string(), status: status.as_u16(), reason },
     }
 }
 
-/// The message in the body of an error, in any of the engines' forms. For other texts it is the first line,
-/// and for an HTML page the title.
+/// Returns the message in the body of an error, in any of the engines' forms. If the body has another form,
+/// returns its first line, or the title of an HTML page.
 pub(super) fn error_words(body: &[u8]) -> String {
     let parsed: Option<serde_json::Value> = serde_json::from_slice(body).ok();
     let message = parsed.as_ref().and_then(|value| {
@@ -321,8 +322,8 @@ pub(super) fn error_words(body: &[u8]) -> String {
     words.chars().take(REASON_CHARS_MAX).collect()
 }
 
-/// The error if there was no connection and therefore nothing was sent. If this machine has no room for a
-/// connection, the server is not at fault, and a later attempt may succeed.
+/// The error if no connection could be opened, so that nothing was sent. If this machine lacks the resources
+/// for a connection, the server is not at fault, and a later attempt may succeed.
 pub(super) fn unreachable(server: &Server, error: &std::io::Error) -> EngineError {
     let (name, reason) = (server.name.to_string(), server.at_url(&error.to_string()));
     if is_exhaustion(error) {

@@ -26,7 +26,7 @@ fn begun(answer: &str) -> Calculator {
     calculator
 }
 
-/// The contents of the results of a turn.
+/// The contents of the tool messages that answer a turn.
 fn results(text: &str) -> Vec<String> {
     let step = step(&mut begun("1"), text);
     assert!(!step.is_done && step.reward.is_none());

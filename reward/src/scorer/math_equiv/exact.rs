@@ -8,7 +8,7 @@ use super::tree::{Function, Node, NodeId, Rational, Tree};
 /// Maximum number of bits of a numerator or denominator; larger values are left to numeric evaluation.
 const BITS_MAX: u64 = 4096;
 
-/// Approximate maximum of word operations for one answer.
+/// Approximate maximum number of word operations for one answer.
 const WORK_MAX: u64 = 1 << 22;
 
 const FACTORIAL_MAX: u32 = 300;
@@ -68,7 +68,8 @@ impl Evaluation {
         self.of(node).filter(|number| number.is_integer()).map(Rational::numer)
     }
 
-    /// Takes the cost of an operation, quadratic in `bits`, from the budget; `None` if too little is left.
+    /// Takes the cost of an operation from the budget. The cost is quadratic in `bits`. Returns `None` if the
+    /// budget is too small.
     fn pay(&mut self, bits: u64) -> Option<()> {
         let words = bits / 64 + 1;
         self.work_left = self.work_left.checked_sub(bits.max(64).saturating_mul(words))?;
@@ -135,7 +136,7 @@ impl Evaluation {
         }
         self.pay(bits_of_power)?;
         let (top, bottom) = (rooted.numer().pow(count), rooted.denom().pow(count));
-        // Both are still coprime.
+        // Powers of coprime numbers are coprime, so the quotient needs no reduction.
         Some(if exponent.is_negative() { Rational::new(bottom, top) } else { Rational::new_raw(top, bottom) })
     }
 

@@ -1,5 +1,5 @@
-//! Runs with external rewards that hang, answer nonsense, raise, leak or die. The step ends in time, every
-//! group has a fate, and no question to a scorer is open after the run has ended.
+//! Tests runs with external rewards that hang, answer nonsense, raise exceptions, leak or die. The step ends
+//! in time, every group has a fate, and no request to a scorer is open after the run has ended.
 
 mod functions;
 mod gates;
@@ -24,8 +24,8 @@ const SAMPLES: usize = 4;
 /// The time limit of a run. A run takes far less, even on a busy machine, unless it hangs.
 const IN_TIME: Duration = Duration::from_secs(90);
 
-/// A run of one step on simulated servers, whose rows stay in the queue. In the `[reward]` table of the
-/// recipe, `DIR` is replaced by the folder of the step.
+/// A run of one step on simulated servers. The rows of the step stay in the queue. In the recipe, `DIR` is
+/// replaced by the folder of the step.
 struct Step {
     dir: TempDir,
 }
