@@ -1,11 +1,11 @@
 """The Python scorers that Rolldock's are measured against, for `rolldock-bench reward --peer`.
 
-verl's `math_dapo`, `gsm8k` and `math_reward`, each loaded from its own file, so that nothing else of verl is imported; and
-the library `math-verify`. It reads one JSON command a line on standard input and answers each with one JSON line on standard
-output. It ends when standard input does.
+The scorers are verl's `math_dapo`, `gsm8k` and `math_reward`, each loaded from its own file, so that nothing
+else of verl is imported, and the library `math-verify`. The process reads one JSON command per line from
+standard input and answers each with one JSON line on standard output. It ends when standard input ends.
 
-Wherever there is a choice, the quicker one is taken: the reference gets its texts as ready strings, outside of the clock, and
-the clock is the processor's.
+Where there is a choice, the quicker way is measured: the reference gets its texts as ready strings, which are
+made outside of the measured time. Only processor time counts.
 """
 
 import importlib.util
@@ -45,7 +45,7 @@ class Peer:
         return {"rows": len(self.rows)}
 
     def round(self, variant: str) -> dict:
-        """Scores all rows; seconds of processor time, and how many were right."""
+        """Scores all rows. Returns the seconds of processor time, and how many were right."""
         score, right = self.math_dapo[variant].compute_score, 0
         started = time.process_time()
         for response, truth in self.rows:
@@ -53,7 +53,7 @@ class Peer:
         return {"seconds": time.process_time() - started, "right": right}
 
     def verdicts(self, response: str, truth: str) -> dict:
-        """What every scorer says, in the shape of `bench/src/reward/fuzz.rs`."""
+        """The verdict of every scorer, in the shape of `bench/src/reward/fuzz.rs`."""
         found = {}
         for year, module in self.math_dapo.items():
             for box in (False, True):
@@ -71,7 +71,10 @@ class Peer:
         return {"verdicts": [self.verdicts(response, truth) for response, truth in rows]}
 
     def verify(self, pairs: list[list[str]]) -> dict:
-        """What `math-verify` says of pairs of truth and answer, both in a box, which it reads best; its own time-outs hold."""
+        """The verdicts of `math-verify` on pairs of an answer and a truth.
+
+        Both are put in a box, the form that `math-verify` reads best. Its own time-outs apply.
+        """
         said = []
         for answer, truth in pairs:
             gold, target = parse(boxed(truth)), parse(boxed(answer))
@@ -84,7 +87,7 @@ def boxed(answer: str) -> str:
 
 
 def read(parsed: list) -> str:
-    """What it made of an answer: the first of what it parsed, with its type."""
+    """How `math-verify` has read an answer: the first value that it parsed, with the type of the value."""
     return f"{type(parsed[0]).__name__} {parsed[0]}"[:200] if parsed else "nothing"
 
 

@@ -1,7 +1,7 @@
 """The Python client of Rolldock, measured for `rolldock-bench python`.
 
-Arguments: a folder, the folder in which the wheel is installed, and the URL of a server. The process reads one JSON
-command a line on standard input and answers each with one JSON line on standard output, as
+Arguments: a folder, the folder in which the wheel is installed, and the URL of a server. The process reads
+one JSON command per line from standard input and answers each with one JSON line on standard output, as
 `transferqueue_peer.py` does. The batches are equal to those of that script.
 """
 
@@ -22,7 +22,7 @@ import torch  # noqa: E402
 
 #: The longest time for processes to start, in seconds.
 START_S = 60.0
-#: The batch of the processes that work at once, and how often they look for the end.
+#: Number of rows in a batch of the concurrent processes. They check for the end after each batch.
 ROWS_OF_PROCESS = 16
 
 IMPORT = """
@@ -77,7 +77,7 @@ class Client:
         self.rounds = 0
 
     def round(self, way, partition, batch, calls):
-        """So many puts, then so many takes; seconds of each."""
+        """Makes `calls` puts and then `calls` takes. Returns the seconds of the puts and of the takes."""
         client, takes = self.clients[way], []
         self.rounds += 1
         started = time.perf_counter()
@@ -109,14 +109,14 @@ class Client:
         return self.round(way, "small", small_batch(rows, payload_bytes), calls)
 
     def copy(self, bytes):
-        """Seconds of a copy of so many bytes to memory that was touched before."""
+        """Seconds of a copy of `bytes` bytes from one array to another."""
         source, target = np.ones(bytes, dtype=np.uint8), np.zeros(bytes, dtype=np.uint8)
         started = time.perf_counter()
         np.copyto(target, source)
         return {"seconds": time.perf_counter() - started}
 
     def fill(self, partition, groups, rows, payload_bytes):
-        """Puts groups of small rows that stay."""
+        """Puts groups of small rows that stay in the queue."""
         client, batch = self.clients["shared_memory"], small_batch(rows, payload_bytes)
         client.declare(partition, capacity_rows=max(groups * rows, 1))
         for group in range(groups):
@@ -124,7 +124,7 @@ class Client:
         return {}
 
     def small_takes(self, way, partition, calls):
-        """Seconds of each of so many takes of one column of a group."""
+        """Seconds of each of `calls` takes of one column of a group."""
         client, seconds = self.clients[way], []
         for _ in range(calls):
             started = time.perf_counter()
@@ -137,7 +137,7 @@ class Client:
         return {"seconds": seconds}
 
     def processes(self, count, seconds, payload_bytes):
-        """Rows per second that so many processes together put, take and ack."""
+        """Rows per second that `count` processes together put, take and ack."""
         context = multiprocessing.get_context("spawn")
         begin, end, results = context.Barrier(count + 1), context.Barrier(count), context.SimpleQueue()
         arguments = (URL, payload_bytes, seconds, begin, end, results)
@@ -171,7 +171,8 @@ def work(number, url, payload_bytes, seconds, begin, end, results):
         taken.torch("payload")
         taken.ack()
         rows += ROWS_OF_PROCESS
-    # The end of an interpreter that has imported torch takes half a second of CPU, which the others would miss.
+    # The exit of an interpreter that has imported torch takes half a second of CPU, which the other processes
+    # would lack.
     end.wait(START_S)
     results.put(rows / elapsed)
 

@@ -1,14 +1,18 @@
 """The Python package `transferqueue`, measured for `rolldock-bench queue --peer`.
 
-One process for the whole run: it reads one JSON command a line on standard input and answers each with one JSON line on
-standard output. It ends when standard input does, whatever it is doing, so that nothing outlives a killed bench.
+One process serves the whole run. It reads one JSON command per line from standard input and answers each with
+one JSON line on standard output. It ends when standard input ends, even during a command, so that no process
+outlives a killed bench.
 
-What is measured is what its own tutorials do: `put`, then `get_meta` + `get_data` by one consuming task, on the
-SimpleStorage backend with two storage units. Wherever there is a choice, the quicker one is taken:
+The measured calls are those of the package's own tutorials: `put`, then `get_meta` and `get_data` by one
+consuming task, on the SimpleStorage backend with two storage units. Where there is a choice, the quicker way
+is measured:
 
-- the asynchronous client on one loop that lives as long as the process, which spares a change of thread per call;
-- dense tensors, which its `put` sends without taking them apart into rows;
-- `clear`, which our `ack` does within its time, stays outside the clock, as do making the data and checking them.
+- the asynchronous client runs on one loop that lives as long as the process, which saves a change of thread
+  per call;
+- the tensors are dense, so `put` sends them without splitting them into rows;
+- the time of `clear` is not measured, although our `ack` does the same work within its measured time; making
+  and checking the data are not measured either.
 """
 
 import asyncio
@@ -80,8 +84,8 @@ def check(taken: TensorDict, columns: list[str], batch: TensorDict) -> None:
 def check_all(rewards: list[torch.Tensor], calls: int, batch: TensorDict) -> None:
     """Fails unless a round took every row that it put, once.
 
-    Which take has which row is left open: freed row numbers are given out again, and a take goes by their order, so that
-    after the first `clear` the rows of several puts can come out mixed.
+    The check ignores which take has which row. Freed row numbers are reused, and a take follows the order of
+    the row numbers, so a take after the first `clear` can mix the rows of several puts.
     """
     taken, put = torch.cat(rewards).sort().values, batch["reward"].repeat_interleave(calls)
     if not torch.equal(taken, put):
@@ -101,7 +105,7 @@ class Peer:
         return await self.client.async_get_data(meta)
 
     async def round(self, batch: TensorDict, calls: int) -> dict:
-        """So many puts, then so many takes; seconds of each."""
+        """Makes `calls` puts and then `calls` takes. Returns the seconds of the puts and of the takes."""
         columns, rows, rewards = list(batch.keys()), len(batch), []
         started = time.perf_counter()
         for _ in range(calls):
@@ -126,7 +130,7 @@ class Peer:
         return await self.round(small_batch(rows, payload_bytes), calls)
 
     async def small_takes(self, rows: int, payload_bytes: int, calls: int) -> dict:
-        """Seconds of each of so many takes of one column of the same few rows."""
+        """Seconds of each of `calls` takes of one column of the same few rows."""
         if self.kept is None:
             self.kept = small_batch(rows, payload_bytes)
             await self.client.async_put(data=self.kept, partition_id="kept")
@@ -160,7 +164,7 @@ class Peer:
 
 
 def read(commands: queue.SimpleQueue) -> None:
-    """Hands on the commands. After the last there is a while for an orderly end of Ray's processes, then they die."""
+    """Passes the commands on, then gives Ray's processes `END_WAIT_S` to end, and then kills them."""
     for line in sys.stdin:
         commands.put(line)
     commands.put(None)

@@ -1,4 +1,4 @@
-//! A minimal HTTP server for engines of benchmarks, which costs little beside what it answers.
+//! A minimal HTTP server for the engines of benchmarks. The server itself costs little beside the answers.
 
 use memchr::memmem;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

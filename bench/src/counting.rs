@@ -1,5 +1,5 @@
-//! The allocator of the shipped binary, with a counter of the allocated bytes. Memory is therefore counted, not
-//! estimated, and what is measured costs what it costs in `rolldock`.
+//! The allocator of the shipped binary, with a counter of the allocated bytes. Memory is therefore counted,
+//! not estimated, and the measured code costs as much as in `rolldock`.
 #![allow(unsafe_code, reason = "GlobalAlloc is an unsafe trait; this one forwards calls and adds up")]
 
 use std::alloc::{GlobalAlloc, Layout};

@@ -1,10 +1,10 @@
 //! `rollout --history`: what one epoch of history saves, and whether the importance weights undo the bias of
 //! the choice.
 //!
-//! A run of one epoch measures the mode without history, because no prompt has one. A run of two epochs
-//! chooses the prompts of its second epoch by difficulty. The difference of both runs is the cost of the
-//! second epoch. Decoded tokens are the engines' own count, so the tokens of groups that are cut off or
-//! filtered are in it.
+//! A run of one epoch measures the mode without history, because no prompt has a history yet. A run of two
+//! epochs chooses the prompts of its second epoch by difficulty. The difference between the two runs is the
+//! cost of the second epoch. The engines themselves count the decoded tokens, so the count includes the
+//! tokens of groups that are cut off or filtered.
 //!
 //! The truth is the mean over all valid groups of all rows at their second visit. It is computed from the
 //! draws of the simulated model, which are pure functions of the seed, the prompt and the visit. It shares no
@@ -152,7 +152,7 @@ impl Outcome {
         }
     }
 
-    /// The number of groups with equal weights that determine a mean as well, per accepted group.
+    /// The number of equally weighted groups that would give a mean of equal precision, per accepted group.
     fn effective_share(&self) -> f64 {
         self.weights[0] * self.weights[0] / self.weights[1] / self.groups[1]
     }
@@ -195,7 +195,7 @@ fn figures_of(plan: Plan, one: &Outcome, two: &Outcome, truth: &[Sums; 2], quick
     let bias = |what: &str, of: fn(&Sums) -> f64| {
         let of_epoch = |epoch: usize| of(&two.weighted[epoch]) / of(&truth[epoch]);
         let figure = Figure::new(name(what), of_epoch(1), "x").against_named("without history", of_epoch(0));
-        // The fewer rows of the short form have a standard error of 1.6 %.
+        // The short form has fewer rows, so its standard error is 1.6 %.
         if plan.is_unbiased() && !quick { figure.bar(Bar::Within(0.98, 1.02)) } else { figure }
     };
     vec![

@@ -2,9 +2,9 @@
 //! fleet, the rollout in each mode, a queue, and a trainer that takes batches, trains for a while and
 //! announces versions.
 //!
-//! Training takes half as long as a synchronous rollout. Two bounds are printed, both computed from the draws:
-//! the saturation bound, at which the fleet is never idle, and the bound for the plan's staleness, which no
-//! schedule beats even if it knows all lengths. The trainer claims batches from the queue, and the staleness of
+//! Training takes half as long as a synchronous rollout. Two bounds are printed, both computed from the
+//! draws. At the saturation bound, the fleet is never idle. No schedule beats the bound for the plan's
+//! staleness, even if it knows all lengths. The trainer claims batches from the queue, and the staleness of
 //! the claimed groups is compared with the plan's `max_staleness`.
 
 use std::collections::BTreeMap;
@@ -135,7 +135,7 @@ struct World {
     scope: Scope,
 }
 
-/// Measures the plans whose names contain `part`; all of them if it is absent.
+/// Measures the plans whose names contain `part`, or all plans if `part` is absent.
 pub(crate) fn measure(part: Option<&str>) -> anyhow::Result<Vec<Figure>> {
     let reference = reference(&workload(), &FLEET.speeds(), STEPS as usize);
     let alone = in_virtual_time(run(SYNC, Duration::ZERO, &reference))?;
@@ -153,7 +153,7 @@ pub(crate) fn measure(part: Option<&str>) -> anyhow::Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Seconds of a step, at least.
+/// Lower bounds of the time of a step, in seconds.
 struct Bounds {
     saturation_s: f64,
     staleness_s: f64,

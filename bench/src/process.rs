@@ -1,4 +1,4 @@
-//! A server in a process of its own, and what the kernel says about it.
+//! A server in a process of its own, and the kernel's statistics about that process.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -46,8 +46,8 @@ impl Process {
     /// CPU time of all threads of the server so far, in seconds.
     pub(crate) fn processor(&self) -> anyhow::Result<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
-        // The name may have spaces. Behind it, the 12th and 13th fields are the ticks in user mode and in the
-        // kernel.
+        // The name may have spaces. After the name, the 12th and 13th fields are the ticks in user mode and
+        // in the kernel.
         let (_, fields) = stat.rsplit_once(") ").context("no name")?;
         let ticks = |place: usize| fields.split(' ').nth(place).and_then(|ticks| ticks.parse::<f64>().ok());
         let ticks = ticks(11).zip(ticks(12)).map(|(user, kernel)| user + kernel).context("no times")?;

@@ -1,8 +1,8 @@
 //! `rollout`: the step time compared with the best possible time for the drawn work, and the bias of the
 //! accepted data.
 //!
-//! The KV caches of the servers hold fewer samples than their batches have places, and the bounds know this.
-//! The figures "without KV limit" are relative to bounds that do not.
+//! The KV caches of the servers hold fewer samples than their batches have places, and the bounds take this
+//! into account. The figures "without KV limit" are relative to bounds that ignore it.
 //!
 //! All rollouts run in virtual time. Only the CPU time of the simulated fleet is measured in real time. The
 //! work is drawn by a pure function of the seed, so the bounds and the unbiased reference are computed from
@@ -38,8 +38,8 @@ pub(crate) use modes::Mode;
 
 pub(crate) const SEED: u64 = 42;
 pub(crate) const TARGET: usize = 256;
-/// Number of samples of mean length, with their prompts, that the KV cache of a server holds: fewer than the
-/// places of its batch, as on a real server of a model with 8 billion parameters.
+/// Number of samples of mean length, with their prompts, that the KV cache of a server holds. It is smaller
+/// than the number of places of the server's batch, as on a real server of a model with 8 billion parameters.
 const CACHED_SAMPLES: f64 = 85.0;
 /// Number of prompts from which the mean length is computed.
 const PROMPTS_OF_MEAN: u64 = 512;
@@ -47,7 +47,7 @@ const SAMPLES: u32 = 16;
 const MAX_RESPONSE: u32 = 8192;
 pub(crate) const PROMPT_TOKENS: usize = 128;
 pub(crate) const PERMITS: u32 = 256;
-/// Number of steps; the bias is defined over at least this many.
+/// Number of steps. The bias is defined over at least this many steps.
 const STEPS: usize = 20;
 const STEPS_QUICK: usize = 4;
 
@@ -79,7 +79,7 @@ impl FleetShape {
 struct Outcome {
     /// The time divided by the sum of the steps' FIFO bounds.
     over_fifo_bound: f64,
-    /// The time divided by the sum of the FIFO bounds of servers whose KV caches have no end.
+    /// The time divided by the sum of the FIFO bounds of servers whose KV caches are unlimited.
     over_bound_without_cache: f64,
     /// Samples that the servers preempted, per step.
     preemptions: f64,
@@ -91,7 +91,8 @@ struct Outcome {
     wasted: f64,
 }
 
-/// Measures the cells of the grid whose names contain `part`, for example `8 mixed` or `16 equal servers, off`.
+/// Measures the cells of the grid whose names contain `part`, for example `8 mixed` or
+/// `16 equal servers, off`.
 pub(crate) fn measure_cells(quick: bool, part: &str) -> anyhow::Result<Vec<Figure>> {
     let steps = if quick { STEPS_QUICK } else { STEPS };
     let mut figures = Vec::new();
@@ -180,7 +181,8 @@ pub(crate) fn start_servers(
     speeds.iter().enumerate().map(start).collect()
 }
 
-/// A balancer of these servers. The permits of a server are the number `permits`, or measured if it is absent.
+/// A balancer of these servers. Each server has `permits` permits. If `permits` is absent, the number is
+/// measured.
 pub(crate) fn start_balancer(
     engine: &SimulatedEngine,
     permits: Option<u32>,
@@ -312,7 +314,7 @@ fn model_of(workload: &Workload, speeds: &[f64]) -> FleetModel {
     FleetModel { server: server_config(workload), speeds: speeds.to_vec(), permits: PERMITS }
 }
 
-/// The bounds and the unbiased reference of `steps` steps: the results of the draws alone.
+/// The bounds and the unbiased reference of `steps` steps, computed from the draws alone.
 pub(crate) fn reference(workload: &Workload, speeds: &[f64], steps: usize) -> Reference {
     let fleet = model_of(workload, speeds);
     let prompts = Numbered::new(PROMPT_TOKENS);

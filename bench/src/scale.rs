@@ -1,15 +1,17 @@
 //! `scale`: what a rollout costs beyond its engines, from 1,000 to 50,000 running samples.
 //!
-//! The rollout and the simulated servers share one process and one thread, in virtual time. The engines' own
-//! share is told apart by a second run: the same requests go to the same servers directly, as many at a time,
-//! without rollout, board and balancer. The difference in CPU time and in memory is the rollout's.
+//! The rollout and the simulated servers share one process and one thread, in virtual time. A second run
+//! measures the engines' own share. It sends the same requests directly to the same servers, with the same
+//! number of requests at a time, without rollout, board and balancer. The difference between the two runs in
+//! CPU time and in memory is the cost of the rollout.
 //!
-//! Virtual time passes while nothing runs, so the share of a core follows from the cost of a sample: a fleet
-//! finishes as many samples per second as run, divided by the mean time of a request.
+//! Virtual time passes while nothing runs, so the share of a core is computed from the cost of a sample. The
+//! number of samples that a fleet finishes per second is the number of running samples divided by the mean
+//! time of a request.
 //!
 //! A further task asks for a permit again and again. The time of a permit is the CPU time of this thread
-//! between the request and the grant. There is always room, so the task does not wait for a place, and other
-//! programs on the machine do not count.
+//! between the request and the grant. There is always a free place, so the task does not wait for one. The
+//! CPU time does not include other programs on the machine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,9 +41,9 @@ const SAMPLES_PER_GROUP: usize = 16;
 const WORKERS: usize = 8;
 const PROMPT_TOKENS: usize = 128;
 const MAX_RESPONSE: u32 = 8192;
-/// Permits of a server. A fleet has a quarter more of them than samples run.
+/// Permits of a server. A fleet has about 30 % more permits than running samples.
 const PERMITS: u32 = 64;
-/// Number of samples that each run finishes at least.
+/// Minimum number of samples that each run finishes; half of it in the short form.
 const SAMPLES_MIN: usize = 40_000;
 /// Number of times that each point is measured.
 const ROUNDS: usize = 5;
@@ -92,7 +94,7 @@ struct Cost {
 }
 
 impl Cost {
-    /// The cost with less CPU time, and the larger memory of both.
+    /// The cost with less CPU time, and with the larger memory of the two costs.
     fn or(self, other: Self) -> Self {
         let memory = self.memory.max(other.memory);
         let less = if other.cpu < self.cpu { other } else { self };
@@ -134,8 +136,8 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// The least cost of the engines alone, and of whole runs, over some rounds in turn. Other programs on the
-/// machine only add to a cost.
+/// The least cost of the engines alone, and of whole runs, over `rounds` rounds in which both are measured in
+/// turn. Other programs on the machine only add to a cost.
 fn costs(point: Point, groups: usize, rounds: usize) -> anyhow::Result<(Cost, Cost)> {
     let mut least: Option<(Cost, Cost)> = None;
     for _ in 0..rounds {
@@ -178,7 +180,7 @@ fn fleet(point: Point, scope: &Scope) -> anyhow::Result<SimulatedEngine> {
     Ok(SimulatedEngine::new(servers.collect::<Result<Vec<_>, _>>()?))
 }
 
-/// The most memory that is held while a task reads it, beyond what was held before.
+/// The largest amount of held memory that a task has read, beyond the memory that was held before.
 #[derive(Clone)]
 struct Memory {
     before: usize,
@@ -204,7 +206,7 @@ impl Memory {
     }
 }
 
-/// Sends the requests of a rollout to the servers directly, as many at a time.
+/// Sends the requests of a rollout directly to the servers, with the same number of requests at a time.
 async fn engines_alone(point: Point, groups: usize) -> anyhow::Result<Cost> {
     let memory = Memory::new();
     let scope = Scope::new();

@@ -1,6 +1,6 @@
 """The task: sums of two numbers of two digits. `12+34=` is answered by `46` and the end token.
 
-A token is a character. There are 8,100 problems. Training never uses 512 of them, the held-out ones.
+A token is a character. There are 8,100 problems. Of these, 512 are held out: training never uses them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from pathlib import Path
 
 from characters import END_ID, FIRST, UNKNOWN, write_tokenizer
 
-#: The tokens in the order of their ids. The model has 32, of which these 15 are used.
+#: The tokens in the order of their ids. The vocabulary of the model has 32 tokens, of which these 15 are
+#: used.
 TOKENS = (*FIRST, *"0123456789+=")
 VOCABULARY = 32
-#: The tokens of a prompt, and the most of an answer.
+#: The number of tokens of a prompt, and the maximum number of tokens of an answer.
 PROMPT_LENGTH, ANSWER_LENGTH_MAX = 6, 6
 HELD_OUT = 512
 

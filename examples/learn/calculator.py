@@ -6,7 +6,7 @@ chat template.
     <user>47<end>                   what the agent got from the calculator
     <assistant>47<end>              turn 2: the model answers
 
-There are 24,300 questions. Training never uses 512 of them, the held-out ones.
+There are 24,300 questions. Of these, 512 are held out: training never uses them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from characters import END, FIRST, write_tokenizer
 
 USER, ASSISTANT = "<user>", "<assistant>"
-#: The tokens in the order of their ids. The model has as many as that of `arithmetic`.
+#: The tokens in the order of their ids. There are as many as in the vocabulary of `arithmetic`.
 TOKENS = (*FIRST, USER, ASSISTANT, *"0123456789", *"+-*() ", *"aceilmnpstu")
 TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}<end>{% endfor %}"
@@ -27,7 +27,7 @@ TEMPLATE = (
 #: The name of each operation in questions, and its sign in calls.
 OPERATIONS = {"plus": "+", "minus": "-", "times": "*"}
 HELD_OUT = 512
-#: The most tokens of a turn.
+#: The maximum number of tokens of a turn.
 TURN_TOKENS_MAX = 16
 
 

@@ -1,5 +1,5 @@
-"""An agent with a calculator. It knows only the base URL of an OpenAI server: nothing of tokens, rewards or
-training.
+"""An agent with a calculator. It knows only the base URL of an OpenAI server, and nothing about tokens,
+rewards or training.
 
     python calculator_agent.py http://127.0.0.1:8000/v1 "81 minus 34"
 

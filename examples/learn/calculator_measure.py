@@ -1,5 +1,6 @@
 """Measures a model on questions with torch alone: no server, no gateway, no agent. It reads the calls and
-knows the truth by code of its own, so a fault of the rewards cannot make it count a wrong answer.
+computes the right answers with separate code, so a fault of the rewards cannot make it count a wrong answer
+as right.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def accuracy(model: LlamaForCausalLM, questions: list[str], *, seed: int = 1) ->
 
 
 def turn(model: LlamaForCausalLM, prompts: list[list[int]], draw: torch.Generator) -> list[list[int]]:
-    """Returns the sampled ids after each prompt, to the end token or to the limit of a turn."""
+    """Returns the sampled ids after each prompt, up to the end token or the limit of a turn."""
     if not prompts:
         return []
     lengths = torch.tensor([len(prompt) for prompt in prompts])
@@ -52,7 +53,7 @@ def turn(model: LlamaForCausalLM, prompts: list[list[int]], draw: torch.Generato
     for place in range(TURN_TOKENS_MAX):
         if not len(going):
             break
-        # Attention is causal, so what is behind a row's end does not change it.
+        # Attention is causal, so the tokens after a row's end do not change the row.
         ends = lengths[going] + place
         with torch.no_grad():
             logits = model(input_ids=tokens[going, : int(ends.max())], use_cache=False).logits
@@ -74,7 +75,7 @@ def _text(ids: list[int]) -> str:
 
 
 def _result(ids: list[int]) -> int | None:
-    """The result of the call that a turn is, if it is one."""
+    """Returns the result of the call that a turn consists of, or `None` if the turn is not a call."""
     text = _text(ids)
     if ids[-1] != TOKENS.index(END) or not (text.startswith("calc(") and text.endswith(")")):
         return None

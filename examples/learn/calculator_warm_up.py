@@ -18,7 +18,8 @@ from transformers import LlamaForCausalLM
 from warm_up import supervised_step, train_until
 
 BATCH = 128
-#: The first part ends when the mean probability of all that the model says in a conversation is this.
+#: The first part ends when the mean probability of everything that the model says in a conversation has
+#: reached this.
 RIGHT_PROBABILITY = 0.95
 RIGHT_LEARNING_RATE = 2e-3
 RIGHT_STEPS_MAX = 1500
@@ -57,7 +58,7 @@ def warm_model(folder: Path) -> Path:
 
 
 def conversation(question: str, call: str, answer: str) -> tuple[list[int], list[bool]]:
-    """Returns the ids of a conversation in two turns, and a mark at each id that the model says. The
+    """Returns the ids of a conversation in two turns, and for each id whether the model says it. The
     calculator computes the call, whether it is the right one or not.
     """
     parsed = CALL.fullmatch(call)

@@ -18,7 +18,7 @@ def write_tokenizer(
     """Writes `tokenizer.json` and `tokenizer_config.json`.
 
     Args:
-        folder: where. It is made if it does not exist.
+        folder: the folder for the files. It is created if it does not exist.
         tokens: the tokens in the order of their ids. They begin with `FIRST`.
         chat_template: a template in Jinja, for models that take messages.
         special: the tokens that have more than one character.

@@ -1,4 +1,4 @@
-"""The gateway of a learning run: `rolldock gateway` before a server, with a queue for the trainer."""
+"""The gateway of a learning run: `rolldock gateway` in front of a server, with a queue for the trainer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Trajectory:
 
     Attributes:
         name: its name in control calls.
-        base_url: all that its agent knows.
+        base_url: the only thing that its agent knows.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Gateway:
         return Trajectory(made["trajectory"], made["base_url"])
 
     def complete(self, trajectory: Trajectory, reward: float) -> None:
-        """Ends a trajectory. Its group goes into the queue with the last one of it."""
+        """Ends a trajectory. When all trajectories of its group have ended, the group goes into the queue."""
         self._call(f"/trajectories/{trajectory.name}/complete", {"reward": reward})
 
     def _call(self, path: str, body: dict[str, Any] | None = None) -> Any:

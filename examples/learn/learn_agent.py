@@ -172,7 +172,7 @@ def result_of(plan: Plan, out: Path, engine: Engine, warm: Path) -> dict[str, An
     with Gateway(engine.url, out / "tokenizer", folder) as gateway:
         found = trained(plan, folder, engine, gateway, trainer)
     seconds = time.monotonic() - began
-    # The last weights of the server are read from where it read them.
+    # The last weights of the server are read from the folder from which the server has loaded them.
     final = accuracy(load(trainer.weights), [question.text for question in questions()[1]])
     found["curve"].append({"version": trainer.version, "accuracy": final})
     initial = found["curve"][0]["accuracy"]

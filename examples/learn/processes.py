@@ -1,4 +1,5 @@
-"""The processes of a learning run. Each has a log and a process group, which is killed with it."""
+"""The processes of a learning run. Each process has a log, and a process group that is killed together with
+the process."""
 
 from __future__ import annotations
 
@@ -150,7 +151,7 @@ class Engine:
         self.process.kill()
 
     def load(self, model: Path, *, version: int = 0) -> None:
-        """Gives the server other weights: as version 0 those that a new run begins with."""
+        """Loads other weights into the server. The weights with which a new run begins are version 0."""
         self._post("/pause?mode=abort", {})
         arguments = {"weights_path": str(model)}
         self._post("/collective_rpc", {"method": "reload_weights", "kwargs": arguments, "timeout": 60})

@@ -151,7 +151,7 @@ def test_a_trainer_that_was_killed_goes_on_as_if_it_were_not(tmp_path: Path) -> 
     for _ in range(6):
         whole.train(rows, whole.draw())
     for _ in range(6):
-        # Each life trains one step.
+        # Each of these trainers trains one step, and the next one continues from its checkpoint.
         life = Trainer(folders[1], SETTINGS, tmp_path / "warm", seed=1)
         life.train(rows, life.draw())
         life.save({"step": life.version})

@@ -89,7 +89,7 @@ def test_the_template_of_each_prompt_continues_what_was_said_before(tokenizer: A
     assert first == [*message_ids(*user), ASSISTANT_ID]
     sampled = [*ids_of("calc(81-34)"), END_ID]
     second = rendered(user, call, ("user", "47"), prompt=True)
-    # What is spliced behind the sampled tokens is the next message and the next mark.
+    # The next message and the next mark follow the sampled tokens.
     assert second == [*first, *sampled, *message_ids("user", "47"), ASSISTANT_ID]
     whole = rendered(user, call, ("user", "47"), ("assistant", "47"), prompt=False)
     assert whole == conversation("81 minus 34", "calc(81-34)", "47")[0]
@@ -286,7 +286,7 @@ def test_a_batch_has_one_row_for_each_agent_and_one_version() -> None:
 def test_only_sampled_tokens_have_a_gradient() -> None:
     said = [two_turns(question) for question in questions()[0][: GROUPS * SAMPLES]]
     rows = rows_of(batch_of(said, [1.0, 0.0] * (len(said) // 2), version=0), 0)
-    # Logits at each place, which give the next token half of the probability.
+    # At each place, the logits give the next token half of the probability.
     logits = torch.zeros(*rows.tokens[:, 1:].shape, len(TOKENS))
     logits.scatter_(2, rows.tokens[:, 1:, None], math.log(len(TOKENS) - 1)).requires_grad_()
 

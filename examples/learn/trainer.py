@@ -25,9 +25,10 @@ from transformers import LlamaForCausalLM
 import rolldock
 from rolldock.torch import Fields, MicroBatch, StreamingDataLoader, StreamingDataset
 
-#: How long a run that is away is tried again, in seconds.
+#: How long a call is repeated while the run does not answer, in seconds.
 PATIENCE_S = 300.0
-#: The newest weights that stay on disk. A server that returns loads the last announced ones.
+#: The number of versions whose weights stay on disk, the newest ones. A server that returns loads the last
+#: announced ones.
 WEIGHTS_KEPT = 4
 T = TypeVar("T")
 

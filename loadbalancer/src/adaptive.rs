@@ -1,8 +1,9 @@
 //! Measures how many samples a server holds: as many as its KV cache has room for.
 //!
-//! A vLLM server takes samples as long as a block of its cache is free. The samples grow, and then it preempts
-//! the latest of them and computes their tokens again later. So with more samples than the cache holds, a
-//! server does the same work several times; with fewer, it reads its weights for fewer tokens.
+//! A vLLM server takes samples as long as a block of its cache is free. As the samples grow, the blocks run
+//! out. The server then preempts the latest samples, and computes their tokens again later. With more samples
+//! than the cache holds, a server therefore does some work several times. With fewer samples, each reading of
+//! its weights serves fewer tokens.
 //!
 //! # The capacity
 //! At every look a server reports the number of its running samples and the share of the cache that they use.
@@ -10,13 +11,13 @@
 //! inverse is the number of samples that the cache holds. A single look would not do: all samples of a step
 //! begin together, and the young ones use little of the cache.
 //!
-//! Samples differ in length, so the cache is full at times with this number of samples. A server whose cache is
-//! used above [`AdaptiveConfig::kv_usage_max`] gets no further samples until some have ended.
+//! Samples differ in length, so the cache is full at times with this number of samples. A server whose cache
+//! is used above [`AdaptiveConfig::kv_usage_max`] gets no further samples until some have ended.
 //!
 //! The capacity rises towards these limits by a few places per look, as long as the server is nearly full. It
-//! falls to them at once. A server may also have fewer places than its cache has room for (`max_num_seqs`): then
-//! requests wait although the cache is not full, and the capacity is multiplied by a factor below 1 (additive
-//! increase, multiplicative decrease, as in Chiu and Jain, 1989).
+//! falls to them at once. A server may also have fewer places than its cache has room for (`max_num_seqs`):
+//! then requests wait although the cache is not full, and the capacity is multiplied by a factor below 1
+//! (additive increase, multiplicative decrease, as in Chiu and Jain, 1989).
 
 use std::time::Duration;
 
@@ -39,7 +40,7 @@ pub struct AdaptiveConfig {
     pub increase: u32,
     /// Factor on the capacity of a server that lacks places.
     pub decrease: f64,
-    /// Share of its KV cache from which on a server gets no further samples.
+    /// Share of the KV cache in use at which a server gets no further samples.
     pub kv_usage_max: f64,
     /// If requests wait on a server whose cache is used less than this, the server lacks places.
     pub kv_usage_high: f64,
@@ -66,8 +67,9 @@ impl Default for AdaptiveConfig {
 /// Share of a server's places that must be taken before its capacity is raised. Only a server that is nearly
 /// full shows whether it copes with its capacity.
 const NEARLY_FULL: f64 = 0.9;
-/// Time in which the weight of a measurement falls to 1/e. It is a few lives of a sample, so that samples of
-/// every age count, and short beside the time in which a policy learns to answer at another length.
+/// Time in which the weight of a measurement falls to 1/e. It is a few times as long as a sample runs, so
+/// that samples of every age count. It is short compared with the time in which training changes the length
+/// of the answers.
 const MEMORY_S: f64 = 300.0;
 /// The longest time for which one look counts, in seconds.
 const LOOK_S_MAX: f64 = 10.0;
@@ -84,7 +86,8 @@ pub(crate) struct Adaptive {
 
 impl Adaptive {
     /// The capacity that a server should have after a look, given its present `capacity`. `in_use` is the
-    /// number of our samples on it. The other samples belong to other clients, and take room, too.
+    /// number of our samples on it. The other samples on the server belong to other clients, and also use its
+    /// cache.
     pub(crate) fn next(
         &mut self,
         config: &AdaptiveConfig,
@@ -141,7 +144,7 @@ mod tests {
     struct Server {
         places: u64,
         begun: u64,
-        /// The tokens of each sample so far, and at its end.
+        /// The present and the final number of tokens of each sample.
         samples: Vec<(u64, u64)>,
         waiting: u64,
     }
@@ -162,8 +165,8 @@ mod tests {
             }
         }
 
-        /// A second in which the client has as many samples here as it may have. Their lengths are 1 to 79
-        /// tokens. Returns the number of the samples.
+        /// Simulates one second in which the client has as many samples on the server as `capacity` allows.
+        /// Their lengths are 1 to 79 tokens. Returns the number of the samples.
         fn second(&mut self, capacity: u32) -> u32 {
             self.samples.iter_mut().for_each(|(tokens, _)| *tokens += 1);
             self.samples.retain(|(tokens, length)| tokens < length);
@@ -182,8 +185,8 @@ mod tests {
         }
     }
 
-    /// The last minutes of a server with this number of places: its capacity, the share of its cache in use, and
-    /// the share of its samples that wait, at each second.
+    /// Simulates a server with this number of places. Returns, for each second of the last minutes, its
+    /// capacity, the share of its cache in use, and the share of its samples that wait.
     fn late(places: u64) -> Vec<(u32, f64, f64)> {
         let config = AdaptiveConfig { start: 4, min: 2, max: 500, increase: 2, ..AdaptiveConfig::default() };
         let (mut adaptive, mut capacity) = (Adaptive::default(), config.start);

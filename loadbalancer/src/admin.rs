@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `GET /v1/fleet` | returns the fleet; `?wait_ms=N` first waits up to N ms for a change (N: up to 1000) |
 //! | `POST /v1/fleet` | adds a server: `{"url": "http://host:port"}`, with an optional `name` and `capacity` |
-//! | `POST /v1/fleet/{name}/drain` | stops sending it requests; `?wait_ms=N` waits for the running ones |
+//! | `POST /v1/fleet/{name}/drain` | stops new requests to the server; `?wait_ms=N` waits for running ones |
 //! | `POST /v1/fleet/{name}/pause`, `resume` | pauses the server; resumes it |
 //! | `DELETE /v1/fleet/{name}` | removes the server; its requests start again on other servers |
 //! | `GET /metrics` | returns counters, gauges and histograms in Prometheus' format |

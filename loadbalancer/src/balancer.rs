@@ -287,8 +287,8 @@ impl LoadBalancer {
         self.take_out(id).map(drop)
     }
 
-    /// Takes a server out of the fleet and revokes its permits. Returns its last life, to which each of these
-    /// permits holds a reference until it is returned.
+    /// Takes a server out of the fleet and revokes its permits. Returns the server's last life. Each of these
+    /// permits holds a reference to this life until the permit is returned.
     pub(crate) fn take_out(&self, id: ServerId) -> Result<Arc<Life>, BalancerError> {
         self.shared.update(|state| {
             let index = state.index(id).ok_or_else(|| unknown(id))?;
@@ -334,7 +334,7 @@ impl LoadBalancer {
     }
 
     /// Notes an engine's load. `ours` is the number of samples of this balancer's permits when the load was
-    /// read. All other samples on the engine belong to other clients. They count for
+    /// asked for. All other samples on the engine belong to other clients. They count for
     /// [`Policy::LeastWork`](crate::Policy::LeastWork).
     pub fn observe(&self, id: ServerId, load: &EngineLoad, ours: u32) -> Result<(), BalancerError> {
         self.change(id, |server| server.observe(load, ours))

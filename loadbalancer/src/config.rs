@@ -12,8 +12,8 @@ use crate::server::ServerId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
-    /// Further samples of a group that has begun. They come first, because finishing a group frees more than
-    /// beginning another one.
+    /// Further samples of a group that has begun. They come first, because finishing a group frees more
+    /// resources than beginning another one.
     Started,
     /// A new group.
     New,

@@ -13,9 +13,9 @@
 //!   arrives, the places are returned, too.
 //! - A server that dies starts a new [epoch](server::Epoch). Permits of the old epoch are
 //!   [revoked](Permit::revoked). Returning them changes nothing in the new epoch.
-//! - A permit of weight n is granted for all n samples at once. The first waiting request that fits on no
-//!   server reserves the server that is nearest to having room for it. Requests behind it get no place on
-//!   this server. They may use all others.
+//! - A permit of weight n is granted for all n samples at once. A waiting request that fits on no server
+//!   reserves the server that is nearest to having room for it. Requests behind it get no place on a reserved
+//!   server. They may use all other servers.
 //! - A request that no server of the fleet could hold does not wait: it fails immediately, or as soon as a
 //!   change of the fleet makes it too heavy. Dead servers count as servers, since they may return.
 //! - Permits are granted on a server only if it has the weights that were announced last. This also holds for
@@ -27,8 +27,9 @@
 //! server.
 //!
 //! # Deliberately absent
-//! Apart from the proxy, this crate sends no requests and does not retry them: both belong to the caller. It
-//! spawns a task only for weight updates. The owner of the [`Monitor`] spawns the monitor.
+//! Apart from the proxy, this crate does not send the callers' requests and does not retry them. Sending and
+//! retrying are up to the caller. The crate spawns a task only for weight updates. The owner of the
+//! [`Monitor`] spawns the monitor.
 
 mod adaptive;
 pub mod admin;

@@ -100,7 +100,7 @@ pub fn name_of(url: &str) -> &str {
 /// The canonical form of a base URL: `http://a:1` for `HTTP://a:1/`.
 ///
 /// # Errors
-/// Why `url` is not a base URL.
+/// Returns why `url` is not a base URL.
 fn base_of(url: &str) -> Result<String, String> {
     let parsed = url::Url::parse(url).map_err(|error| error.to_string())?;
     if parsed.scheme() != "http" || parsed.host().is_none() {

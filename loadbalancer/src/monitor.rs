@@ -1,16 +1,16 @@
-//! Finds servers that have died or stalled, and puts servers on trial that have returned.
+//! Finds servers that have died or stalled, and puts servers that have returned on trial.
 //!
-//! A server sends no byte of an unstreamed answer until it is complete, so a silent connection does not show
-//! that a server has stalled. Instead, the monitor watches each server's count of generated tokens. A server
-//! stalls if it owes answers, is not paused, and its count does not rise. A server that got SIGTERM neither
-//! answers nor closes its connections; only its count and its health check show that it is lost.
+//! A server sends no byte of an unstreamed answer until the answer is complete, so a silent connection does
+//! not show that a server has stalled. Instead, the monitor watches each server's count of generated tokens.
+//! A server stalls if it owes answers, is not paused, and its count does not rise. A server that got SIGTERM
+//! neither answers nor closes its connections; only its count and its health check show that it is lost.
 //!
 //! # Invariants
 //! - A silent server does not delay the decisions on other servers.
 //! - Observations of one life of a server do not count for the next.
 //! - An engine that reports a pause is not probed, and its lack of progress does not count as a stall.
 //! - Delays of this process do not count against a server. The time limits of looks and stalls do not count
-//!   the time for which this process was late, because no task may have read the answers that arrived then.
+//!   the time for which this process was late, because answers that arrived during this time may be unread.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ const HEALTH_FAILURES_MAX: u32 = 2;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Probe {
-    /// It has to answer its health check.
+    /// A server has to answer its health check.
     #[default]
     Health,
     /// A server has to answer its health check. An idle or a dead server also has to generate a token.
@@ -167,7 +167,8 @@ impl Monitor {
         }
     }
 
-    /// Does not count the time for which this process was late as time in which a server stood still.
+    /// Moves every server's `still_since` by the time for which this process was late. This time therefore
+    /// does not count towards a stall.
     fn excuse(&mut self, late: Duration) {
         let now = Instant::now();
         for since in self.watched.values_mut().filter_map(|watched| watched.still_since.as_mut()) {
@@ -329,7 +330,7 @@ async fn ask(
         return;
     }
     match control.probe(target).await {
-        // For a server that cannot be probed, the health check has to be enough.
+        // For a server that cannot be probed, only the health check counts.
         Err(ControlError::Unsupported { .. }) => {}
         Ok(()) => {
             balancer.count_probe();

@@ -1,10 +1,11 @@
-//! What `--version` says.
+//! Sets the text that `--version` prints.
 #![allow(clippy::print_stdout, reason = "a build script speaks so")]
 
 use std::process::Command;
 
-/// What `--version` says: the package's version, and the commit of builds that are kept. A development build
-/// has none: it would be compiled again after each commit. Without git, `ROLLDOCK_COMMIT` may say it.
+/// Sets the text that `--version` prints: the package's version and, in a release build, the commit. A
+/// development build does not contain the commit, because it would be compiled again after each commit. The
+/// variable `ROLLDOCK_COMMIT` overrides the commit, for example where there is no git.
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-env-changed=ROLLDOCK_COMMIT");
@@ -18,7 +19,7 @@ fn main() {
 
 /// The commit that is checked out; absent where there is no git or no repository.
 fn commit() -> Option<String> {
-    // It changes with every commit and every checkout.
+    // The log of HEAD changes with every commit and every checkout.
     let log = git(&["rev-parse", "--git-path", "logs/HEAD"])?;
     if std::path::Path::new(&log).exists() {
         println!("cargo::rerun-if-changed={log}");

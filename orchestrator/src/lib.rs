@@ -1,4 +1,4 @@
-//! Rolldock's orchestrator: from a recipe and a data set to accepted groups in a transfer queue.
+//! Rolldock's orchestrator. It reads a recipe and a data set, and puts accepted groups into a transfer queue.
 //!
 //! A [`Recipe`](recipe::Recipe) is read and checked, a [`Run`](run::Run) is prepared from it, and the run
 //! collects its steps:

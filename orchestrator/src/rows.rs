@@ -1,4 +1,4 @@
-//! Accepted groups as rows of the transfer queue.
+//! Converts accepted groups to rows of the transfer queue.
 //!
 //! One row is one sample, or one path of a sample that is a trajectory. Lists are ragged: a row holds as many
 //! tokens as its response has, and nothing is padded. [`schema`] and [`trajectory_schema`] are the contracts
@@ -42,7 +42,8 @@ fn mask_of_answer(sample: &Sample, mask_before: u64) -> Vec<u8> {
     mask
 }
 
-/// The mask of a path: as that of an answer, without the tokens that this path does not train.
+/// The mask of a path. It masks tokens by the rules for a single answer, and also the tokens that the path
+/// does not train.
 fn mask_of_path<'a>(sample: &Sample, row: &'a Row, mask_before: u64) -> Cow<'a, [u8]> {
     if sample.is_masked {
         return Cow::Owned(vec![0; row.response_mask.len()]);
@@ -55,7 +56,7 @@ fn mask_of_path<'a>(sample: &Sample, row: &'a Row, mask_before: u64) -> Cow<'a, 
     Cow::Owned(mask)
 }
 
-/// Masks the tokens of versions before `mask_before`. A span without a number counts as `unnamed`.
+/// Masks the tokens of versions before `mask_before`. A span without a number counts as version `unnamed`.
 fn mask_versions(mask: &mut [u8], spans: &[VersionSpan], unnamed: u64, mask_before: u64) {
     for span in spans.iter().filter(|span| span.number().unwrap_or(unnamed) < mask_before) {
         if let Some(stale) = mask.get_mut(span.start as usize..span.end as usize) {
@@ -101,7 +102,7 @@ fn views<'a>(group: &'a Group, uid: &'a str, sample: &'a Sample) -> Vec<RowView<
     paths.map(view).collect()
 }
 
-/// The oldest and the newest version of a path. A span without a number has those of the sample.
+/// The oldest and the newest version of a path. A span without a number has the versions of the sample.
 fn versions_of(row: &Row, of_sample: (u64, u64)) -> (u64, u64) {
     let of_span = |span: &VersionSpan| span.number().map_or(of_sample, |version| (version, version));
     let join = |all: (u64, u64), one: (u64, u64)| (all.0.min(one.0), all.1.max(one.1));
@@ -134,7 +135,7 @@ fn path_view<'a>(
 /// The rows of a group, in the order of the sample index and of the branches.
 ///
 /// # Errors
-/// Columns of different lengths; this would be a fault of this module.
+/// Returns an error if columns differ in length, which would be a defect of this module.
 pub fn group_rows(group: &Group) -> Result<RecordBatch, ArrowError> {
     let uid = group.prompt.uid.to_string();
     let mut rows = Vec::with_capacity(group.samples.len());

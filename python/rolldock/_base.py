@@ -1,4 +1,4 @@
-"""What both clients share: where their queue is."""
+"""The base class of both clients, which connects them to their queue."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class BaseClient:
         """Opens a queue in this process: in memory, or in a directory.
 
         Args:
-            dir: the directory, made if absent: `queue` in the directory of a run. One process at a time has
-                it.
-            durability: what an acknowledged put survives, where its partition does not say: nothing, the
-                death of the process (`"os"`), or the death of the machine (`"fsync"`).
+            dir: the directory, which is created if it is absent. The queue of a run is `queue` in the run's
+                directory. One process at a time can have a directory open.
+            durability: what an acknowledged put survives, unless its partition declares a durability:
+                nothing, the death of the process (`"os"`), or the death of the machine (`"fsync"`).
 
         Raises:
             InUse: another process has the directory.
@@ -57,7 +57,7 @@ class BaseClient:
 
     @property
     def transport(self) -> Literal["embedded", "http", "shared_memory"] | None:
-        """How calls reach the queue. `None` before the first call to a server, which chooses."""
+        """How calls reach the queue. `None` before the first call to a server, because that call chooses."""
         found: Any = self._queue.transport
         return cast("Literal['embedded', 'http', 'shared_memory'] | None", found)
 

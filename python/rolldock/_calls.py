@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Call(Generic[T]):
-    """A call that is under way: `wait` for it, or await it in asyncio. `finish` makes its result."""
+    """A call in progress: call `wait`, or await it in asyncio. `finish` makes the result from the value."""
 
     def __init__(self, pending: _rolldock.Pending, finish: Callable[[Any], T] | None = None) -> None:
         self._pending = pending
@@ -62,17 +62,17 @@ class Call(Generic[T]):
 
 @dataclass(frozen=True)
 class Share:
-    """One of several consumers that take a batch together: each takes with its own share and the amount of
-    all.
+    """The share of one of several consumers that take a batch together. Each consumer takes with its own
+    share and with the amount of the whole batch.
 
     Attributes:
         rank: the number of this data-parallel rank, from 0. Ranks get different groups, with about equally
             many tokens.
         ranks: the number of data-parallel ranks.
-        equal_counts: whether all ranks get equally many groups. The others stay in the queue.
+        equal_counts: whether all ranks get equally many groups. The remaining groups stay in the queue.
         member: the number of this member of its rank (tensor- or pipeline-parallel), from 0.
-        members: the number of members of a rank. All get the same rows, which are consumed when all have
-            acked.
+        members: the number of members of a rank. All members get the same rows, which are consumed when all
+            members have acked.
     """
 
     rank: int
@@ -86,20 +86,21 @@ class TakeOptions(TypedDict, total=False):
     """The options of a take. One of `rows`, `groups`, `tokens` and `only` is required.
 
     Attributes:
-        rows: at most so many rows of any groups.
-        groups: at most so many whole groups, all of whose rows are ready.
-        tokens: whole groups until the next would exceed so many tokens, but at least one.
+        rows: the maximum number of rows, whatever their groups.
+        groups: the maximum number of groups. Only groups whose rows are all ready are taken, as a whole.
+        tokens: the maximum number of tokens. Whole groups are taken until the next would exceed it, but at
+            least one group.
         only: exactly the rows with these handles.
-        at_least: wait until so many groups (or rows, with `rows`) are ready, or the puts have ended. 1 by
-            default.
+        at_least: wait until this many groups (or rows, with `rows`) are ready, or until the puts have ended.
+            1 by default.
         columns: read only these columns. All by default.
         order: `"fifo"` (oldest first), `"priority"`, `"freshest"` (newest policy version first), or a seed
-            for a pseudorandom order. As the partition declares by default.
-        min_policy_version: groups whose oldest version is below are stale.
-        max_staleness: groups whose oldest version is so many versions behind the newest of the partition are
-            stale.
+            for a pseudorandom order. By default, the order that the partition declares.
+        min_policy_version: groups whose oldest version is below this version are stale.
+        max_staleness: groups whose oldest version is more than this many versions behind the newest version
+            of the partition are stale.
         stale: what happens to stale groups: `"skip"` (the default) leaves them, `"drop"` frees them,
-            `"deliver"` gives them too.
+            `"deliver"` delivers them too.
         share: the part of a batch that several consumers take together.
         holder: a name for this consumer, which `inspect` shows with its leases.
     """
@@ -122,14 +123,15 @@ class PutOptions(TypedDict, total=False):
     """The options of a put.
 
     Attributes:
-        group_size: the number of rows of the whole group, whose rows may come in several puts. By default as
-            the partition declares, or else the rows of this put.
+        group_size: the number of rows of the whole group, whose rows may come in several puts. By default the
+            number that the partition declares, or else the number of rows of this put.
         sample: the sample of the rows, if samples have rows in several puts. The group then counts samples.
         sample_is_last: whether these rows complete the sample.
         policy_version: the oldest policy version of the rows.
-        priority: takes in the order `"priority"` give groups with a greater one first.
-        token: makes a repeated put harmless: it returns the rows of the first. Each put has one of its own by
-            default.
+        priority: the priority of the group. Takes in the order `"priority"` return groups with a greater
+            priority first.
+        token: makes it safe to repeat the put: a put with the token of an earlier put returns the rows of the
+            earlier put. By default each put has a token of its own.
         keys: a key for each row, unique among the existing rows of the partition.
         tags: JSON for each row, which only its owner interprets.
         record: an opaque record of the owner, as durable as the put.
@@ -151,12 +153,12 @@ class DeclareOptions(TypedDict, total=False):
 
     Attributes:
         length_columns: the columns that count the tokens of a row: lists, by their lengths, or whole numbers.
-        group_size: the number of rows of every group. By default each put says it.
-        order: the order of takes that choose none; as for a take.
+        group_size: the number of rows of every group. By default each put names it.
+        order: the order of takes that choose none, as in `TakeOptions`.
         capacity_bytes: the most bytes of payload.
         row_bytes_max: the most bytes of a row.
         durability: what an acknowledged put survives: `"none"`, `"os"` (the death of the process) or
-            `"fsync"` (of the machine). By default as the queue was opened.
+            `"fsync"` (of the machine). By default the durability of the queue.
         on_full: what a put into a full partition does: `"block"` (the default), `"refuse"` or
             `"drop_oldest"`.
         lease_ms: the time that a lease lasts without a renewal, in milliseconds. 600,000 by default.
@@ -297,7 +299,7 @@ def names(text: str) -> list[str]:
 
 
 def _json(options: Mapping[str, Any]) -> str:
-    # Integers of NumPy are integers too.
+    # Integers of NumPy become integers of JSON.
     return json.dumps(options, default=operator.index)
 
 

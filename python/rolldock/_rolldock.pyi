@@ -78,7 +78,7 @@ class Rows:
 
 @final
 class Pending:
-    """A call that is under way."""
+    """A call in progress."""
 
     def wait(self) -> Any: ...
     def when_done(self, callback: Callable[[], object]) -> None: ...

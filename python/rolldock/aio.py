@@ -22,9 +22,10 @@ class AsyncClient(BaseClient):
     Args:
         url: `http://HOST:PORT`, or `unix:PATH` for the socket of a server on this host.
         token: the server's bearer token. By default the environment's `ROLLDOCK_QUEUE_TOKEN`.
-        patience_s: how long a server that is away is tried again before a call fails, in seconds.
+        patience_s: how long a call is repeated while the server does not answer, before the call fails, in
+            seconds.
         shared_memory: whether rows go through shared memory instead of HTTP. By default they do if the server
-            is on this host; `transport` tells.
+            is on this host; `transport` says whether they do.
     """
 
     async def __aenter__(self) -> Self:

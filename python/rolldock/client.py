@@ -27,9 +27,10 @@ class Client(BaseClient):
     Args:
         url: `http://HOST:PORT`, or `unix:PATH` for the socket of a server on this host.
         token: the server's bearer token. By default the environment's `ROLLDOCK_QUEUE_TOKEN`.
-        patience_s: how long a server that is away is tried again before a call fails, in seconds.
+        patience_s: how long a call is repeated while the server does not answer, before the call fails, in
+            seconds.
         shared_memory: whether rows go through shared memory instead of HTTP. By default they do if the server
-            is on this host; `transport` tells.
+            is on this host; `transport` says whether they do.
     """
 
     def __enter__(self) -> Self:
@@ -51,8 +52,8 @@ class Client(BaseClient):
 
         Args:
             name: its name.
-            tasks: who must ack a row before it is freed: names, or for each name the columns that a row needs
-                to be ready for it.
+            tasks: the tasks that must ack a row before it is freed: their names, or for each name the columns
+                that a row needs to be ready for that task.
             columns: the types of known columns: names such as `"int64"`, `"list<uint32>"`, `"float32[16]"`,
                 `"string"` and `"list<bfloat16>"`, or types with the Arrow PyCapsule interface. Other columns
                 keep the type of their first put.
@@ -110,7 +111,7 @@ class Client(BaseClient):
         Args:
             partition: the partition.
             task: the task that takes.
-            wait_s: how long to wait for rows, in seconds; 0 to look only. Without a limit by default.
+            wait_s: how long to wait for rows, in seconds; 0 does not wait. Without a limit by default.
             **options: see `TakeOptions`. One of `rows`, `groups`, `tokens` and `only` is required.
 
         Returns:
@@ -151,8 +152,8 @@ class Client(BaseClient):
             partition: the partition.
             rows: the handles of the rows.
             data: the columns, as in `put`, with one value for each handle.
-            overwrite: whether values that exist are replaced. Leases that began before go on with the old
-                ones.
+            overwrite: whether values that exist are replaced. Leases that began before continue with the old
+                values.
 
         Raises:
             ColumnExists: a row has a column already, and `overwrite` is false.
@@ -176,7 +177,7 @@ class Client(BaseClient):
         """Finds the rows with these keys, or all rows that have keys, ordered by key.
 
         Raises:
-            UnknownKey: no row has a key.
+            UnknownKey: no row has one of the keys.
         """
         return _calls.found(self._queue, partition, keys).wait()
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     Array: TypeAlias = npt.NDArray[Any]
-    #: The values of a column: an array with one value or one row of fixed shape for each row; lists of
+    #: The values of a column: an array with one value or one array of fixed shape for each row; lists of
     #: different lengths; or the fields of structs.
     Values: TypeAlias = Array | "Ragged" | "dict[str, Values]"
 
@@ -79,9 +79,9 @@ class Ragged:
         """Copies the lists into one array.
 
         Args:
-            fill: the value beside the items.
+            fill: the value of the places without an item.
             length: the number of columns. By default that of the longest list.
-            side: where `fill` stands.
+            side: the side of the items on which `fill` is added.
 
         Returns:
             An array of shape `(rows, length, ...)`, and a mask of shape `(rows, length)` that is true for
@@ -202,8 +202,8 @@ def rows_of(data: Any, *, copy: bool) -> _rolldock.Rows:
 
     Args:
         data: a mapping (a TensorDict too), a table, a record batch or a data frame.
-        copy: whether arrays of NumPy and torch are copied. Without it they must not change until the rows are
-            put.
+        copy: whether arrays of NumPy and torch are copied. If they are not, they must not change until the
+            rows are put.
     """
     if isinstance(data, _rolldock.Rows):
         return data

@@ -4,7 +4,7 @@ Each code has a class of its own, below one of the five classes that say what a 
 
 | class | what a caller can do |
 |---|---|
-| `RetryableError` | the call may succeed soon, or the rows come again: go on |
+| `RetryableError` | the call may succeed soon, or the rows are delivered again: continue |
 | `BackpressureError` | wait, and send the call again |
 | `ClientError` | the call is wrong: fix it |
 | `FaultError` | the server or its disk has a fault: tell the operator |
@@ -36,7 +36,7 @@ class QueueError(RolldockError):
 
 
 class RetryableError(QueueError):
-    """The call may succeed soon, or its rows come again."""
+    """The call may succeed soon, or its rows are delivered again."""
 
 
 class BackpressureError(QueueError):

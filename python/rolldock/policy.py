@@ -37,7 +37,7 @@ class Policy:
     def announce_version(
         self, version: int, *, path: str | None = None, label: str | None = None, payload: Any = None
     ) -> dict[str, Any]:
-        """Announces a version. To repeat an announcement changes nothing, except that a failed update is
+        """Announces a version. Repeating an announcement changes nothing, except that a failed update is
         tried again.
 
         Args:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Table:
-    """Rows by column. Everything that reads the Arrow PyCapsule interface reads a table:
+    """Rows by column. Any library that reads the Arrow PyCapsule interface can read a table:
     `pyarrow.table(table)`, `polars.DataFrame(table)`, `arro3.core.Table(table)`.
 
     The values are those of the queue and are shared, not copied: do not write to them. A column of rows in
@@ -66,8 +66,8 @@ class Table:
         return column
 
     def __getitem__(self, name: str) -> Any:
-        """Returns the values of a column as NumPy has them. `array` and `ragged` do so with a type that is
-        known.
+        """Returns the values of a column in a form of NumPy. `array` and `ragged` return them with a static
+        type.
 
         | Arrow | result |
         |---|---|
@@ -190,7 +190,7 @@ class _Leased(Table):
 
     @property
     def tags(self) -> list[Any]:
-        """The tags of each row, `None` for a row without. Empty if no row has any."""
+        """The tags of each row, `None` for a row without tags. Empty if no row has any."""
         return [json.loads(tags) for tags in self._lease.tags]
 
     @property
@@ -211,9 +211,9 @@ class _Leased(Table):
 class Batch(_Leased):
     """Rows that this process holds for a task.
 
-    Use it as a context manager: the lease is renewed in the background while the block runs, the rows are
-    acked at its end, and given back if it raises. `ack` and `nack` may be called before, in the block or
-    without one. A batch that is dropped gives its rows back.
+    Use it as a context manager: the lease is renewed in the background while the block runs. The rows are
+    acked at the end of the block, and given back if the block raises. `ack` and `nack` may be called earlier
+    in the block, or without a block. A batch that is dropped gives its rows back.
     """
 
     def __enter__(self) -> Self:
@@ -234,11 +234,11 @@ class Batch(_Leased):
         try:
             self.nack()
         except QueueError as failed:
-            # The rows come again when the lease expires. The error of the block is the one to see.
+            # The rows are delivered again when the lease expires. The caller must see the error of the block.
             _note(error, failed)
 
     def ack(self) -> None:
-        """Consumes the rows for the task. When this returns, that is as durable as the queue.
+        """Consumes the rows for the task. When this returns, the ack is as durable as the queue.
 
         Raises:
             LeaseGone: the lease has expired, or has ended before. The rows are given out again.

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 #: The task that keeps rows until they are cleared. It never acks them.
 KEEPER = "_dock"
-#: The time that a lease lasts if the dock does not say.
+#: The time that a lease lasts if the options of the dock do not set it.
 LEASE_MS = 600_000
 
 
 class Experience(Batch):
     """Experiences that a consumer holds. They are consumed by `ack` or at the end of a `with` block, and
-    given again if the block raises or the experience is dropped."""
+    delivered again if the block raises or the experience is dropped."""
 
     @property
     def indexes(self) -> Array:
@@ -60,10 +60,10 @@ class TransferDock:
             existing columns.
         rows: the number of samples of an iteration.
         samples_per_prompt: the number of samples of a prompt, a divisor of `rows`.
-        **options: more of the declaration, as for `Client.declare`.
+        **options: further options of the declaration, as for `Client.declare`.
 
     Raises:
-        BadRequest: `rows` is no multiple of `samples_per_prompt`.
+        BadRequest: `rows` is not a multiple of `samples_per_prompt`.
         DeclaredOtherwise: the partition exists with another declaration.
     """
 
@@ -228,7 +228,7 @@ class TransferDock:
         return None
 
     def _changes(self, what: str, deadline: float, wait_s: float) -> Iterator[None]:
-        """Continues whenever the dock has changed.
+        """Yields at first, and then whenever the dock has changed.
 
         Raises:
             Deadline: it has not changed in time.
@@ -262,7 +262,7 @@ class TransferDock:
                 self._put_new(prompt, [index], row)
                 return
             except KeyExists:
-                # The first put of the row, by another producer, is under way.
+                # The first put of the row, by another producer, is in progress.
                 continue
 
     def _put_new(self, prompt: int, indexes: Sequence[int], rows: Table) -> None:

@@ -154,7 +154,7 @@ def main():
     queue.call("POST", f"/partitions/{name}/columns?token=rewards", chunks, repeatable=False)
     queue.columns(name, handles, rewards, token="rewards")
 
-    # Values are replaced only where that is asked for. A lease goes on with the values that it began with.
+    # Values are replaced only if the call requests it. A lease keeps the values that it had at its start.
     refused("column_exists", queue.columns, name, handles, rewards)
     lease, taken = queue.take(name, task="train", groups=1)
     better = pa.table({"reward": pa.array([2.0, -2.0], pa.float32())})
@@ -169,7 +169,7 @@ def main():
     assert taken["reward"].to_pylist() == [2.0, -2.0]
     queue.lease(name, lease, "nack")
 
-    # What the queue does not take is refused by its name.
+    # The queue refuses what it does not support.
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as packed:
         packed.write_table(rows)

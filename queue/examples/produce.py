@@ -28,7 +28,7 @@ for group in range(4):
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_table(rows)
-    # The token makes a repetition harmless: put again whenever the answer was lost.
+    # The token makes a repetition harmless: repeat the put if its response was lost.
     query = urllib.parse.urlencode({"group": f"group {group}", "token": f"put {group}", "wait_ms": 10_000})
     handles = post(f"/v1/partitions/train/rows?{query}", sink.getvalue().to_pybytes())["rows"]
     print(f"put rows {[handle['slot'] for handle in handles]}")

@@ -30,9 +30,9 @@ COLUMNS = {
     "train": ["prompt_uid", "sample_index", "response_ids", "reward", "advantage", "ref_log_prob", "values"],
 }
 GROUPS = 2
-# How long a role tries to reach a run that is away.
+# The time for which a role tries to reach a run that does not answer.
 PATIENCE_S = 60
-# Stands for the time that a model takes.
+# The time that a model takes, simulated by a sleep.
 WORK_S = float(os.environ.get("RELAY_WORK_S", "0"))
 
 
@@ -41,19 +41,19 @@ def by_token(name, lists):
 
 
 def ref(rows):
-    """Stands for the log-probabilities of a reference model."""
+    """Simulates the log-probabilities of a reference model."""
     return by_token("ref_log_prob", [[p / 2 for p in row] for row in rows["rollout_logprobs"].to_pylist()])
 
 
 def critic(rows):
-    """Stands for the values that a critic gives each token: here the number of tokens that follow."""
+    """Simulates the values that a critic assigns to each token: here, the number of tokens that follow."""
     return by_token("values", [range(len(row) - 1, -1, -1) for row in rows["response_ids"].to_pylist()])
 
 
 def train(rows):
-    """Stands for a step of training: appends the rows to a file."""
+    """Simulates a training step: appends the rows to a file."""
     with open(sys.argv[3], "a") as file:
-        # A line begins anew, because an earlier life may have died within one.
+        # The text begins with a line break, because an earlier process may have died in the middle of a line.
         lines = [json.dumps(row) for row in rows.drop_columns(["_handle"]).to_pylist()]
         file.write("\n" + "\n".join(lines) + "\n")
         file.flush()
@@ -69,7 +69,7 @@ def compute(role, rows):
 
 
 def give_back(queue, role):
-    """Gives back what an earlier life of this role held, which would otherwise wait until its leases expire."""
+    """Gives back the rows that an earlier process of this role held, so that they need not wait for the expiry."""
     inspection = json.loads(queue.call("GET", "/inspect")[1])
     for partition in inspection["partitions"]:
         for lease in partition["leases"]:

@@ -32,7 +32,8 @@ pub enum Transport {
 ///
 /// Each call is as cancel-safe as the [`Partition`](crate::Partition) method to which it corresponds.
 pub trait Queue: Send + Sync + std::fmt::Debug {
-    /// How calls reach the queue. `None` before a client of a server has chosen, with its first call.
+    /// How calls reach the queue. `None` for a client of a server until its first call, which chooses the
+    /// transport.
     fn transport(&self) -> Option<Transport>;
 
     /// Declares a partition. If it exists with an equal declaration, the call succeeds; otherwise it fails.

@@ -45,7 +45,7 @@ pub enum QueueError {
         /// The other files in the directory.
         found: String,
     },
-    /// The end of the journal is missing: it is shorter than its noted length.
+    /// The end of the journal is missing: the journal is shorter than its noted length.
     #[error(
         "{}; rows that these put are lost, and rows that these acked would come back; `rolldock queue verify {}` lists \
          all damage; put the whole journal back, restore a snapshot into another directory, keep the rest with \

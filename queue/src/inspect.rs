@@ -77,7 +77,8 @@ pub struct QueueInspection {
     pub partitions: Vec<PartitionInspection>,
     /// The bytes of the payload of existing rows in the queue's own store: as Arrow arrays in memory, or as
     /// Arrow streams in the segment files of a directory. A freed row still counts while at least half of the
-    /// rows that were stored together with it exist, at most until the queue is opened again.
+    /// rows that were stored together with it exist. It stops counting at the latest when the queue is opened
+    /// again.
     pub payload_bytes: u64,
     /// The storage units, in order of their names.
     #[serde(default)]

@@ -148,7 +148,7 @@ impl Lease {
         self.hold.renew().await
     }
 
-    /// Adds rows that arrived after the lease.
+    /// Sets the rows, labels and batches of a lease whose rows arrived after the lease.
     pub(crate) fn with_rows(
         mut self,
         rows: Vec<RowHandle>,

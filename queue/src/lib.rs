@@ -13,10 +13,10 @@
 //! ```
 //!
 //! [`serve`] serves a queue to other processes, and [`RemoteQueue`] is its client. [`serve_local`] and
-//! [`LocalQueue`] do the same within a host, through shared memory, and [`QueueClient`] chooses between
-//! both clients. A queue and its clients implement the trait [`Queue`]. [`TransferQueue::snapshot`] and
-//! [`TransferQueue::restore`] copy live data from one queue to another, and [`TransferQueue::verify`]
-//! checks a queue.
+//! [`LocalQueue`] do the same within a host, through shared memory, and [`QueueClient`] chooses one of these
+//! two clients. A queue and its clients implement the trait [`Queue`]. [`TransferQueue::snapshot`] and
+//! [`TransferQueue::restore`] copy live data from one queue to another, and [`TransferQueue::verify`] checks
+//! a queue.
 //!
 //! # Example
 //! ```

@@ -81,7 +81,8 @@ pub struct PartitionStats {
 pub enum Disposition {
     /// Every task acked the rows.
     Acked,
-    /// The rows were dropped to make room.
+    /// The rows were dropped to make room, or because their group was closed or given up before it was
+    /// complete.
     Dropped,
     /// The owner cleared the rows.
     Cleared,

@@ -131,7 +131,7 @@ async fn a_partition_of_any_capacity_takes_rows_back_also_after_a_restart() {
 async fn a_restore_takes_what_the_queue_itself_wrote_after_any_number_of_uses_of_its_slots() {
     let queue = in_memory();
     let partition = queue.declare(PartitionSpec::new("train", ["train"], 8)).await.unwrap();
-    // So many rows are put and freed that slots above the capacity are in use.
+    // The loop puts and frees enough rows to bring slots above the capacity into use.
     for round in 0..5_000 {
         let rows = partition.put(Put::group(round.to_string(), rows(0, 4, 1)), None).await.unwrap();
         partition.clear(&rows).await.unwrap();

@@ -172,7 +172,7 @@ async fn columns_go_to_the_units_of_their_rows_and_not_through_the_controller() 
     let rows = put_groups(&client, 16).await;
     let before = rows_on(&units);
     assert!(before.iter().all(|rows| *rows > 0), "{before:?}");
-    // The order of the rows separates the rows of a group.
+    // In this order, the rows of a group are not adjacent.
     let mixed: Vec<RowHandle> =
         rows.iter().step_by(2).chain(rows.iter().skip(1).step_by(2)).copied().collect();
     client.write_columns("train", &mixed, long_texts(32)).await.unwrap();

@@ -1,4 +1,4 @@
-//! The noted length shows that the end of a journal is missing. A crash is never taken for such a loss.
+//! The noted length shows whether the end of a journal is missing. A crash is never mistaken for such a loss.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;

@@ -1,5 +1,5 @@
 //! A directory whose journal is missing, empty or cut within its first line is refused, and no file in it is
-//! deleted. If the journal is that of another queue, the segments that it does not name are set aside and not
+//! deleted. If the journal belongs to another queue, the segments that it does not name are set aside and not
 //! deleted.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -112,7 +112,7 @@ async fn segments_that_another_journal_does_not_name_are_set_aside() {
         drop(queue);
         assert_eq!(segments(dir.path()), segments_before, "opening={opening}");
         assert!(TransferQueue::verify_dir(dir.path()).unwrap().is_sound(), "opening={opening}");
-        // The next opening finds segments with the same numbers.
+        // The next opening finds empty segments with the numbers of the segments that were set aside.
         for number in 0..4 {
             std::fs::write(dir.path().join(format!("segment-{number:08}.arrow")), b"").unwrap();
         }

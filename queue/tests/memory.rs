@@ -229,7 +229,7 @@ async fn freed_rows_free_their_memory_and_a_take_copies_no_payload() {
     assert!(held < full / 20, "of {full} bytes {held} are held by an empty partition");
 }
 
-/// Takes the bytes that `reading` holds at most, beyond what was held before.
+/// Returns the maximum number of bytes that are held during `reading`, minus the bytes that were held before.
 async fn most_while(reading: impl Future<Output = ()>) -> usize {
     let before = HELD_BYTES.load(Ordering::Relaxed);
     HELD_BYTES_MAX.store(before, Ordering::Relaxed);
@@ -237,13 +237,13 @@ async fn most_while(reading: impl Future<Output = ()>) -> usize {
     HELD_BYTES_MAX.load(Ordering::Relaxed) - before
 }
 
-/// A server is asked for snapshots and verified for hours, by several clients at once. What it remembers of
-/// rows that are gone must not be copied for each of these calls.
+/// A server is asked for snapshots and verified for hours, by several clients at once. The data that it keeps
+/// about freed rows must not be copied for each of these calls.
 async fn what_a_partition_remembers_is_small_and_is_shared_by_all_that_read_it() {
     const PUTS: usize = 20_000;
     const RECORD_BYTES: usize = 500;
     let dir = tempfile::tempdir().unwrap();
-    // The journal is rewritten on the way.
+    // The journal is rewritten during the test.
     let config = QueueConfig {
         dir: Some(dir.path().to_owned()),
         durability: Durability::Os,
@@ -260,7 +260,7 @@ async fn what_a_partition_remembers_is_small_and_is_shared_by_all_that_read_it()
     let before = HELD_BYTES.load(Ordering::Relaxed);
     for number in 0..PUTS {
         let put = Put {
-            // As long as the tokens that clients make.
+            // This token is as long as the tokens that clients make.
             token: Some(format!("{number:032x}")),
             record: Some(format!("{number:0RECORD_BYTES$}")),
             ..Put::group(format!("group {number}"), batch(0, 1))

@@ -274,8 +274,8 @@ async fn tokens_are_counted_from_the_new_values() {
     assert_eq!(fit(queue.partition("p").unwrap()).await, 2);
 }
 
-/// Writers race for the same rows while readers take and read them. No reader sees a value after a later one,
-/// and no reader sees two writes in one lease or in one read.
+/// Writers race for the same rows while readers take and read them. No reader sees an older value after a
+/// newer value, and no reader sees two writes in one lease or in one read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn values_never_go_back_and_are_never_mixed() {
     const WRITES: i64 = 150;

@@ -24,7 +24,7 @@ enum Offer {
     Unnamed,
     /// Not at all.
     Nothing,
-    /// At a place where another server is, or none.
+    /// At a place that belongs to another server or to no server.
     Place(LocalPlace),
 }
 
@@ -136,7 +136,7 @@ async fn a_queue_with_storage_units_is_used_over_http() {
     assert_eq!(client.transport(), Some(Transport::Http));
 }
 
-/// The restarted server has another socket. The lease of its earlier run is still the client's.
+/// The restarted server has another socket. The client still holds the lease of the server's earlier run.
 #[tokio::test]
 async fn a_lease_outlives_a_restart_of_its_server() {
     let dir = tempfile::tempdir().unwrap();

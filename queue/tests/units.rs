@@ -33,7 +33,7 @@ async fn rows_lie_on_units_and_the_controller_has_none() {
     assert_eq!(controller.queue.inspect().payload_bytes, 0);
     let on = |unit: &Server| unit.queue.partition(BLOBS).unwrap().stats().rows;
     assert_eq!(on(&first) + on(&second), 160);
-    // Where a group lies is drawn.
+    // The unit of a group is chosen by a hash with the random names of the units.
     assert!(on(&first) > 8 && on(&second) > 8, "{} and {}", on(&first), on(&second));
 
     // Columns that are written later are also stored on the units.

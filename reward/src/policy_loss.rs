@@ -60,8 +60,8 @@ pub struct PolicyLoss {
 /// The maximum absolute value of a log ratio. Larger ones are clamped to it, as in verl.
 const LOG_RATIO_MAX: f64 = 20.0;
 
-/// The loss over a batch. All lists of a sequence must have the same length. If they differ, debug builds panic,
-/// and release builds ignore the tokens after the end of the shortest list.
+/// The loss over a batch. All lists of a sequence must have the same length. If they differ, debug builds
+/// panic, and release builds ignore the tokens after the end of the shortest list.
 pub fn policy_loss(batch: &[Sequence<'_>], clip: Clip, aggregation: Aggregation) -> PolicyLoss {
     let (mut tokens, mut clipped, mut clipped_lower, mut kl) = (0.0, 0.0, 0.0, 0.0);
     let (mut loss_sum, mut sequence_losses) = (0.0, Vec::with_capacity(batch.len()));

@@ -4,7 +4,7 @@
 //! expression `\s` also hold for the four separators U+001C to U+001F. The ranges are those of Unicode 14 in
 //! Python 3.11.
 
-/// Whether Python's `str.isspace` holds for the character, and its `\s` matches it.
+/// Whether Python's `str.isspace` holds for the character, and Python's `\s` matches it.
 pub fn is_space(c: char) -> bool {
     holds(SPACES, c)
 }

@@ -1,4 +1,4 @@
-//! The data of the simulated model on a prompt: a right answer, a wrong one, and the prompt's difficulty.
+//! What the simulated model knows about a prompt: a right answer, a wrong one, and the prompt's difficulty.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) fn hash_tokens(tokens: &[u32], seed: u64, buffer: &mut [u8]) -> u64 {
     xxh3_64_with_seed(&buffer[..length], seed)
 }
 
-/// The endings of responses to one prompt, both without the end-of-sequence token.
+/// The endings of responses to one prompt. Neither of them contains the end-of-sequence token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     /// The last tokens of a right response, usually those of `"\nAnswer: <truth>"`.

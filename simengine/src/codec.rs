@@ -31,8 +31,8 @@ pub trait Codec: Send + Sync + 'static {
     /// The text of ids, with special tokens. Unknown ids are skipped.
     fn decode_all(&self, ids: &[u32]) -> String;
 
-    /// The text of one id. It is empty for an unknown id. If the bytes of an id are only a part of a character,
-    /// the text has U+FFFD in their place.
+    /// The text of one id. It is empty for an unknown id. If the bytes of an id are only a part of a
+    /// character, the text has U+FFFD in their place.
     fn piece(&self, id: u32) -> &str;
 }
 
@@ -66,9 +66,9 @@ impl TextCodec {
         Self::from_json(BUILTIN)
     }
 
-    /// Ids that can serve as filler, in ascending order, at most `FILLER_IDS_MAX`. They are lower-case words with
-    /// a space before them, so filler contains no digit, special token or "Answer:". If the vocabulary has no
-    /// such word, they are the smallest ids except for 0.
+    /// Ids that can serve as filler, in ascending order, at most `FILLER_IDS_MAX`. They are lower-case words
+    /// with a space before them, so filler contains no digit, special token or "Answer:". If the vocabulary
+    /// has no such word, they are the smallest ids except for 0.
     pub fn filler_ids(&self) -> Vec<u32> {
         let is_word = |piece: &str| {
             piece.strip_prefix(' ').is_some_and(|word| {

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::ServerConfig;
 
-/// The part of a server's configuration that a calibration of a real server measures. Each field is documented
-/// at [`ServerConfig`]. A field that is absent keeps the default of the configuration.
+/// The part of a server's configuration that a calibration of a real server measures. Each field is
+/// documented at [`ServerConfig`]. A field that is absent keeps the default of the configuration.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EngineModel {

@@ -67,7 +67,7 @@ pub struct SimRequest {
     /// response always has all tokens.
     pub stream: Option<mpsc::Sender<SimChunk>>,
     /// Receives the number of tokens that the engine generated for the request, over all samples, when the
-    /// request leaves the engine. It leaves with its answer, because it failed, or because its caller stopped
+    /// request leaves the engine. It leaves when it is answered, when it fails, or when its caller stops
     /// waiting.
     pub generated: Option<Arc<AtomicU64>>,
 }

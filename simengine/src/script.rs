@@ -2,12 +2,12 @@
 //!
 //! A script tests clients that must keep the tokens of a response. Its texts are in pieces that are encoded
 //! one by one, so a response can have a word or a tag in tokens that the tokenizer would never choose for
-//! the whole text. A client that encodes the text anew gets other tokens.
+//! the whole text. A client that encodes the text again gets other tokens.
 //!
-//! The turn of a prompt is the number of times that the prompt has the marker, which begins each turn of
-//! the assistant, less one. So a response depends on the prompt and the seed only, as all responses of the
-//! simulation do: it is the same after a restart, on another server, and in each branch of a conversation.
-//! After the last turn of the script the model repeats this turn.
+//! Each turn of the assistant begins with the marker. The number of markers in a prompt, less one, is the
+//! number of the turn that the prompt asks for. A response therefore depends only on the prompt and the seed,
+//! as all responses of the simulation do: it is the same after a restart, on another server, and in each
+//! branch of a conversation. After the last turn of the script the model repeats this turn.
 //!
 //! # Deliberately absent
 //! The script does not read what the prompt says. A request with `ignore_eos` gets filler.
@@ -84,8 +84,8 @@ impl Script {
     /// `{"variants": [...]}`, a list of turns. Optional keys are `marker` and `end`.
     ///
     /// # Errors
-    /// [`SimError::Config`] with the key `script` if the JSON is not a script, or if a piece or the end is not
-    /// in the vocabulary.
+    /// [`SimError::Config`] with the key `script` if the JSON is not a script, or if a piece or the end is
+    /// not in the vocabulary.
     pub fn from_json(json: &[u8], codec: &TextCodec) -> Result<Self, SimError> {
         let file: ScriptFile =
             serde_json::from_slice(json).map_err(|error| script_error(error.to_string()))?;
@@ -117,8 +117,8 @@ impl Script {
         self.end_id
     }
 
-    /// The number of the turn that a prompt asks for, from 0, and the tokens that the prompt has of the turn
-    /// already.
+    /// The number of the turn that a prompt asks for, from 0, and the tokens of this turn that the prompt
+    /// already contains.
     fn turn_of<'a>(&self, prompt_ids: &'a [u32]) -> (usize, &'a [u32]) {
         let windows = prompt_ids.windows(self.marker.len()).enumerate();
         let begun: Vec<usize> =

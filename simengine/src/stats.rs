@@ -57,7 +57,7 @@ pub struct SimStats {
     /// Number of samples of the requests that a pause in the mode `abort` ended. As in vLLM, aborts by id are
     /// not counted.
     pub success_abort_total: u64,
-    /// Number of requests that were refused because the queue was full or because of an injected fault.
+    /// Number of requests that were refused because the queue was full or the fault `Busy503` was injected.
     pub rejections_total: u64,
     /// Number of admitted samples.
     pub admitted_total: u64,

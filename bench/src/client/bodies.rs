@@ -1,8 +1,9 @@
 //! Answers of a vLLM server with thousands of tokens, in both dialects.
 //!
-//! The frame of an answer is that of a recorded exchange of a real server, if the folder of recorded exchanges
-//! is beside the checkout, and otherwise one with the same members. The columns of a long response take the
-//! place of the recorded ones. They are drawn from a seed, in the form in which the server writes them.
+//! If the folder of recorded exchanges is beside the checkout, the frame of an answer comes from a recorded
+//! exchange of a real server. Otherwise it is a built-in frame with the same members. The columns of a long
+//! response take the place of the recorded ones. They are drawn from a seed, in the form in which the server
+//! writes them.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -16,8 +17,8 @@ use super::typed::Columns;
 const SEED: u64 = 42;
 const PROMPT_TOKENS: u32 = 256;
 
-/// Texts of tokens, as they occur in a solution of a mathematical problem. The last ones need escapes, or have
-/// several bytes for a character.
+/// Texts of tokens, as they occur in a solution of a mathematical problem. The last ones need escapes, or
+/// have a character of several bytes.
 const PIECES: [&str; 32] = [
     " the",
     " of",
@@ -150,7 +151,7 @@ impl Body {
     }
 }
 
-/// The frame of a recorded answer, or of one with the same members.
+/// The frame of a recorded answer, or the built-in frame with the same members.
 fn frame(face: Face) -> anyhow::Result<Value> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/vllm/captures");
     let Ok(recorded) = std::fs::read_to_string(folder.join(face.recorded())) else {
@@ -201,8 +202,9 @@ impl Draw {
     }
 }
 
-/// Draws tokens of a trained policy. It is nearly certain of a third of its tokens, whose log-probabilities
-/// are then a few steps of `f32` below zero; small ids are more frequent than large ones.
+/// Draws tokens as a trained policy does. The policy is nearly certain of a third of its tokens, so their
+/// log-probabilities are zero or a few steps of `f32` below zero. Small ids are more frequent than large
+/// ones.
 fn draw(tokens: usize) -> Vec<Draw> {
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
     let mut each = || {

@@ -1,9 +1,9 @@
-//! Reading an answer with our reader and with the JSON libraries, in turns.
+//! Measures the time to read an answer with our reader and with the JSON libraries, in turns.
 //!
-//! Each reader gets the same bytes, and has to find the same columns, bit for bit. Ours gets them in pieces as
-//! long as the reads of its connection, and the libraries in one piece, which a client would have had to
-//! collect first. The libraries build the columns and nothing else; the tree of serde_json shows the cost of
-//! the way that needs no types.
+//! Each reader gets the same bytes, and has to find the same columns, bit for bit. Our reader gets them in
+//! pieces as long as the reads of its connection. The libraries get them in one piece, which a client would
+//! have to collect first. The libraries build only the columns. The tree of serde_json shows the cost of
+//! reading without types.
 
 use std::hint::black_box;
 
@@ -43,7 +43,7 @@ impl Reader {
         }
     }
 
-    /// The least rate of our reader, as a multiple of this reader's.
+    /// The least rate of our reader, as a multiple of the rate of this reader.
     fn bar(self) -> Bar {
         match self {
             Self::SerdeJson => Bar::RatioAtLeast(1.5),
@@ -52,8 +52,8 @@ impl Reader {
         }
     }
 
-    /// Reads an answer and returns the CPU seconds of that. simd-json needs a copy that it may change, which is
-    /// made before.
+    /// Reads an answer and returns the CPU seconds that this took. simd-json changes its input, so it gets a
+    /// copy, which is made before the measurement.
     fn seconds(self, body: &Body, request: &GenerateRequest) -> anyhow::Result<f64> {
         let mut copy = body.text.clone();
         let started = cpu::of_this_thread();

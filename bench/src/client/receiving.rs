@@ -1,9 +1,9 @@
 //! The CPU time of a request with the engine client, and with a client that receives the same bytes and drops
 //! them.
 //!
-//! The bare client does the least that a client can do: it writes a request that is ready, reads the length of
-//! the answer from its head, and reads so many bytes into one buffer. Both clients run the same number of
-//! requests at a time, in turns, against the same server, which is another process.
+//! The bare client does the least that a client can do: it writes a request that is ready, reads the length
+//! of the answer from its head, and reads that many bytes into one buffer. Both clients run the same number
+//! of requests at a time, in turns, against the same server, which is another process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use crate::figures::{Bar, Figure};
 const CONNECTIONS: usize = 32;
 /// Number of requests that each connection sends in a round.
 const REQUESTS: usize = 4;
-/// Bytes that the bare client reads at most at a time.
+/// Maximum number of bytes that the bare client reads at a time.
 const BUFFER_BYTES: usize = 64 << 10;
 
 pub(super) async fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
@@ -121,7 +121,7 @@ async fn receive(stream: &mut TcpStream, buffer: &mut [u8]) -> anyhow::Result<()
     Ok(())
 }
 
-/// Runs the requests of all connections, and returns the CPU milliseconds of this process for each.
+/// Runs the requests of all connections, and returns the CPU milliseconds of this process per request.
 async fn per_request<F>(scope: &Scope, requests: impl Fn(usize) -> F) -> anyhow::Result<f64>
 where
     F: Future<Output = anyhow::Result<()>> + Send + 'static,

@@ -1,5 +1,5 @@
-//! The same reading with the JSON libraries of Rust, each at its best: into types that have only the members
-//! that are kept, with strings that borrow from the body.
+//! Reads an answer with the JSON libraries of Rust, each in its fastest way. The types have only the members
+//! that are kept, and their strings borrow from the body.
 
 use std::borrow::Cow;
 

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 const AWAKE: Duration = Duration::from_millis(5);
 const ANSWER: &str = "{\"id\":\"cmpl-1\",\"object\":\"text_completion\",\"created\":1,\"model\":\"echo\",\"choices\":[{\"index\":0,\"text\":\"hello\",\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":8,\"completion_tokens\":1,\"total_tokens\":9}}";
 
-/// Runs two backends that answer every request immediately. Never returns. It runs in a separate process,
-/// `rolldock-bench echo`.
+/// Runs two backends that answer every request immediately. Returns only after an error. The sub-command
+/// `rolldock-bench echo` runs this function in a separate process.
 pub(crate) fn echo() -> anyhow::Result<()> {
     keep_to_core(1)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

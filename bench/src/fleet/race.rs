@@ -34,7 +34,7 @@ const ROUNDS: usize = 25;
 const ROUNDS_QUICK: usize = 9;
 /// Number of sequential requests in a round.
 const SEQUENTIAL: usize = 400;
-/// Number of sequential requests that precede them and do not count.
+/// Number of warm-up requests that precede the sequential requests and do not count.
 const WARM_UP: usize = 20;
 /// Number of concurrent requests in a round.
 const CONCURRENT: usize = 64;
@@ -315,7 +315,7 @@ pub(super) fn measure(quick: bool, with_peers: bool) -> anyhow::Result<Vec<Figur
 
 fn figures(targets: &[Target]) -> Vec<Figure> {
     let [direct, ours, peers @ ..] = targets else { return Vec::new() };
-    // An overhead below a microsecond is noise, and counts as one.
+    // An overhead below a microsecond is noise, and counts as one microsecond.
     let added = |target: &Target| -> Vec<f64> {
         target
             .sequential_us

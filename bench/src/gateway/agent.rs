@@ -1,4 +1,4 @@
-//! An agent that speaks OpenAI's chat completions, and what its trajectory needs at least.
+//! An agent that uses OpenAI's chat completions, and the least number of bytes that its trajectory needs.
 
 use std::ops::AddAssign;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 /// The text of a message of a user, of about ten tokens.
 const ASKED: &str = "and then what was the result of it";
 
-/// What trajectories consist of.
+/// The contents of trajectories, as counts of tokens and as bytes of text.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Need {
     pub(super) sampled: usize,
@@ -64,7 +64,8 @@ impl Agent {
         self.ask(&"x ".repeat(tokens));
     }
 
-    /// Sends the request of the next turn. Returns the answer, and the time until it was whole.
+    /// Sends the request of the next turn. Returns the answer, and the time until the whole answer had
+    /// arrived.
     async fn call(&self, url: &str, sampled: usize) -> anyhow::Result<(Value, Duration)> {
         let body = json!({ "model": "any", "messages": self.messages, "max_tokens": sampled }).to_string();
         let request = self.client.post(url).header("content-type", "application/json").body(body);
@@ -77,15 +78,16 @@ impl Agent {
         Ok((serde_json::from_slice(&body)?, took))
     }
 
-    /// Sends the request of the next turn to an engine that answers nothing. Returns the time that it took on an open
-    /// connection.
+    /// Sends the request of the next turn to the endpoint of the engine that does no work. Returns the time
+    /// of a call on an open connection.
     pub(super) async fn bare_call(&self, engine: &str) -> anyhow::Result<Duration> {
         let url = format!("{engine}/bare");
         self.call(&url, 1).await?;
         Ok(self.call(&url, 1).await?.1)
     }
 
-    /// Makes a turn of so many tokens, and asks on. Returns the time until the answer was whole.
+    /// Makes a turn of `sampled` tokens, and adds the next question. Returns the time until the whole answer
+    /// had arrived.
     pub(super) async fn turn(&mut self, sampled: usize) -> anyhow::Result<Duration> {
         self.need.texts += self.messages.last().map_or(0, |message| message.to_string().len());
         let (completion, took) = self.call(&self.url, sampled).await?;
@@ -93,7 +95,7 @@ impl Agent {
         let said = json!({ "role": "assistant", "content": content });
         let tokens = |key: &str| completion["usage"][key].as_u64().context("the answer has no usage");
         let (prompt, drawn) = (tokens("prompt_tokens")? as usize, tokens("completion_tokens")? as usize);
-        // What the prompt has and was not sampled, all turns so far together.
+        // The tokens of the prompt that no turn so far has sampled.
         self.need.other = prompt - self.need.sampled;
         self.need.sampled += drawn;
         self.need.texts += said.to_string().len();

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use crate::answering::{answer, answer_each};
 use crate::serve::MODEL;
 
-/// The first id that is no special token.
+/// The first id that is not a special token.
 const PLAIN: u32 = 3;
 /// Characters of a request's id that name its trajectory.
 const NAME: usize = "t-0123456789abcdef".len();
@@ -52,9 +52,9 @@ impl Sub for Work {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Checked {
     pub(super) turns: u64,
-    /// Tokens of earlier turns that a later prompt of the same trajectory has otherwise, or has not.
+    /// Tokens of earlier turns that a later prompt of the same trajectory lacks or changes.
     pub(super) changed: u64,
-    /// Turns whose text has other tokens when it is encoded.
+    /// Turns whose text has other tokens when it is encoded again.
     pub(super) not_canonical: u64,
 }
 
@@ -63,7 +63,7 @@ struct Inner {
     random: Mutex<ChaCha8Rng>,
     work: Mutex<Work>,
     checked: Mutex<Checked>,
-    /// For each trajectory, what was sent and drawn in its last turn.
+    /// For each trajectory, the ids that were sent and drawn in its last turn.
     paths: Mutex<HashMap<String, Vec<u32>>>,
     only_beginnings: AtomicBool,
 }
@@ -123,7 +123,8 @@ impl Engine {
         *self.inner.checked.lock()
     }
 
-    /// Encodes only conversations of one message from now on. The gateway has the ids of all others.
+    /// From now on, encodes only conversations of one message. The gateway has the ids of longer
+    /// conversations.
     pub(super) fn renders_only_beginnings(&self) {
         self.inner.only_beginnings.store(true, Ordering::Relaxed);
     }
@@ -205,7 +206,7 @@ impl Engine {
         ))
     }
 
-    /// Compares a prompt with what was sent and drawn before in its trajectory.
+    /// Compares a prompt with the ids that were sent and drawn before in its trajectory.
     fn check(&self, asked: &Drawing, drawn: &[u32]) -> anyhow::Result<()> {
         let name = asked.request_id.get(..NAME).context("the request's id names no trajectory")?;
         let again = self.inner.codec.encode(&self.inner.codec.decode(drawn))?;

@@ -1,7 +1,7 @@
 //! `python`: the queue as trainers see it, from the Python client, beside the Python package `transferqueue`.
 //!
-//! Both are measured by a script in the environment of the peer, which has torch. The wheel is installed in a
-//! folder of its own: the wheel that `ROLLDOCK_WHEEL` names, or a new one.
+//! A script measures each of them in the environment of the peer, which has torch. The wheel is the one that
+//! `ROLLDOCK_WHEEL` names, or a new one. It is installed in a folder of its own.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +21,7 @@ use crate::python::{Script, python, run};
 
 const SCRIPT: &str = include_str!("../../peers/rolldock_client.py");
 const NAME: &str = "the Python client";
-/// The ways to the server: what clients on its host choose, and what the others use.
+/// The ways to reach the server: the way that clients on its host choose, and the way that other clients use.
 const WAYS: [&str; 2] = ["shared_memory", "http"];
 /// Rows of 1 KB in a call, and calls in a round.
 const SMALL_CALL: (usize, usize) = (512, 10);

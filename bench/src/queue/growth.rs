@@ -2,10 +2,10 @@
 //!
 //! Clients take snapshots and verify, each at its own pace. The queue is on disk and almost empty, but rows
 //! are put and removed all the time. The calls run in short-lived threads with buffers of very different
-//! sizes, a load for which allocators keep most memory.
+//! sizes. With such a load, allocators keep the most memory.
 //!
-//! A queue remembers the names of the latest groups and the tokens of the latest puts, up to a limit. They are
-//! not growth without a bound, so the bench puts as many groups as a queue remembers before it measures.
+//! A queue remembers the names of the latest groups and the tokens of the latest puts, up to a limit. This
+//! memory has a bound, so the bench puts as many groups as a queue remembers before it measures.
 
 use std::time::Duration;
 

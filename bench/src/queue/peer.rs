@@ -1,7 +1,8 @@
 //! The peer: the Python package `transferqueue`, which runs on Ray. It has its own environment and processes.
 //!
 //! The script `bench/peers/transferqueue_peer.py` has the measurements. One process serves the whole run and
-//! gets a line of JSON in each round. Without `--peer` none of this is needed.
+//! gets a line of JSON in each round. Without `--peer`, only the sub-command `python` needs the environment,
+//! and no process of the peer runs.
 
 use std::path::PathBuf;
 
@@ -66,7 +67,7 @@ impl Peer {
         self.script.ask(&json!({"do": "small", "rows": rows, "payload_bytes": SMALL_BYTES, "calls": calls}))
     }
 
-    /// The seconds of each of `calls` takes of one column of such rows.
+    /// The seconds of each of `calls` takes of one column of `rows` rows of 1 KB.
     pub(super) fn small_takes(&mut self, rows: usize, calls: usize) -> anyhow::Result<Vec<f64>> {
         #[derive(Deserialize)]
         struct Takes {

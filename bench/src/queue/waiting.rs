@@ -1,4 +1,4 @@
-//! Measures the cost of clients that wait for rows, which should be only a connection each.
+//! Measures the cost of clients that wait for rows. Each of them should cost only a connection.
 
 use std::time::Duration;
 

@@ -56,7 +56,7 @@ pub(super) fn figures(seed: u64, lasts: Duration, peer: &mut Peer) -> anyhow::Re
         (text, row.answer)
     });
     let latex = data::math_500()?.into_iter().map(|row| (row.text, row.answer));
-    // GSM8K has many times as many rows as MATH-500.
+    // GSM8K has many more rows than MATH-500, so only every 16th of them is used.
     let texts = Texts::new(seed, rows.step_by(16).chain(latex));
     let end = Instant::now() + lasts;
     let (mut compared, mut differing, mut right) = (0, 0, 0);

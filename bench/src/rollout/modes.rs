@@ -9,7 +9,7 @@ pub(crate) enum Mode {
     Off,
     /// As in `recipes/dapo_qwen3_8b.toml`: a step stops at the first valid groups and discards the rest.
     First,
-    /// The default of this project: in dispatch order.
+    /// The default of this project: groups are accepted in dispatch order.
     Fifo,
     /// As `Fifo`, with as many prompts as the running groups require.
     OnDemand,

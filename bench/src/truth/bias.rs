@@ -1,4 +1,5 @@
-//! The bias meter against the true bias, in 40 configurations of early stops, launches, lengths and failures.
+//! Compares the bias meter with the true bias, in 40 configurations of early stops, launches, lengths and
+//! failures.
 //!
 //! Every run is a real rollout in virtual time, on an engine that takes 10 ms for a token and has room for
 //! all requests. Lengths and right answers are draws of the simulated model. The results of all groups that a
@@ -32,11 +33,11 @@ const ROUNDING: f64 = 1e-9;
 struct Coverage {
     /// Figures without a standard error.
     exact: u64,
-    /// Those of the exact figures that equal the truth.
+    /// Exact figures that equal the truth.
     exact_true: u64,
     /// Figures with a standard error.
     estimated: u64,
-    /// Those of the estimated figures whose interval of two standard errors contains the truth.
+    /// Estimated figures whose interval of two standard errors contains the truth.
     covered: u64,
     /// Runs that gave no figure.
     unknown: u64,
@@ -183,7 +184,7 @@ pub(super) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
 mod tests {
     use super::*;
 
-    /// The meter in every configuration, with fewer runs than `rolldock-bench truth`.
+    /// Tests the meter in every configuration, with fewer runs than `rolldock-bench truth`.
     #[test]
     fn the_meter_agrees_with_the_truth_in_every_configuration() {
         let mut all = Coverage::default();

@@ -146,8 +146,8 @@ pub(crate) struct Outcome {
     /// The sums of the counts of all steps of both lives.
     pub(crate) by_steps: TokenTotals,
     pub(crate) by_engines: u64,
-    /// The number of steps of both lives that the bias meter covers. Its figures agree with the accepted
-    /// groups.
+    /// The number of steps of both lives that the bias meter covers. The meter's figures agree with the
+    /// accepted groups.
     pub(crate) bias_steps: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The right to a running request.
+//! The right to run a request on a server.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::shared::Shared;
 use crate::outcome::Outcome;
 use crate::server::{Epoch, ServerId};
 
-/// The right to a running request of [`weight`](Self::weight) samples on one server. The places return to the
+/// The right to run a request of [`weight`](Self::weight) samples on one server. The places return to the
 /// server when the permit is dropped.
 #[derive(Debug)]
 pub struct Permit {

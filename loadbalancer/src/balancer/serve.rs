@@ -17,7 +17,8 @@ use crate::BalancerConfig;
 use crate::policy::Ask;
 use crate::server::{AdminState, ServerId};
 
-/// Maximum number of servers that a pass reserves, each for another request that fits nowhere.
+/// Maximum number of servers that a pass reserves. Each of them is reserved for a different request that fits
+/// nowhere.
 const RESERVED_MAX: usize = 8;
 /// Maximum number of searches of the whole fleet that a pass makes for requests that fit nowhere.
 const LOOKS_MAX: usize = 16;

@@ -46,7 +46,7 @@ pub(super) struct Server {
     decode_rate: DecodeRate,
     /// The time at which the breaker opens by itself, as of the last refresh.
     pub(super) opens_at: Option<Instant>,
-    /// Whether the server is on the list of those that change as time passes.
+    /// Whether the server is on the list of servers whose candidates change as time passes.
     pub(super) is_unsettled: bool,
     metrics: ServerMetrics,
 }

@@ -23,7 +23,7 @@ pub(super) struct Shared {
     pub(super) changed: Notify,
     /// Notified when the time at which a server opens has changed.
     pub(super) openings: Notify,
-    /// One waiting request holds it, and watches the clock for servers that open.
+    /// The task of one waiting request holds this semaphore, and waits for the times at which servers open.
     pub(super) timekeeper: Semaphore,
     pub(super) waiting: Gauge,
     /// Tokens that servers have generated for probes.

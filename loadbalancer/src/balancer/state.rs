@@ -1,5 +1,5 @@
 //! A balancer's state: its servers, the waiting requests, and the mean length and speed of recent samples. No
-//! function in here waits.
+//! function in this module waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -267,8 +267,7 @@ impl State {
         exclude.is_empty() || self.servers.iter().any(other)
     }
 
-    /// Fails the waiting requests that no server could ever hold. It is called after the fleet has become
-    /// smaller.
+    /// Fails the waiting requests that no server could ever hold. Called after the fleet has become smaller.
     pub(super) fn dismiss_hopeless(&mut self, config: &BalancerConfig) {
         let largest = self.heaviest(config);
         if self.servers.is_empty() || self.waiters.is_empty() {

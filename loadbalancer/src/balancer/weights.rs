@@ -8,8 +8,8 @@ use crate::snapshot::ServerSnapshot;
 
 impl LoadBalancer {
     /// Begins an update: from now on, no permit is granted on a server before it has the weights of
-    /// `required`. Returns those servers that are not dead and that `wants` selects. If the update `holds`
-    /// them, no permits are granted on them before they are [released](Self::release).
+    /// `required`. Returns those servers that are not dead and that `wants` selects. If `holds` is true, no
+    /// permits are granted on them before they are [released](Self::release).
     pub(crate) fn begin_update(
         &self,
         required: Option<u64>,

@@ -1,8 +1,8 @@
-//! A look at a short generation, to see whether a server's weights work.
+//! Checks a server's weights: makes the server generate a few tokens, and looks at their log-probabilities.
 //!
 //! Facts that shape this module, observed with vLLM 0.32:
 //! - A server that has loaded a checkpoint without one of its tensors reports success. Every later
-//!   log-probability is -9999, with which the engine replaces NaN.
+//!   log-probability is -9999, the value that the engine writes in place of NaN.
 //! - `/v1/completions` refuses to write a log-probability that is NaN, with status 400. It refuses
 //!   log-probabilities with the same status if the server runs without a tokenizer.
 
@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use super::http::{HttpControl, PROBE_TOKEN, failed};
 use super::{ControlError, ServerRef, logprob_is_sound};
 
-/// The tokens of the generation. The end token does not end it.
+/// Number of tokens to generate. The end-of-sequence token does not end the generation.
 const TOKENS: u32 = 4;
 const WHAT: &str = "a generation after the update";
 /// The beginning of the error reason of a request that the server does not accept.
 const REFUSED: &str = "status 400";
-/// What vLLM's error says of an answer that JSON cannot express.
+/// The part of vLLM's error message that identifies an answer with numbers that JSON cannot express.
 const NOT_A_NUMBER: &str = "Out of range float";
 
 /// Makes the server generate a few tokens, and fails unless their log-probabilities are sound.

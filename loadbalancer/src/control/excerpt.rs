@@ -5,7 +5,7 @@ const LINE_CHARS_MAX: usize = 300;
 /// Maximum number of characters of a page's title in an error.
 const TITLE_CHARS_MAX: usize = 80;
 
-/// The first line of a body, or what it is: an HTML page with its title, or "no words".
+/// The first line of a body. An HTML page is described by its title, and an empty body as "no words".
 pub fn excerpt(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let text = text.trim();

@@ -39,8 +39,8 @@ pub struct HttpControl {
 }
 
 impl HttpControl {
-    /// `deadline` bounds every call; `api_key` is sent as a bearer token. The limit does not count the time
-    /// for which this process was late.
+    /// `deadline` bounds every call; `api_key` is sent as a bearer token. The deadline does not count the
+    /// time for which this process was late.
     pub fn new(deadline: Duration, api_key: Option<Arc<str>>) -> Result<Self, ControlError> {
         // The engine closes idle connections after 5 s, so the pool has to drop them earlier.
         let client = Client::builder().pool_idle_timeout(Duration::from_secs(4)).no_proxy().build().map_err(
@@ -152,8 +152,8 @@ impl HttpControl {
     }
 
     /// Posts on a connection that is closed afterwards. vLLM resets a connection on which an endpoint of the
-    /// development mode has failed, so the next call, which may be the one that resumes the engine, would be
-    /// lost.
+    /// development mode has failed. The next call on this connection would be lost, and it may be the call
+    /// that resumes the engine.
     pub(super) async fn post(
         &self,
         server: &ServerRef,
@@ -165,7 +165,7 @@ impl HttpControl {
         self.timed(server, what, self.send(server, what, request, body)).await.map(drop)
     }
 
-    /// As [`post`](Self::post), on a connection that is used again, for calls that are made often.
+    /// Like [`post`](Self::post), but on a connection that is reused. This is for calls that are made often.
     pub(super) async fn post_often(
         &self,
         server: &ServerRef,
@@ -177,7 +177,7 @@ impl HttpControl {
         self.timed(server, what, self.send(server, what, request, body)).await.map(drop)
     }
 
-    /// As [`post`](Self::post), and returns the body of the answer.
+    /// Like [`post`](Self::post), but returns the body of the answer.
     pub(super) async fn post_for(
         &self,
         server: &ServerRef,

@@ -254,7 +254,8 @@ pub trait EngineControl: Send + Sync + 'static {
     }
 }
 
-/// Engines write -9999 instead of minus infinity and NaN. No sampled token has a log-probability near it.
+/// Engines write -9999 instead of minus infinity and NaN. No sampled token has a log-probability near this
+/// value.
 const LOGPROB_MIN: f64 = -9000.0;
 
 /// Whether a sampled token can have this log-probability (in nats). If it cannot, the engine's numbers are

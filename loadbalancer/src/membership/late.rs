@@ -1,7 +1,7 @@
 //! Adds servers that did not answer when the fleet was opened.
 //!
-//! Each server is asked separately until it has joined, so a silent server does not delay the others. After
-//! that it is an ordinary member: if an operator removes it, it is not asked again.
+//! Each server is asked separately until it has joined, so a silent server does not delay the others. A
+//! server that has joined is an ordinary member. If an operator removes it, it is not asked again.
 
 use std::time::Duration;
 

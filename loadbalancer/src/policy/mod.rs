@@ -28,7 +28,7 @@ use affinity::GroupAffinity;
 use least::{Cost, Least};
 use simple::{PowerOfTwo, Random, RoundRobin};
 
-/// The name of a routing policy. The table of this module says when to use which.
+/// The name of a routing policy. The table in the module documentation says when to use each policy.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Policy {

@@ -8,7 +8,7 @@ use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Requests with the same value of this header are a group, for
+/// Requests with the same value of this header belong to one group, for
 /// [`Policy::GroupAffinity`](crate::Policy::GroupAffinity).
 pub(super) const GROUP_HEADER: &str = "x-rolldock-group";
 

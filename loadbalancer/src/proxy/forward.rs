@@ -76,8 +76,8 @@ impl Worker {
                     permit.finish(outcome);
                 }
                 Err(failure) if failure.is_ours => {
-                    // The permit is returned without blame for the server. Other servers could not be reached
-                    // either.
+                    // The permit is returned, and the failure does not count against the server. Other
+                    // servers could not be reached either.
                     metrics::counter!("rolldock_proxy_exhausted_total").increment(1);
                     return Err(Refusal::overloaded(failure.to_string()));
                 }
@@ -128,7 +128,7 @@ impl Worker {
         let balancer = &self.shared.balancer;
         let deadline = Instant::now() + self.shared.config.permit_wait;
         // A request with more samples than the largest server has places gets a whole server. The engine
-        // decides whether it accepts so many samples.
+        // decides whether it accepts this number of samples.
         let mut weight = match demand.samples {
             1 => 1,
             samples => samples.min(balancer.largest_capacity()).max(1),

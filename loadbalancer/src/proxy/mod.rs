@@ -144,7 +144,8 @@ struct Shared {
     config: ProxyConfig,
     replays: ReplayBudget,
     buffered: Buffered,
-    /// Number of reads so far. It determines the server at which a read begins.
+    /// Number of calls so far that any server can answer. It determines the server that the next such call
+    /// asks first.
     looks: AtomicU64,
 }
 

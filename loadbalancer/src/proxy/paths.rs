@@ -9,19 +9,19 @@ use hyper::Method;
 /// The party that answers a request, and how it answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
-    /// The proxy, about its health.
+    /// The proxy reports its health.
     Health,
-    /// The proxy, with its metrics.
+    /// The proxy reports its metrics.
     Metrics,
-    /// The proxy, which sends an abort to all servers.
+    /// The proxy sends an abort to all servers.
     Abort,
-    /// Any server, without a permit: the call generates nothing, and all servers answer alike.
+    /// Any server answers, without a permit: the call generates nothing, and all servers answer alike.
     AnyServer,
-    /// The server that a permit names.
+    /// The server that a permit names answers.
     Permit,
-    /// The proxy, with a refusal: clients may not make this call.
+    /// The proxy refuses the call: clients may not make it.
     Refused,
-    /// The proxy, with "not found": a client cannot read this path.
+    /// The proxy answers "not found": a client cannot read this path.
     Unknown,
 }
 

@@ -21,7 +21,7 @@ use crate::outcome::Outcome;
 
 /// The body of an answer to a client.
 pub(super) enum Reply {
-    /// An answer of the proxy itself, or a small one that was read whole.
+    /// An answer of the proxy itself, or a small answer of a server that was read completely.
     Whole(Option<Bytes>),
     /// An engine's answer, passed on as it arrives.
     Relayed(Box<Relayed>),

@@ -1,4 +1,4 @@
-//! Reads the number of tokens from forwarded answers, and whether the engine has caused an error. The bytes
+//! Reads the number of tokens from forwarded answers, and finds errors that the engine has caused. The bytes
 //! are searched, not parsed. Only the end of the last piece is kept, for matches that span two pieces.
 
 use memchr::memmem;

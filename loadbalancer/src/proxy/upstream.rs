@@ -195,8 +195,8 @@ impl Upstreams {
         }
     }
 
-    /// Drops connections that have been idle for too long: engines have closed them or will soon do so. To be
-    /// called every [`SWEEP_INTERVAL`].
+    /// Drops connections that have been idle for too long: engines have closed them or will soon do so. Has
+    /// to be called every [`SWEEP_INTERVAL`].
     pub(super) fn sweep(&self) {
         let now = Instant::now();
         self.idle.borrow_mut().retain(|_, idle| {

@@ -1,5 +1,5 @@
 //! The memory of an updater: the announcements, which server has which weights, which engines have to be
-//! resumed, and the jobs that callers have asked for. No function in here waits.
+//! resumed, and the jobs that callers have asked for. No function in this module waits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ const BACKOFF_MIN: Duration = Duration::from_secs(1);
 /// The longest such pause.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
-/// Weights that a life of a server has loaded, and which of the phases after that are done.
+/// Weights that a life of a server has loaded, and the later phases that it has completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Loaded {
     pub(super) epoch: Epoch,

@@ -42,8 +42,8 @@ pub enum UpdateError {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UpdateMethod {
-    /// The trainer updates the servers by itself. A server is only told the name of its weights, if it offers
-    /// this call.
+    /// The trainer updates the servers by itself, so the updater passes no weights. It still tells a server
+    /// the name of its weights, if the server offers this call.
     #[default]
     None,
     /// Each server loads the weights from the announced path.
@@ -52,7 +52,7 @@ pub enum UpdateMethod {
     /// describes.
     Transfer,
     /// A program is run once for all servers. It gets `ROLLDOCK_VERSION`, `ROLLDOCK_PATH` (unless none was
-    /// announced) and `ROLLDOCK_SERVERS` (URLs with spaces between) in its environment.
+    /// announced) and `ROLLDOCK_SERVERS` (URLs, separated by spaces) in its environment.
     Command(Vec<String>),
     /// A JSON object with `version`, `label`, `path`, `payload` and `servers` is posted to this URL, once for
     /// all servers.
@@ -125,7 +125,8 @@ impl<'de> Deserialize<'de> for UpdateMethod {
     }
 }
 
-/// The longest time of each phase over all servers, in seconds. An update never takes longer than their sum.
+/// The longest time of each phase over all servers, in seconds. An update never takes longer than the sum of
+/// these times.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Deadlines {
@@ -139,7 +140,8 @@ pub struct Deadlines {
     pub label: f64,
     /// Resuming the engines. An engine that has not answered by then is asked again later.
     pub resume: f64,
-    /// Generating the tokens that are looked at. They may wait for the prefill of requests that continue.
+    /// Generating the tokens of the check. The generation may have to wait for the prefill of requests that
+    /// continue.
     pub check: f64,
 }
 
@@ -178,7 +180,8 @@ pub struct UpdateConfig {
     pub pause: Option<PauseMode>,
     /// Whether prefix cache blocks that the old weights computed are dropped.
     pub reset_prefix_cache: bool,
-    /// Whether a server generates a few tokens after it got weights, before permits are granted on it.
+    /// Whether a server that has received weights must generate a few tokens before permits are granted on
+    /// it.
     pub check_generation: bool,
     /// The longest time of each phase.
     pub deadlines: Deadlines,
@@ -243,8 +246,8 @@ impl UpdateConfig {
         self.method != UpdateMethod::None
     }
 
-    /// Whether a server has to generate before permits are granted on it. Weights that the updater does not
-    /// pass are the trainer's to check.
+    /// Whether a server has to generate before permits are granted on it. The trainer is responsible for
+    /// weights that the updater does not pass.
     pub(super) fn checks_generation(&self) -> bool {
         self.check_generation && self.gives_weights()
     }

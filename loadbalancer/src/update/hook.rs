@@ -52,8 +52,8 @@ pub(super) async fn post(
     Err(format!("{url} answered with status {status}{}", error_text(response).await))
 }
 
-/// Kills a program and all processes that it has started when this value is dropped. After the program has
-/// been waited for, another process may get its process id, so `leader` is cleared then.
+/// When this value is dropped, it kills a program and all processes that the program has started. After the
+/// program has been waited for, another process may get its process id, so `leader` is cleared then.
 struct Group {
     leader: Option<Pid>,
 }

@@ -17,7 +17,7 @@ use crate::control::{ControlError, EngineControl};
 use crate::server::{ServerId, ServerState};
 use crate::{LoadBalancer, PauseMode, ServerRef};
 
-/// Longest time of one call in a phase that may ask again. A healthy engine answers in milliseconds.
+/// Longest time of one call in a phase that may repeat the call. A healthy engine answers in milliseconds.
 pub(super) const CALL_MAX: Duration = Duration::from_secs(5);
 /// Pause before a server is asked to resume a second time. It doubles each time.
 const RESUME_PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -29,7 +29,7 @@ pub(super) struct Inner {
     pub(super) balancer: LoadBalancer,
     pub(super) control: Arc<dyn EngineControl>,
     pub(super) config: UpdateConfig,
-    /// The client that calls the user's URL, where there is one.
+    /// The client that calls the user's URL, if there is one.
     pub(super) hook: Option<reqwest::Client>,
     pub(super) tracker: TaskTracker,
     pub(super) end: CancellationToken,
@@ -41,8 +41,8 @@ impl Inner {
     /// Resumes an engine, so that permits are granted on its server again. Repeats the call until it
     /// succeeds, the server is lost, `until` is reached, or the token is cancelled.
     ///
-    /// A round passes no token, because it only resumes engines that have to be resumed. A recovery passes
-    /// its token, because it has found the engine paused.
+    /// Without a token, an engine is resumed only if it is known that it has to be resumed; a round passes no
+    /// token. A recovery passes its token, because it has found the engine paused.
     pub(super) async fn resume(
         &self,
         target: &Target,

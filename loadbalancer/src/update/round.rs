@@ -5,13 +5,13 @@
 //! be resumed, and the server stays out of rotation.
 //!
 //! A server that failed after its weights were touched may have half of the new weights. Its permits are
-//! revoked before its engine runs again, so no caller takes tokens of mixed weights for tokens of a version.
-//! A server that failed earlier has its old weights, and its requests continue.
+//! revoked before its engine runs again, so no caller attributes tokens of mixed weights to a version. A
+//! server that failed earlier has its old weights, and its requests continue.
 //!
 //! The check comes last, because a paused engine does not generate. Permits are granted only after the check:
-//! an engine that has loaded an incomplete checkpoint answers every other call as if it were well.
+//! an engine that has loaded an incomplete checkpoint answers every other call as if it were healthy.
 //!
-//! No function in here is cancel-safe: the updater's task runs a round to its end.
+//! No function in this module is cancel-safe: the updater's task runs a round to its end.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The servers of an update: each is one life of a server, and how control addresses it.
+//! A server that takes part in an update: one life of the server, and its address for control calls.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::ServerRef;
 use crate::server::{Epoch, ServerId};
 use crate::snapshot::ServerSnapshot;
 
-/// One life of a server, as a call addresses it.
+/// One life of a server, with its address for control calls.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     pub(super) id: ServerId,

@@ -1,9 +1,9 @@
 //! The one task that does the jobs of an updater, one at a time. It runs only while there is a job.
 //!
-//! The task does not belong to a caller. A caller that stops waiting ends no job, so every engine that was
-//! paused is resumed. When the updater's scope ends, no further job is begun, and all paused engines are
-//! resumed. No function in here is cancel-safe, because none is ever cancelled. A token tells a job to end
-//! early.
+//! The task does not belong to a caller. A caller that stops waiting does not end a job, so every engine that
+//! was paused is resumed. When the updater's scope ends, no further job is begun, and all paused engines are
+//! resumed. No function in this module is cancel-safe, because none is ever cancelled. A token tells a job to
+//! end early.
 
 use std::sync::Arc;
 
@@ -167,7 +167,7 @@ impl Inner {
     }
 
     /// Finds the servers whose process was restarted so fast that the monitor did not notice. The weights of
-    /// such a server have another name than the announced one.
+    /// such a server have a name other than the announced one.
     async fn notice_lost_weights(&self, announcement: &Arc<Announcement>, token: &CancellationToken) {
         if !self.config.gives_weights() {
             return;

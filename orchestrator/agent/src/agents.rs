@@ -29,7 +29,7 @@ const CHECK_MAX: Duration = Duration::from_secs(120);
 /// The lines and the bytes at the end of an agent's output that a reason shows.
 const LINES_MAX: usize = 8;
 const REASON_BYTES_MAX: usize = 1024;
-/// A time that no limit reaches: the run ends trajectories by itself.
+/// A time limit that is never reached, because the run itself ends trajectories.
 const NEVER_S: f64 = 1e7;
 
 /// The agents of a run. Clones share their places.
@@ -57,9 +57,9 @@ pub struct AgentsParts {
     pub config: AgentConfig,
     /// The gateway of the run.
     pub gateway: Hosted,
-    /// The limits of each trajectory. Those of time are not used.
+    /// The limits of each trajectory. The limits of time are not used.
     pub limits: Limits,
-    /// The directory of the run. No other run that lives has it.
+    /// The directory of the run. No other live run uses it.
     pub out: PathBuf,
     /// The tasks of agents.
     pub scope: Scope,
@@ -70,7 +70,7 @@ pub struct AgentsParts {
 pub struct Finished {
     /// The turns.
     pub taken: Taken,
-    /// The reward, if the agent gives it. An agent that a limit ended before it gave one has the reward 0.
+    /// The reward, if the agent gives it. An agent that a limit ended without a reward has the reward 0.
     pub reward: Option<f32>,
     /// Why it ended: `done`, `turns` or `tokens`.
     pub end: &'static str,
@@ -128,8 +128,8 @@ impl Agents {
         }
     }
 
-    /// Kills the agents that an earlier life of the run left behind. The caller owns the directory of the run.
-    /// Cancel-safe, but a cancelled call may leave processes.
+    /// Kills the agents that an earlier process of the run left behind. The caller owns the directory of the
+    /// run. Cancel-safe, but a cancelled call may leave processes.
     pub async fn end_earlier(&self) {
         let mark = format!("{OF_RUN}={}", self.run);
         if !end_marked(&mark, self.scope.tracker()).await {
@@ -187,7 +187,7 @@ impl Agents {
         self.check_start("agent.python", &format!("cannot load {function:?}"), words).await
     }
 
-    /// Runs a program as agents are run. `reason` says what it means if the program fails.
+    /// Runs a program as agents are run. `reason` begins the error message if the program fails.
     async fn check_start(
         &self,
         key: &'static str,
@@ -217,7 +217,7 @@ impl Agents {
         Err(AgentError::Config { key, reason })
     }
 
-    /// The sandbox that agents run in, if they do. Cancel-safe.
+    /// The sandbox in which agents run; `None` if they run without one. Cancel-safe.
     async fn sandbox(&self) -> Result<Option<ProgramSandbox>, AgentError> {
         if !self.config.is_enclosed() {
             return Ok(None);
@@ -254,7 +254,7 @@ impl Agents {
         }
     }
 
-    /// Whether the agent says how well it did.
+    /// Whether the agent gives the reward.
     pub(crate) fn gives_reward(&self) -> bool {
         self.config.reward == RewardBy::Agent
     }
@@ -300,7 +300,7 @@ impl Agents {
         }
     }
 
-    /// Takes out the trajectory of an agent that has ended, and says what its end means.
+    /// Takes out the trajectory of an agent that has ended, and decides whether the agent gives a sample.
     pub(crate) async fn judge(&self, session: Session, end: &ProgramEnd) -> Result<Finished, BadEnd> {
         let limit = session.ended_by().filter(|end| matches!(end, End::Turns | End::Tokens));
         let taken = session.take().await;
@@ -339,7 +339,7 @@ pub(crate) fn count_end(kind: &'static str) {
     metrics::counter!("rolldock_agents_total", "end" => kind).increment(1);
 }
 
-/// What the end of an agent means.
+/// Decides whether an agent that has ended gives a sample.
 fn judged(
     end: &ProgramEnd,
     taken: Taken,
@@ -349,7 +349,7 @@ fn judged(
 ) -> Result<Finished, BadEnd> {
     let has_turns = taken.trajectory.turns().next().is_some();
     if let (Some(limit), true) = (limit, has_turns) {
-        // Its calls were refused, so an error of its own is expected.
+        // The agent's calls were refused, so an error of the agent is expected.
         let reward = gives_reward.then(|| taken.reward.unwrap_or(0.0));
         return Ok(Finished { taken, reward, end: limit.as_str(), is_truncated: true });
     }

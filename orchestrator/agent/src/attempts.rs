@@ -1,4 +1,5 @@
-//! A sample of an agent that runs elsewhere: its attempts, until one of them is worked on to its end.
+//! A sample of an agent that runs elsewhere. Its task is offered to workers until one of them has ended its
+//! agent.
 
 use rolldock_reward::external::{Place, ProgramEnd};
 use serde_json::json;
@@ -23,7 +24,8 @@ impl Agents {
     ) -> Result<Finished, AgentError> {
         let attempts_max = self.config.attempts_max;
         for attempt in 1..=attempts_max {
-            // Request ids begin with the name, and equal seeds would draw the lost turns again.
+            // Each attempt has its own name and seed: request ids begin with the name, and equal seeds would
+            // draw the lost turns again.
             let uid = if attempt == 1 { job.uid.to_owned() } else { format!("{}-a{attempt}", job.uid) };
             let seed = job.seed.wrapping_add(u64::from(attempt - 1) << SEED_SHIFT);
             let job = AgentJob { uid: &uid, seed, ..job.clone() };

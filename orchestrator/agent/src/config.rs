@@ -46,13 +46,13 @@ pub struct AgentConfig {
     pub env: BTreeMap<String, String>,
     /// Maximum number of agents at a time.
     pub concurrency: usize,
-    /// Maximum time of an agent, in seconds. It is killed then, and its sample has failed.
+    /// Maximum time of an agent, in seconds. An agent that takes longer is killed, and its sample fails.
     pub deadline: f64,
     /// Maximum address space of the agent's first process, in MiB; in a sandbox, of each of its processes. It needs
     /// Linux.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u64>,
-    /// What the agents run in.
+    /// The sandbox of the agents.
     pub sandbox: AgentSandbox,
     /// Absolute paths of files and directories that agents in a sandbox can read besides the system's, their
     /// interpreter, their function and their working directory.
@@ -60,22 +60,22 @@ pub struct AgentConfig {
     pub readable: Vec<PathBuf>,
     /// Maximum size of the directory that an agent in a sandbox can write to, in MiB of memory.
     pub scratch_mb: u64,
-    /// Who says how well the agent did.
+    /// Whether the scorer or the agent gives the reward.
     pub reward: RewardBy,
 }
 
-/// What the agents of a run are enclosed in.
+/// The sandbox of the agents of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentSandbox {
-    /// Nothing: agents can do what the user of the run can do.
+    /// No sandbox: agents can do everything that the run's user can do.
     #[default]
     None,
     /// Namespaces made by the command `bwrap`.
     Bubblewrap,
 }
 
-/// Who says how well an agent did.
+/// The source of an agent's reward.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RewardBy {
@@ -204,7 +204,7 @@ impl AgentConfig {
         }
     }
 
-    /// What the agent is, for people.
+    /// A description of the agent for people.
     pub fn describe(&self) -> String {
         match (&self.command, &self.python) {
             (Some(words), _) => words.join(" "),

@@ -26,7 +26,7 @@ const WORKERS: &str = "agent";
 const RUN: &str = "run";
 /// The column with the task, as JSON.
 const COLUMN: &str = "task";
-/// The time between two looks at a row.
+/// The time between two polls of a row's state.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The tasks of a run.
@@ -50,13 +50,13 @@ pub(crate) enum OfferEnd {
     Acked,
     /// A worker gave it back, its lease expired, or a client of the queue has cleared the row.
     Returned,
-    /// The worker had it for too long.
+    /// The worker held the task for too long.
     Late,
 }
 
 impl Tasks {
-    /// Makes the partition of the tasks. Rows of an earlier life of the run are removed. `lease` is how long a
-    /// worker has a task without a renewal.
+    /// Makes the partition of the tasks. Rows of an earlier process of the run are removed. `lease` is how
+    /// long a worker has a task without a renewal.
     pub(crate) async fn open(
         queue: &TransferQueue,
         lease: Duration,
@@ -70,7 +70,7 @@ impl Tasks {
             lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
             // The tasks end with the run.
             durability: Some(Durability::Os),
-            // Tasks that were taken back have their room until they are cleared.
+            // Tasks that were taken back occupy room until they are cleared.
             ..PartitionSpec::new(TASKS_PARTITION, [WORKERS, RUN], 2 * CONCURRENCY_MAX)
         };
         let partition = queue.declare(spec).await?;
@@ -84,7 +84,8 @@ impl Tasks {
         let put = Put::group(name, RecordBatch::try_from_iter([(COLUMN, column)])?);
         let (reply, offered) = tokio::sync::oneshot::channel();
         let tasks = self.clone();
-        // A put that has begun adds its row even if this call is dropped, so this task owns the row then.
+        // A put that has begun adds its row even if this call is dropped. In that case the spawned task owns
+        // the row.
         self.scope.spawn_detached("agent task", async move {
             let put = tasks.partition.put(put, None).await;
             let first = put.and_then(|rows| rows.first().copied().ok_or(QueueError::Empty));
@@ -101,8 +102,8 @@ impl Tasks {
 }
 
 impl Offer {
-    /// Waits for the end of the task. A worker may have it for `time`; `taken` is called when one takes it.
-    /// Cancel-safe.
+    /// Waits for the end of the task. A worker may hold the task for `time`; `taken` is called when a worker
+    /// takes it. Cancel-safe.
     pub(crate) async fn until_ended(&self, time: Duration, taken: impl Fn()) -> Result<OfferEnd, QueueError> {
         let mut since: Option<Instant> = None;
         loop {
@@ -131,7 +132,7 @@ impl Drop for Offer {
     fn drop(&mut self) {
         let (partition, row) = (self.tasks.partition.clone(), self.row);
         self.tasks.scope.spawn_detached("agent task end", async move {
-            // A client of the queue may have cleared it, or the queue is closed.
+            // A client of the queue may have cleared the row, or the queue is closed.
             if let Err(error) = partition.clear(&[row]).await {
                 tracing::debug!(%error, "a task of an agent is not cleared");
             }

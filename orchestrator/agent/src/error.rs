@@ -7,11 +7,11 @@ use rolldock_reward::RewardError;
 /// The class of an error, which tells callers how to react.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
-    /// The configuration is wrong. A repetition has the same end.
+    /// The configuration is wrong. Trying again gives the same error.
     Client,
     /// The agent, the machine or a server failed.
     Fault,
-    /// The run ends.
+    /// The run is ending.
     Cancelled,
 }
 
@@ -35,7 +35,7 @@ pub enum AgentError {
     /// The queue did not take the task of an agent.
     #[error("the task of an agent cannot be put: {0}")]
     Queue(#[from] QueueError),
-    /// The agent ended with an error, or without what it should give.
+    /// The agent ended with an error, or without a result that it should give.
     #[error("{0}")]
     Failed(String),
 }

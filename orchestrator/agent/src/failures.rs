@@ -44,7 +44,7 @@ impl Failures {
         let mut kept = self.kept.lock();
         let kept = match &mut *kept {
             Some(kept) => kept,
-            // An earlier life of the run may have left files.
+            // An earlier process of the run may have left files.
             none => none.insert(earlier(&self.folder)?),
         };
         std::fs::write(&path, text)?;

@@ -13,13 +13,13 @@ pub enum Stage {
     Place,
     /// A worker that takes its task.
     Worker,
-    /// The agent, which works.
+    /// The agent, which is running.
     Agent,
 }
 
-/// Is told what a sample waits for.
+/// Observes what a sample waits for.
 pub trait Watch: std::fmt::Debug + Send + Sync {
-    /// The sample waits for this from now on.
+    /// The sample waits for `stage` from now on.
     fn entered(&self, stage: Stage);
 }
 
@@ -40,8 +40,8 @@ pub struct AgentJob<'a> {
     pub sampling: Sampling,
     /// When the sample's time is over.
     pub deadline: Instant,
-    /// Learns of the agent's calls.
+    /// The observer of the agent's calls.
     pub meter: Arc<dyn CallMeter>,
-    /// Learns what the sample waits for.
+    /// The observer of what the sample waits for.
     pub watch: &'a dyn Watch,
 }

@@ -1,22 +1,23 @@
 //! The agents of a run: programs that work on one sample each, and call the model through the run's gateway.
 //!
 //! [`Agents::run`] opens a trajectory, starts the agent with its base URL and its task, and takes the turns out
-//! when the agent has ended. What the agent says is not looked at: its calls are the sample. With
-//! [`remote`](AgentConfig::remote) nothing is started: a worker on any machine takes the task from the run's queue.
+//! when the agent has ended. The agent's output is not part of the sample: the sample consists of the agent's
+//! calls. With [`remote`](AgentConfig::remote) nothing is started: a worker on any machine takes the task
+//! from the run's queue.
 //!
 //! # Invariants
 //! - At most `concurrency` agents run at a time. Each of them holds a place until all of its processes are gone.
-//! - A run that drops the future of an agent ends everything of it: the processes are killed, its calls on the
-//!   engines are cancelled, their permits return, and later calls are refused.
-//! - An agent that fails says why: how it ended, and the end of its output, which is also kept in a file. The
-//!   number and the size of these files are bounded.
+//! - Dropping the future of an agent ends everything that belongs to the agent: the processes are killed, its
+//!   calls on the engines are cancelled, their permits return, and later calls are refused.
+//! - The error of a failed agent says how the agent ended, and shows the end of its output. The output is
+//!   also kept in a file. The number and the size of these files are bounded.
 //! - A task that a worker gave back or lost is a new attempt with a new trajectory: the earlier capability is
 //!   refused, and nothing of the earlier attempt is in the rows.
 //!
 //! # Deliberately absent
 //! - A network of their own for agents in a [sandbox](AgentSandbox): they call the gateway, and often other servers.
-//! - Another attempt for an agent that failed. An agent has side effects, so only its author knows whether it may
-//!   run twice; a group with a failed agent is failed, as with a failed sample.
+//! - Another attempt for an agent that failed. An agent has side effects, so only its author knows whether it
+//!   may run twice. A group with a failed agent fails, like a group with a failed sample.
 
 mod agents;
 mod attempts;

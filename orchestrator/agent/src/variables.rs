@@ -3,14 +3,14 @@
 //! | variable | value |
 //! |---|---|
 //! | `OPENAI_BASE_URL`, `OPENAI_API_BASE` | the base URL of the sample's trajectory |
-//! | `ANTHROPIC_BASE_URL` | the same for Anthropic's clients, which add `/v1` themselves |
+//! | `ANTHROPIC_BASE_URL` | the base URL for Anthropic's clients, which add `/v1` themselves |
 //! | `OPENAI_API_KEY`, `ANTHROPIC_API_KEY` | the capability of the trajectory; clients insist on a key |
 //! | `ROLLDOCK_TRAJECTORY` | the name of the trajectory, as in the column `trajectory_uid` |
-//! | `ROLLDOCK_SAMPLE`, `ROLLDOCK_SEED` | the index of the sample in its group, and a seed that is its own |
+//! | `ROLLDOCK_SAMPLE`, `ROLLDOCK_SEED` | the index of the sample in its group, and the sample's own seed |
 //! | `ROLLDOCK_REWARD_URL` | where the agent posts its reward, if it gives it |
 //! | `ROLLDOCK_AGENT_RUN`, `ROLLDOCK_AGENT` | marks by which the run finds processes that were left behind |
 //!
-//! The gateway's host is added to `NO_PROXY`, because clients would ask a proxy for it otherwise.
+//! The gateway's host is added to `NO_PROXY`, because clients would otherwise call it through a proxy.
 
 use std::collections::BTreeMap;
 
@@ -19,12 +19,12 @@ use serde_json::{Value, json};
 
 use crate::job::AgentJob;
 
-/// The variable that all agents of a run share.
+/// The variable with a value that all agents of a run share.
 pub(crate) const OF_RUN: &str = "ROLLDOCK_AGENT_RUN";
-/// The variable that no other agent has.
+/// The variable with a value that no other agent has.
 pub(crate) const OF_AGENT: &str = "ROLLDOCK_AGENT";
 
-/// The variables of an agent, over those of the recipe.
+/// The variables of an agent. They override those of the recipe.
 pub(crate) fn variables(
     job: &AgentJob<'_>,
     session: &Session,

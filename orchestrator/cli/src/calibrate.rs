@@ -1,5 +1,5 @@
 //! `rolldock calibrate`: measures the speed and the KV cache of a server, and writes the constants of a
-//! simulated server that has the same.
+//! simulated server with this speed and this cache.
 //!
 //! Batches of several sizes are sent in rounds until the time is over: few and many requests, short and long
 //! prompts, short and long responses. Each batch has prompts that no earlier batch had, so no prefix is
@@ -29,12 +29,12 @@ const ROUNDS: f64 = 4.0;
 /// The length of the prompts of most batches, and of long prompts, in tokens.
 const SHORT_PROMPT: u32 = 16;
 const LONG_PROMPT: u32 = 1024;
-/// Maximum number of prompt tokens of a batch. vLLM computes about so many in one step.
+/// Maximum number of prompt tokens of a batch. vLLM computes about this many in one step.
 const PROMPT_TOKENS_MAX: u32 = 8192;
 /// The limits of the length of long responses, in tokens.
 const LONG_RESPONSE_MIN: u32 = 16;
 const LONG_RESPONSE_MAX: u32 = 512;
-/// Short responses are so many times shorter.
+/// The factor by which short responses are shorter than long responses.
 const SHORTER: u32 = 4;
 
 /// Measures the server and writes the file.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-/// A file that is written under a temporary name and renamed when it is complete. If this is dropped before,
-/// the file is deleted.
+/// A file that is written under a temporary name and renamed when it is complete. If this value is dropped
+/// earlier, the file is deleted.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
     file: File,

@@ -153,7 +153,7 @@ fn balancer(args: &GatewayArgs) -> anyhow::Result<LoadBalancer> {
     Ok(LoadBalancer::new(BalancerConfig::default(), servers)?)
 }
 
-/// The queue for rows, with its partition. If it is in this process, it is returned a second time.
+/// The queue for rows, with its partition. A queue in this process is also returned as a `TransferQueue`.
 async fn queue(args: &GatewayArgs, scope: &Scope) -> anyhow::Result<(Arc<dyn Queue>, Option<TransferQueue>)> {
     let spec = PartitionSpec {
         length_columns: ["prompt_ids", "response_ids"].map(str::to_owned).to_vec(),

@@ -1,8 +1,8 @@
 //! The command line: its arguments, and the commands that need neither a run nor the simulated model.
 //!
 //! # Deliberately absent
-//! The commands `run`, `why`, `report`, `simulate` and `simengine`, and the function `main`, are in the crate `rolldock`,
-//! which imports this one.
+//! The commands `run`, `why`, `report`, `simulate` and `simengine`, and the function `main`, are in the crate
+//! `rolldock`, which imports this one.
 
 pub mod args;
 pub mod calibrate;

@@ -30,8 +30,8 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 /// The address at which a queue is served by default.
 const LISTEN_DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7070);
 
-/// How long calls of an inspection wait for a server that does not answer. They fail immediately, while a
-/// consumer waits for a restart of its server.
+/// How long the calls of an inspection and of a consumer wait for a server that does not answer. The calls of
+/// an inspection fail immediately. A consumer waits for a restart of its server.
 const LOOK_PATIENCE: Duration = Duration::ZERO;
 pub(crate) const CONSUME_PATIENCE: Duration = Duration::from_secs(30);
 

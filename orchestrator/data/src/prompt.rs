@@ -46,7 +46,8 @@ pub struct Prompt {
     pub ids: Arc<[u32]>,
     /// The text of `ids`, for people and for servers that take no ids.
     pub text: Arc<str>,
-    /// The messages of the row, for environments and agents. A prompt of plain text is one message of the user.
+    /// The messages of the row, for environments and agents. A prompt of plain text is one message of the
+    /// user.
     pub messages: Arc<[Message]>,
     /// The ground truth as the data set writes it. It is never parsed as a number, because some numbers do
     /// not fit into 64 bits.

@@ -96,7 +96,7 @@ impl Spool {
     }
 }
 
-/// The rows of a data set with their identities. All cursors of a data set share it.
+/// The rows of a data set with their identities. All cursors of a data set share this value.
 #[derive(Debug)]
 pub(super) struct IdentifiedRows {
     pub(super) spool: Spool,

@@ -191,8 +191,8 @@ pub struct BiasMeter {
 }
 
 impl BiasMeter {
-    /// Notes that `step` has sent out `number` for the first time, with this importance weight. Has to be
-    /// called in the order of the numbers.
+    /// Notes that `step` has sent out `number` for the first time, with this importance weight. The calls
+    /// have to be in the order of the numbers.
     pub fn sent(&mut self, step: u64, number: u64, weight: f32) {
         let follows = |cohort: &&mut Cohort| {
             cohort.step == step && cohort.first + cohort.decisions.len() as u64 == number

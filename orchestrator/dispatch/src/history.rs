@@ -1,10 +1,10 @@
-//! What a run knows of its prompts from earlier epochs, and the choice of prompts by this knowledge.
+//! The results of a run's prompts in earlier epochs, and the choice of prompts by these results.
 //!
-//! A group whose samples are all right or all wrong teaches nothing, and most of its tokens are wasted. How a
-//! prompt did in the last epoch tells how likely its next group is valid. [`PromptHistory`] keeps the results
-//! of all graded groups by prompt. [`PromptHistory::chance`] turns them into the probability that the next
-//! group is valid, and into the probability with which the prompt is sent out. A prompt that is not sent out
-//! waits for the next epoch.
+//! A group whose samples are all right or all wrong teaches nothing, and most of its tokens are wasted. The
+//! result of a prompt in the last epoch indicates how likely its next group is to be valid. [`PromptHistory`]
+//! keeps the results of all graded groups by prompt. [`PromptHistory::chance`] computes from them the
+//! probability that the next group is valid, and the probability with which the prompt is sent out. A prompt
+//! that is not sent out waits for the next epoch.
 //!
 //! # The posterior
 //! A sample of a prompt is right with probability `q`. The prior of `q` is a Beta distribution, fitted by
@@ -24,20 +24,20 @@
 //! A prompt with this `v` and with the expected cost of `c` tokens is kept with probability `p`, and its
 //! accepted group has the weight `1 / p`. For the probabilities `p_i`, the tokens are the sum of `p_i c_i`,
 //! the accepted groups are the sum of `p_i v_i`, and the variance of a weighted mean is in proportion to
-//! the sum of `v_i / p_i`. If an accepted group is worth `w` tokens by itself, because training costs too,
-//! then the least of `(sum of p_i c_i) - w (sum of p_i v_i)` for a given variance has `p_i` in proportion
-//! to `sqrt(v_i / (c_i - w v_i))`. The mean cost of the run's groups is the unit of `c`, `w` is 0.2, and
-//! the factor in front is 0.6: below 1, so that few prompts reach the end of the range at 1. No `p` is
-//! below `keep_min`, so no weight is above `1 / keep_min`, and every prompt keeps a chance.
+//! the sum of `v_i / p_i`. An accepted group is worth `w` tokens by itself, because training costs too. For a
+//! given variance, `(sum of p_i c_i) - w (sum of p_i v_i)` is least if `p_i` is in proportion to `sqrt(v_i /
+//! (c_i - w v_i))`. The mean cost of the run's groups is the unit of `c`, `w` is 0.2, and the factor of
+//! proportionality is 0.6. This factor is below 1, so that few probabilities are cut to 1. No `p` is below
+//! `keep_min`, so no weight is above `1 / keep_min`, and every prompt keeps a chance.
 //!
 //! # Invariants
-//! - A weighted mean over accepted groups estimates the mean over all valid groups of the data, whatever the
-//!   posterior says: `p` depends only on earlier epochs, and the draw against `p` on nothing but the seed,
-//!   the prompt and the epoch.
+//! - A weighted mean over accepted groups estimates the mean over all valid groups of the data, even if the
+//!   posterior is wrong. The reason is that `p` depends only on earlier epochs, and that the draw against `p`
+//!   depends only on the seed, the prompt and the epoch.
 //! - The choice does not depend on the order in which groups end, if the data has several times as many rows
-//!   as groups are under way. Then the last group of a prompt has ended when the prompt comes again, and so
-//!   have the groups of the prior: those with numbers below a power of two, at most half of the first number
-//!   of the epoch.
+//!   as there are groups in progress. In this case, the last group of a prompt has ended before the prompt is
+//!   drawn again. The groups from which the prior is fitted have ended, too. Their numbers are below a power
+//!   of two that is at most half of the first number of the epoch.
 //! - The history is the fold of [`PromptHistory::sent`] and [`PromptHistory::graded`]. The ledger has a
 //!   record of each call. A group that is graded again after a crash does not count twice, because a prompt
 //!   has at most one result in each epoch.
@@ -59,7 +59,8 @@ use posterior::Population;
 
 /// The weight of the samples of earlier groups when a newer group has been graded.
 const KEPT_EVIDENCE: f32 = 0.5;
-/// The worth of an accepted group by itself: `w` of the [module](self), in mean costs of a group.
+/// The worth of an accepted group by itself: `w` of the [module](self), in units of the mean cost of a
+/// group.
 const WORTH: f64 = 0.2;
 /// The probability of sending out a prompt of mean cost, before the correction for [`WORTH`], if its group is
 /// certain to be valid.
@@ -67,7 +68,7 @@ const SHARE: f64 = 0.6;
 /// The least difference between cost and worth, which bounds the quotient.
 const COST_MIN: f64 = 0.01;
 
-/// `[data.history]`: what a run keeps of its prompts, and how it uses it.
+/// `[data.history]`: how a run uses the results of its prompts in later epochs.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HistoryConfig {
@@ -90,7 +91,7 @@ pub enum Sampling {
     /// All prompts, in the order of the data.
     #[default]
     All,
-    /// In the order of the data, each with a probability that its history determines.
+    /// Each prompt with a probability that its history determines, in the order of the data.
     Difficulty,
 }
 
@@ -118,7 +119,8 @@ pub struct PromptRecord {
     pub valid: u32,
     /// One more than the visit of the last group.
     visits: u32,
-    /// Samples, their right ones and their tokens. The counts of earlier groups have lost weight.
+    /// Number of samples, of right samples, and of tokens. The counts of earlier groups have a reduced
+    /// weight.
     samples: f32,
     right: f32,
     tokens: f32,
@@ -157,7 +159,7 @@ impl Chance {
     }
 }
 
-/// What was foreseen of the groups of a step, and what came.
+/// The prediction for the groups of a step, and their results.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct HistoryCounts {
     /// Prompts with a graded group.

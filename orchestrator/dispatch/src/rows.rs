@@ -2,7 +2,8 @@
 //!
 //! Lists are ragged: a row holds as many tokens as its response has, and nothing is padded. The rollout makes
 //! rows of this schema, recipes are checked against it, and `docs/src/rows.md` describes it for trainers. A
-//! run and a gateway make their columns by the same function ([`batch`]), so equal names mean equal things.
+//! run and a gateway make their columns with one function ([`batch`]), so a name has the same meaning in
+//! both.
 
 mod columns;
 
@@ -72,10 +73,10 @@ pub const IMPORTANCE_WEIGHT: &str = "importance_weight";
 /// is `engine` if the engine reported the token versions, and `client` if it did not. `segments` is the
 /// number of requests that generated the response. `is_stale` marks groups older than the recipe's bound.
 /// `dispatched_s` and `ended_s` are times of the group, in seconds since the start of the run. `permit_s`,
-/// `engine_s` and `reward_s` are the seconds that the sample spent in each phase. `data_fields` is the data
-/// set's row as JSON. If a score is computed from partial scores, they follow in further columns, named
-/// `score_` and the name of the partial score. If prompts are chosen by difficulty, [`IMPORTANCE_WEIGHT`] is
-/// the last column.
+/// `engine_s` and `reward_s` are the seconds that the sample spent in each phase. `data_fields` has the
+/// other columns of the data set's row, as one JSON object. If a score is computed from partial scores, they
+/// follow in further columns, named `score_` and the name of the partial score. If prompts are chosen by
+/// difficulty, [`IMPORTANCE_WEIGHT`] is the last column.
 pub fn schema() -> SchemaRef {
     Arc::clone(&SCHEMA)
 }
@@ -103,8 +104,9 @@ static TRAJECTORY_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
 /// `response_mask` marks with 1 in the one row that trains them, and the messages between them. `branch` is
 /// the index of the path in the trajectory `trajectory_uid`. `turn_starts` and `turn_ends` are the positions
 /// of the turns in `response_ids`, and `turn_rewards` has a null for a turn without a reward of its own.
-/// `is_reencoded` says that a server encoded a prompt of the path itself, so that earlier tokens in it need
-/// not be those that were sampled. `end` is why the trajectory ended, and `metadata` is JSON about it.
+/// `is_reencoded` is true if a server encoded a prompt of the path itself. The earlier tokens in such a
+/// prompt may differ from the tokens that were sampled. `end` is why the trajectory ended, and `metadata` is
+/// JSON about the trajectory.
 pub fn trajectory_schema() -> SchemaRef {
     Arc::clone(&TRAJECTORY_SCHEMA)
 }
@@ -112,8 +114,9 @@ pub fn trajectory_schema() -> SchemaRef {
 /// The name of the column that [`with_token_advantages`] adds.
 const TOKEN_ADVANTAGES: &str = "token_advantages";
 
-/// The columns of a schema of trajectories, and `token_advantages` behind them: for each token of `response_ids`, the
-/// advantage of its turn, and 0 where `response_mask` is 0. Only rows of estimators of turns have it.
+/// The columns of a schema of trajectories, followed by `token_advantages`. For each token of `response_ids`,
+/// this column has the advantage of the token's turn, or 0 where `response_mask` is 0. Only rows of
+/// estimators of turns have the column.
 pub fn with_token_advantages(schema: &Schema) -> SchemaRef {
     let added = Arc::new(Field::new(TOKEN_ADVANTAGES, list_of(DataType::Float32), false));
     let fields: Vec<_> = schema.fields().iter().cloned().chain([added]).collect();

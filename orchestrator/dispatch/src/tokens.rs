@@ -111,7 +111,7 @@ pub struct TokenTotals {
     pub wasted: WastedTokens,
     /// All tokens of validations.
     pub validation: u64,
-    /// Tokens that servers generated to prove that they can.
+    /// Tokens of probes, which check that a server can generate.
     pub probes: u64,
     /// Tokens of requests that were sent a second time while the first one ran. It is always 0, because this
     /// project sends no request twice at a time.

@@ -1,8 +1,8 @@
 //! The interface between the rollout core and inference servers, with its implementations.
 //!
 //! The core works with token ids in flat buffers, and is independent of JSON, HTTP and simulation. It has an
-//! [`Engine`], and its permit names the server. [`http`] talks to real servers. [`simulated`] talks to a
-//! simulated fleet in the same process, in real or virtual time.
+//! [`Engine`], and the permit of a request names the server. [`http`] talks to real servers. [`simulated`]
+//! talks to a simulated fleet in the same process, in real or virtual time.
 //!
 //! # Invariants
 //! - **Architecture Invariant:** nothing outside [`http`] parses or writes an engine's wire format.
@@ -84,7 +84,7 @@ pub struct GenerateRequest {
     /// needs only the tokens.
     pub resumed: Option<Resumed>,
     /// Keeps prefix caches apart, for example those of different weights: only requests with the same salt
-    /// share a cache. It is sent in the dialects that have it.
+    /// share a cache. It is sent only in dialects that support it.
     pub cache_salt: Option<Arc<str>>,
 }
 
@@ -174,9 +174,9 @@ pub trait Engine: Send + Sync + 'static {
     /// Asks the engine to end a request that `generate` is still running, so that `generate` soon returns
     /// [`EngineError::Aborted`] and the request's [`Progress`] has its tokens.
     ///
-    /// An abort within 10 ms of its request is usually lost, so it is repeated until the request returns, a
-    /// bounded number of times. All of them may fail. The caller therefore needs a time limit, after which it
-    /// drops `generate`. Cancel-safe.
+    /// An abort within 10 ms of its request is usually lost. The abort is therefore repeated until the
+    /// request returns, up to a bounded number of times. All of these aborts may fail, so the caller needs a
+    /// time limit, after which it drops `generate`. Cancel-safe.
     fn interrupt(&self, server: &str, request_id: &Arc<str>) -> BoxFuture<'_, ()>;
 
     /// Tells the engine that the request's future was dropped. The request is aborted by id if the engine
@@ -186,8 +186,8 @@ pub trait Engine: Send + Sync + 'static {
     /// engine's scope.
     fn cancelled(&self, server: &str, request_id: &Arc<str>);
 
-    /// Number of tokens that servers have generated so far to prove that they can: probes of servers that
-    /// joined. Requests do not count.
+    /// Number of tokens that servers have generated so far for probes. A probe checks a server that joins.
+    /// The tokens of requests are not counted.
     fn probe_tokens(&self) -> u64 {
         0
     }

@@ -32,7 +32,7 @@ pub struct Generated {
     /// Number of tokens over all samples, if the engine reports it. Simulated engines always report it. Real
     /// engines do not report it for a request whose connection was cut.
     pub tokens: Option<u64>,
-    /// Number of tokens that arrived and passed the checks. The engine generated at least so many.
+    /// Number of tokens that arrived and passed the checks. The engine generated at least this many.
     pub arrived: u64,
     /// Whether the engine had generated everything when the request ended.
     pub is_whole: bool,

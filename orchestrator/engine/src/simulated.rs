@@ -92,7 +92,8 @@ impl SimulatedEngine {
         } else {
             generating.await
         };
-        // The connection is reset when the answer is sent.
+        // A fault that loses the answer resets the connection when the answer is sent, so all tokens were
+        // generated.
         counted.is_whole = matches!(answered, Ok(_) | Err(SimError::ConnectionReset { .. }));
         let answer = answered.map_err(|error| engine_error(name, &error))?;
         let aborted = answer.choices.iter().any(|choice| choice.finish_reason == sim::FinishReason::Abort);

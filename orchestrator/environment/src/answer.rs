@@ -1,4 +1,4 @@
-//! Reads what an environment outside of this process says, in JSON.
+//! Reads the JSON answers of an environment outside of this process.
 
 use serde_json::{Map, Value};
 

@@ -1,8 +1,8 @@
 //! A calculator as a tool: the model may call it before it answers.
 //!
 //! A call is text of the form `<tool_call>{"name": "calculator", "arguments": {"expression": "2 * (3 +
-//! 4)"}}</tool_call>`, as Qwen's templates describe it. A turn without a call is the answer. Its last number
-//! is compared with the ground truth, and is worth 1 or 0.
+//! 4)"}}</tool_call>`, as Qwen's templates describe it. A turn without a call is the answer. The reward is 1
+//! if the last number of the answer equals the ground truth, and 0 otherwise.
 //!
 //! Numbers are exact: `+`, `-`, `*`, `/` and parentheses over integers and decimals. Deliberately absent are
 //! powers and functions, so the size of a result is bounded by the length of its expression.
@@ -95,7 +95,7 @@ fn tools() -> Value {
     }])
 }
 
-/// The texts between the tags of calls. A call without an end goes to the end of the text.
+/// The texts between the tags of calls. A call without a closing tag extends to the end of the text.
 fn calls(text: &str) -> Vec<&str> {
     let begun = text.split("<tool_call>").skip(1);
     begun.map(|rest| rest.split("</tool_call>").next().unwrap_or(rest).trim()).collect()

@@ -1,4 +1,4 @@
-//! Runs one trajectory: prompt, answer of the model, step of the environment, and again.
+//! Runs one trajectory: it repeats prompt, answer of the model, and step of the environment.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Finished {
         self.trajectory.turns().map(|turn| turn.sampled_ids().len() as u64).sum()
     }
 
-    /// Whether a limit ended the trajectory, or the last answer, before it was done.
+    /// Whether a limit ended the trajectory or its last answer.
     pub fn is_truncated(&self) -> bool {
         let last = self.trajectory.turns().last();
         self.end != End::Done || last.is_some_and(|last| last.finish_reason() == FinishReason::Length)

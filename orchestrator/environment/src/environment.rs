@@ -55,7 +55,7 @@ pub struct Step {
     pub reward: Option<f32>,
     /// Whether the trajectory ends here.
     pub is_done: bool,
-    /// What people want to know of the step. Only the caller reads it.
+    /// Further information about the step for people. Only the caller reads it.
     pub info: Value,
 }
 

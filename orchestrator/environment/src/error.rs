@@ -7,9 +7,9 @@ use crate::model::ModelError;
 /// The class of an error, which tells callers how to react.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
-    /// The model or the environment is away or overloaded. Another trajectory may succeed.
+    /// The model is unreachable or overloaded. Another trajectory may succeed.
     Retryable,
-    /// The task or the recipe is wrong. Another run of it has the same end.
+    /// The task or the recipe is wrong. Trying again gives the same error.
     Client,
     /// A server, an environment or a program failed.
     Fault,

@@ -1,8 +1,8 @@
 //! A game in text: the model guesses a hidden number, and is told whether the number is higher or lower.
 //!
-//! The hidden number follows from the task's seed. A guess is worth the share of the numbers still possible
-//! that it rules out, divided by the number of guesses that halving needs, so each turn has a reward of its
-//! own; finding the number is worth 1.
+//! The hidden number follows from the task's seed. The reward of a guess is the share of the still possible
+//! numbers that the guess rules out, divided by the number of guesses that halving needs. Each turn therefore
+//! has a reward of its own. The reward for finding the number is 1.
 
 use futures::FutureExt;
 use futures::future::{self, BoxFuture};
@@ -71,7 +71,7 @@ impl NumberGame {
         }
         let possible = f64::from(state.high - state.low + 1);
         let answer = if guess < u64::from(state.hidden) {
-            // The guess is below the hidden number, so the next number fits.
+            // The guess is below the hidden number, so `guess + 1` fits into 32 bits.
             state.low = state.low.max(guess as u32 + 1);
             "Higher."
         } else {
@@ -103,7 +103,7 @@ fn told(answer: &str, reward: f32) -> Step {
     }
 }
 
-/// The last run of digits in a text. A number that is too large counts as the largest.
+/// The last run of digits in a text. A number that does not fit counts as the largest number of 64 bits.
 fn last_integer(text: &str) -> Option<u64> {
     let digits = text.rsplit(|letter: char| !letter.is_ascii_digit()).find(|word| !word.is_empty())?;
     Some(digits.parse().unwrap_or(u64::MAX))

@@ -10,7 +10,7 @@
 //! must not be taken twice.
 //!
 //! # Deliberately absent
-//! A trajectory that is cut off is not announced: a server forgets sessions that are idle.
+//! The server is not told when a trajectory is cut off: a server is expected to forget idle sessions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,8 @@ use crate::error::SECONDS_MAX;
 
 /// Longest answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// How often a call is sent to a server that takes no connection, and the pauses between.
+/// Maximum number of times that a call is sent to a server that takes no connection. The pauses between the
+/// attempts are multiples of `CONNECT_PAUSE`.
 const CONNECTS_MAX: u32 = 4;
 const CONNECT_PAUSE: Duration = Duration::from_millis(250);
 /// How much of an error page an error shows, in bytes.
@@ -93,7 +94,7 @@ impl HttpEnvironments {
         HttpEnvironment { server: Arc::clone(self), session: Arc::clone(session), turn: 0 }
     }
 
-    /// Asks for anything, to see whether there is a server. Its answer does not matter.
+    /// Sends a request to check that there is a server. The content of the answer does not matter.
     pub(crate) async fn check(&self) -> Result<(), EnvironmentError> {
         self.client.get(&self.url).send().await.map(drop).map_err(|error| self.failed(&error))
     }

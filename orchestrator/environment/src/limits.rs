@@ -13,8 +13,8 @@ pub struct Limits {
     pub sampled_tokens_max: u32,
     /// Maximum number of tokens of a prompt and its response.
     pub context_tokens_max: u32,
-    /// Maximum time for an answer of the model, the wait for a permit included, and a step of the environment
-    /// together, for each turn. The reset has the same limit.
+    /// Maximum time of each turn: the model's answer, including the wait for a permit, and the environment's
+    /// step. The reset has the same limit.
     pub turn_time_max: Duration,
 }
 

@@ -8,8 +8,9 @@
 //! - `step(*, text, ids)`, which returns a dict with `messages` or `ids`, and optionally `reward`, `done` and
 //!   `info`.
 //!
-//! Both may be `async`. An exception fails the trajectory, and the process goes on. A process that dies fails
-//! its trajectory, and is replaced. If a trajectory is dropped during a call, its process is killed.
+//! Both methods may be `async`. An exception fails the trajectory, and the process goes on. A process that
+//! dies fails its trajectory, and is replaced. If a trajectory is dropped during a call, its process is
+//! killed.
 //!
 //! # Deliberately absent
 //! A process does not run several trajectories at the same time, so a process that hangs or dies harms only

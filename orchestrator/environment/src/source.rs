@@ -21,8 +21,8 @@ enum Kind {
 }
 
 impl EnvironmentSource {
-    /// Opens what a recipe names. No process is started, and no server is asked. Tasks that are started later
-    /// run on `tracker`, and end when `token` is cancelled.
+    /// Opens the environment that a recipe names. No process is started, and no server is asked. Tasks that
+    /// are started later run on `tracker`, and end when `token` is cancelled.
     ///
     /// # Errors
     /// [`EnvironmentError::Misconfigured`] if a value is wrong.

@@ -6,7 +6,8 @@ use rolldock_trajectory::Turn;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// A tool call. Its id is ours, so a later request names the turn that made the call.
+/// A tool call. The gateway chooses its id, so a later request with this id names the turn that made the
+/// call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ToolCall {
     pub(crate) id: String,
@@ -58,7 +59,7 @@ impl Answer {
         message.insert("role".to_owned(), json!("assistant"));
         message.insert("content".to_owned(), json!(self.text));
         if let Some(reasoning) = &self.reasoning {
-            // Servers of different ages use either name.
+            // Older and newer servers use different names for the reasoning.
             message.insert("reasoning".to_owned(), json!(reasoning));
             message.insert("reasoning_content".to_owned(), json!(reasoning));
         }
@@ -69,7 +70,7 @@ impl Answer {
         Value::Object(message)
     }
 
-    /// The assistant's message as the forest stores it: without what is empty, and with one name for each part.
+    /// The assistant's message as the forest stores it. Empty parts are left out, and each part has one name.
     pub(crate) fn said(&self) -> Value {
         let mut message = Map::new();
         message.insert("role".to_owned(), json!("assistant"));
@@ -138,7 +139,8 @@ impl ToolCall {
     }
 }
 
-/// What the answer of a turn has besides the message and the tokens, for a repeated request.
+/// The parts of a turn's answer besides the message and the tokens. They are kept to answer a repeated
+/// request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TurnExtra {
     pub(crate) id: String,

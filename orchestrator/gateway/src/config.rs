@@ -43,16 +43,17 @@ pub struct GatewayConfig {
     pub model: Option<String>,
     /// The partition of the queue for rows.
     pub partition: String,
-    /// What is enforced in all trajectories that say nothing else.
+    /// The sampling parameters that are enforced in all trajectories without their own.
     pub sampling: Sampling,
-    /// The limits of trajectories that say nothing else.
+    /// The limits of trajectories without their own.
     pub limits: Limits,
     /// Maximum number of trajectories whose rows are not put yet. Further ones are refused until there is room.
     pub trajectories_max: usize,
     /// What becomes of a trajectory without a reward when its group has ended.
     pub unrewarded: Unrewarded,
-    /// How the rewards of a group become advantages. One that needs the whole batch takes the group for it. With one
-    /// of turns, a reward must say those of turns, and rows have the advantages of tokens.
+    /// How the rewards of a group become advantages. An estimator that needs the whole batch uses the group
+    /// as the batch. With an estimator of turns, a reward must include the rewards of the turns, and rows
+    /// have the advantages of tokens.
     pub advantage: Estimator,
     /// The seed from which the seeds of turns are derived, if a trajectory has none.
     pub seed: u64,
@@ -167,7 +168,7 @@ pub struct Limits {
     pub tokens: u64,
     /// Maximum number of sampled tokens of one turn. An agent's own limit only lowers it.
     pub turn_tokens: u32,
-    /// Maximum time from the first moment.
+    /// Maximum time since the trajectory was opened.
     pub wall: f64,
     /// Maximum time without a call.
     pub idle: f64,
@@ -202,7 +203,7 @@ impl Limits {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unrewarded {
-    /// Its rows are left out; the group is put with the others.
+    /// Its rows are left out; the rows of the group's other trajectories are put.
     #[default]
     Drop,
     /// Its reward is 0.
@@ -240,7 +241,8 @@ impl LimitChanges {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Creation {
-    /// What the agent works on: a text, messages, or anything else. It is only kept.
+    /// What the agent works on: a text, messages, or anything else. The gateway only stores it and writes it
+    /// into each row.
     pub(crate) prompt: Value,
     /// The group whose rows are put together; absent for a group of its own.
     pub(crate) group: Option<String>,
@@ -250,11 +252,11 @@ pub(crate) struct Creation {
     pub(crate) sampling: Option<Sampling>,
     /// Only trajectories with the same salt share a prefix cache.
     pub(crate) cache_salt: Option<String>,
-    /// Only kept, and written into each row.
+    /// The gateway only stores it and writes it into each row.
     pub(crate) metadata: Map<String, Value>,
 }
 
-/// What a trajectory is, from its first moment on.
+/// The properties of a trajectory that are fixed when it is opened.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub(crate) uid: String,
@@ -265,7 +267,7 @@ pub(crate) struct Spec {
     pub(crate) group_size: u32,
     pub(crate) limits: Limits,
     pub(crate) sampling: Sampling,
-    /// The seed from which those of its turns are derived.
+    /// The seed from which the seeds of its turns are derived.
     pub(crate) seed: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) cache_salt: Option<String>,

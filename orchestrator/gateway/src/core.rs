@@ -25,7 +25,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Opens the log, and rebuilds what it has. Returns the groups that end from now on.
+    /// Opens the log, and rebuilds its trajectories. Also returns a receiver of the groups that end from now
+    /// on.
     pub(crate) async fn open(
         config: GatewayConfig,
         scope: Scope,
@@ -39,7 +40,7 @@ impl Core {
         Ok((core, settled))
     }
 
-    /// The state of a gateway without a log: what it has ends with the process.
+    /// The state of a gateway without a log. Its trajectories end with the process.
     pub(crate) fn in_memory(config: GatewayConfig, scope: Scope) -> Arc<Self> {
         // The run takes out each trajectory itself, so no task waits for the ends of groups.
         let (book, _settled) = Book::new((config.entropy.0)() as u64, config.trajectories_max);
@@ -104,7 +105,7 @@ impl Core {
             }
             let event = Event::Ended(end, (self.config.unix_seconds)());
             let sequence = self.append(one.number, &event);
-            // These records fit every trajectory.
+            // The record of an end can be applied to every trajectory.
             let _ = live.apply(event);
             sequence
         };
@@ -167,9 +168,10 @@ impl Core {
         self.book.changed(one);
     }
 
-    /// Notes what became of the answer of a turn. The record is not waited for: without it, the answer counts
-    /// as not delivered until the agent continues it or repeats its request. A slow client may still read when the
-    /// rows are put. Nothing is noted then, because the last record of a trajectory is the one that buries it.
+    /// Records whether the answer of a turn was delivered. The caller does not wait until the record is
+    /// durable: without the record, the answer counts as not delivered until the agent continues the turn or
+    /// repeats its request. A slow client may still be reading the answer when the rows are put. In that case
+    /// nothing is recorded, because the last record of a trajectory is the one that buries it.
     pub(crate) fn delivery(&self, one: &Arc<One>, turn: TurnId, delivery: Delivery) {
         let mut live = one.live.lock();
         let is_new = live.forest.turn(turn).is_some_and(|known| !known.delivery().is_received());
@@ -188,7 +190,7 @@ impl Core {
     }
 }
 
-/// What a log has.
+/// The trajectories of a log.
 #[derive(Debug, Default)]
 struct Restored {
     live: BTreeMap<u64, (Spec, Vec<Event>)>,
@@ -203,7 +205,8 @@ impl Restored {
                 self.live.remove(&entry.number);
                 self.buried.insert(entry.number, *tombstone);
             }
-            // An earlier version noted the deliveries of slow clients, which change nothing any more.
+            // An earlier version of the gateway recorded the deliveries of slow clients here. They have no
+            // effect any more.
             _ if self.buried.contains_key(&entry.number) => {}
             event => {
                 let unopened = || format!("trajectory={} was not opened", entry.number);

@@ -2,9 +2,9 @@
 //! takes the turns out when the agent has ended.
 //!
 //! There is no log. The ledger of the run owns the fates of groups, and the agents of a run end with it, so
-//! after a crash no call could continue a trajectory: the run requeues its group like any other that was in
-//! flight. For the same reason nothing is put into the queue here, and nothing is kept after a trajectory was
-//! taken out but the note that its calls are refused.
+//! after a crash no call could continue a trajectory: the run requeues the trajectory's group like every
+//! other group that was in flight. For the same reason nothing is put into the queue here. After a trajectory
+//! was taken out, only a tombstone is kept, by which later calls are refused.
 //!
 //! # Invariants
 //! - A [`Session`] that is dropped aborts its trajectory: its engine calls stop, their permits are returned,
@@ -31,7 +31,7 @@ use crate::serve::{self, Served};
 use crate::trajectories::{CallMeter, End, Live, One, Tombstone};
 use crate::turns::Maker;
 
-/// Maximum time until the calls of a trajectory that was ended are gone.
+/// Maximum time to wait until the calls of an ended trajectory are gone.
 const IDLE_MAX: Duration = Duration::from_secs(5);
 
 /// A gateway inside of a run. Clones share it.
@@ -43,7 +43,7 @@ pub struct Hosted {
     root: Arc<str>,
 }
 
-/// What a new trajectory is.
+/// The properties of a new trajectory.
 #[derive(Debug, Clone)]
 pub struct Opening {
     /// The identity, unique over the run. Request ids begin with it.
@@ -54,7 +54,7 @@ pub struct Opening {
     pub sampling: Sampling,
     /// The limits. `reward` is not used, because nothing waits for a reward.
     pub limits: Limits,
-    /// Is told of the trajectory's calls; absent if they are not metered.
+    /// The meter of the trajectory's calls; absent if they are not metered.
     pub meter: Option<Arc<dyn CallMeter>>,
 }
 
@@ -63,7 +63,7 @@ pub struct Opening {
 pub struct Taken {
     /// The turns.
     pub trajectory: Trajectory,
-    /// Why it took no more calls. `Completed` if no limit ended it.
+    /// Why the trajectory took no more calls; `Completed` if no limit ended it.
     pub end: End,
     /// The reward that the agent gave, if it may give one and did.
     pub reward: Option<f32>,
@@ -71,7 +71,8 @@ pub struct Taken {
     pub drawn_tokens: u64,
     /// The server of the last turn; empty without a turn.
     pub server: String,
-    /// The turns whose prompts were encoded by a server, so that they need not continue what was sampled.
+    /// The turns whose prompts were encoded by a server. Such a prompt does not necessarily continue the
+    /// sampled tokens.
     pub reencoded: Vec<TurnId>,
 }
 
@@ -85,7 +86,8 @@ pub struct Session {
 }
 
 impl Hosted {
-    /// Serves agents at `listener` until `scope` ends. `config.dir` and what is about the queue is not used.
+    /// Serves agents at `listener` until `scope` ends. `config.dir` and the settings for the queue are not
+    /// used.
     ///
     /// # Errors
     /// [`GatewayError`]: the configuration is wrong, or the listener has no address.
@@ -131,7 +133,7 @@ impl Hosted {
     /// Checks that the server at `url` has the endpoints that take token ids. Cancel-safe.
     ///
     /// # Errors
-    /// [`GatewayError::Engine`]: it has not, or it does not answer.
+    /// [`GatewayError::Engine`]: the server lacks these endpoints, or it does not answer.
     pub async fn check(&self, url: &str) -> Result<(), GatewayError> {
         let lacks = |error: CallError| {
             GatewayError::Engine(match error {
@@ -190,7 +192,7 @@ impl Hosted {
     }
 }
 
-/// The address of a socket as a URL has it.
+/// The address of a socket as the host of a URL.
 fn host(bound: std::net::SocketAddr) -> String {
     match bound {
         std::net::SocketAddr::V4(bound) => bound.ip().to_string(),
@@ -199,7 +201,7 @@ fn host(bound: std::net::SocketAddr) -> String {
 }
 
 impl Session {
-    /// The word that gives access to this trajectory alone; also an API key.
+    /// The secret that gives access to this trajectory alone. Clients can send it as an API key.
     pub fn capability(&self) -> &str {
         &self.one.spec.capability
     }
@@ -264,7 +266,7 @@ impl Session {
             }
         };
         self.core.book.leave(&self.one, tombstone);
-        // It has an end already if a limit has ended it.
+        // The trajectory already has an end if a limit has ended it.
         let _ = self.core.end(&self.one, end);
         metrics::gauge!("rolldock_gateway_trajectories").set(self.core.book.counts().0 as f64);
     }

@@ -19,9 +19,9 @@
 //! # Invariants
 //! - Sampled tokens are never encoded again: the prompt of a turn is the ids of the path that it continues,
 //!   followed by what is new.
-//! - A turn is durable before the last byte of its answer leaves. A turn that is not whole leaves nothing.
-//! - A request that is marked as repeated gets the answer of its first time. An equal request that is not
-//!   marked is a new turn.
+//! - A turn is durable before the last byte of its answer is sent. An incomplete turn leaves no record.
+//! - A request that is marked as a retry gets the answer of the original request. An equal request without
+//!   the mark is a new turn.
 //! - Each trajectory has exactly one end, at most one reward, and its rows are put once.
 //! - A kill of the process at any moment loses nothing that was acknowledged.
 //!
@@ -84,7 +84,7 @@ pub struct Gateway {
     settled: mpsc::UnboundedReceiver<Settled>,
 }
 
-/// Answers the calls of a gateway. Clones can do so in threads of their own.
+/// Answers the calls of a gateway. Clones can answer calls in other threads.
 #[derive(Debug, Clone)]
 pub struct GatewayServer {
     served: Served,
@@ -149,7 +149,8 @@ impl Gateway {
         let answered = answering.await;
         end.cancel();
         drop(watching);
-        // A put that is under way ends by itself.
+        // The task has ended or ends now, because `end` is cancelled. An interrupted put is repeated after
+        // the next start.
         let _ = putting.await;
         scope.close(CONNECT).await;
         let closing = blocking("gateway log close", move || core.store.close());

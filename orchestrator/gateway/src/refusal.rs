@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 
 use crate::calls::CallError;
 
-/// Tells clients whether to send a request again; they follow it before they look at the status.
+/// Tells clients whether to send a request again. Clients check this header before the status.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// A call that is not served.
@@ -36,7 +36,7 @@ pub(crate) enum Refusal {
     /// The engine failed.
     #[error("{0}")]
     Engine(String),
-    /// Turns cannot be kept any more.
+    /// Turns cannot be recorded any more.
     #[error("{0}")]
     Store(String),
 }
@@ -93,7 +93,7 @@ impl Refusal {
     pub(crate) fn headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
         match self {
-            // Clients repeat a 409 and a 500 by themselves, and a repetition would have the same end.
+            // Clients retry a 409 and a 500 by themselves, and a retry would get the same refusal.
             Self::Ended { .. } | Self::Conflict(_) | Self::Store(_) => {
                 headers.insert(SHOULD_RETRY, HeaderValue::from_static("false"));
             }

@@ -17,7 +17,8 @@ const TEXT_BYTES_MAX: usize = 1024;
 pub(super) const SETTLED_MAX: usize = 4096;
 /// Maximum number of gates in a record. Runs have fewer.
 const GATES_MAX: u64 = 1024;
-/// Maximum number of numbers of a record of the launch's evidence. There are four for each sample of a group.
+/// Maximum number of values in a record of the launch's evidence. There are four values for each sample of a
+/// group.
 const OUTLOOK_MAX: u64 = 1 << 20;
 
 /// The error for bytes that are not a record: the value that the reader expected.

@@ -19,7 +19,7 @@ pub struct RunRecord {
     pub run_id: String,
     /// Unix seconds.
     pub started_s: u64,
-    /// See [`FORMAT`].
+    /// The version of the record format: [`FORMAT`].
     pub format: u32,
 }
 
@@ -131,9 +131,9 @@ pub struct GateRecord {
 /// The measurements of a run so far, for the next process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MetersRecord {
-    /// The groups whose samples differ, if other gates also judge them: those that these gates passed, and
-    /// those that they rejected. Each count is stored as the bits of an `f64`. Older counts lose weight with
-    /// every step, so the counts are not integers.
+    /// Counts of groups whose samples differ: the groups that the other gates passed, and the groups that the
+    /// other gates rejected. Without other gates, no group is counted. Each count is stored as the bits of an
+    /// `f64`. Older counts lose weight with every step, so the counts are not integers.
     pub accept_rate: [u64; 2],
     /// Rows that were dropped because they are too long, up to the last prompt that was sent out.
     pub overlong_dropped: u64,

@@ -35,7 +35,7 @@ pub struct QueuedPrompt {
     pub visit: u32,
     /// The attempt with which its samples start.
     pub first_attempt: u32,
-    /// How many of its dispatches were too old.
+    /// The field `returns` of its last dispatch, plus 1 if that dispatch was too old.
     pub returns: u32,
     /// The location of its tokens so far, which [`read_carried`](super::read_carried) reads.
     pub tokens: Option<TokensPlace>,
@@ -309,8 +309,8 @@ impl LedgerState {
         let number = dispatch.number;
         let mut first_attempt = dispatch.first_attempt;
         match next {
-            // Its tokens are kept until it is settled, because a restart may find that the group is not in
-            // the queue.
+            // The tokens of an accepted dispatch are kept until it is settled, because a restart may find
+            // that the group is not in the queue.
             Next::Nothing if *fate == Fate::Accepted => return,
             Next::Nothing => return self.let_go_of_tokens(number),
             Next::Again => {}

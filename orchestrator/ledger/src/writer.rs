@@ -38,7 +38,7 @@ const GATHER: Duration = Duration::from_millis(20);
 /// Configuration of a writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LedgerConfig {
-    /// Whether a record survives a loss of power once [`LedgerWriter::sync`] has returned. Without it a
+    /// Whether a record survives a loss of power once [`LedgerWriter::sync`] has returned. If `false`, a
     /// record survives only the end of the process. A restart fails if the queue has a dispatch that is not
     /// in the ledger.
     pub fsync: bool,

@@ -1,11 +1,12 @@
 //! Threads that stay awake between events that follow each other closely.
 //!
-//! To wake a sleeping thread takes up to 100 us on a virtual machine, which is more than most requests take.
+//! Waking a sleeping thread takes up to 100 us on a virtual machine, which is more than most requests take.
 //! An event is *close* if the thread slept for less than [`WINDOW`] before it. After a close event the thread
 //! stays awake for one [`WINDOW`], because the next event is probably close too. A thread whose events are
 //! further apart sleeps between them. So an idle thread costs nothing, and a wrong guess costs at most one
-//! [`WINDOW`]. A thread that is awake yields the core in every turn of its loop. If another thread takes the core
-//! then, the cores are busy, and the thread sleeps after all: it is the idle core whose wake-up takes long.
+//! [`WINDOW`]. A thread that is awake yields the core in every turn of its loop. If another thread takes the
+//! core during the yield, the cores are busy. The thread then sleeps after all, because only the wake-up of
+//! an idle core takes long.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +21,8 @@ use tokio_util::task::TaskTracker;
 /// too short to be a waste of the core.
 const WINDOW: Duration = Duration::from_micros(500);
 
-/// A yield that takes longer has given the core to another thread, which had work to do. Then the core is awake
-/// anyway, and polling for events would only take it from other threads.
+/// The limit for the time of a yield. A longer yield has given the core to another thread, which had work to
+/// do. In that case the core is awake anyway, and polling for events would only take it from other threads.
 const TURN: Duration = Duration::from_micros(20);
 
 #[derive(Debug, Default)]
@@ -74,7 +75,7 @@ impl Awake {
         self.times.lock().awake_until.is_none_or(|until| Instant::now() >= until)
     }
 
-    /// Lets the thread sleep if its yield of the core, which took `yielded`, went to another thread.
+    /// Lets the thread sleep if its yield, which took `yielded`, gave the core to another thread.
     fn after_yield(&self, yielded: Duration) {
         if yielded >= TURN {
             self.times.lock().awake_until = None;

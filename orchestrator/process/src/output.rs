@@ -10,7 +10,7 @@ use comfy_table::{ContentArrangement, Row, Table, presets};
 pub use numbers::{grouped, share};
 pub use tokens::token_words;
 
-/// The width of tables, and of a terminal that does not tell its own; columns.
+/// The width of tables, and of a terminal that does not report its width, in columns.
 pub const WIDTH: u16 = 80;
 
 /// An empty table that wraps its cells to fit 80 columns, both in a terminal and in a file. Columns are

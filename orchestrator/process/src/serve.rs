@@ -1,4 +1,5 @@
-//! Serves the run's queue to other processes, such as a trainer that takes rows during the run.
+//! Serves the run's queue to other processes, such as a trainer that takes rows during the run. Also serves
+//! the calls of `rolldock fleet`.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Servers on dedicated threads, each with its own runtime.
 //!
-//! To pass a short request from thread to thread costs more than to answer it. So a connection stays on the
+//! Passing a short request from thread to thread costs more than answering it. So a connection stays on the
 //! thread that accepted it, and an event of the connection wakes only that thread. A busy thread does not
 //! even sleep between events ([`super::awake`]). Every thread has its own socket at the address, and the
 //! system distributes connections over the sockets. With a common socket, the threads that are awake would

@@ -21,8 +21,8 @@ impl LookedFor {
         self.0.get(path).map(Vec::as_slice)
     }
 
-    /// The path of `path` in the first of `folders` that has it. If no folder has it, the result is `path`
-    /// unchanged, which is relative to the current directory.
+    /// Joins `path` to the first of `folders` in which the file exists. If no folder has the file, the result
+    /// is `path` unchanged, which is relative to the current directory.
     pub(super) fn find(&mut self, path: &Path, folders: [&Path; 2]) -> PathBuf {
         if path.as_os_str().is_empty() {
             return path.to_owned();

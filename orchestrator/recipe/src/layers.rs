@@ -53,7 +53,7 @@ pub(super) struct Resolved<T> {
 
 impl<T> Resolved<T> {
     /// Adds complaints about the values that could be read. These values were checked together with the
-    /// defaults of the values that are left out. The messages say so if there are such values.
+    /// defaults of the values that are left out. If values are left out, the messages mention it.
     pub(super) fn add(&mut self, further: Vec<Complaint>) {
         let beside_defaults = !self.complaints.is_empty();
         for mut complaint in further {

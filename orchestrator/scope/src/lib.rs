@@ -77,7 +77,7 @@ impl Scope {
         self.tracker.spawn_blocking(move || named_blocking(name, work))
     }
 
-    /// Cancelled when the scope ends.
+    /// The token that is cancelled when the scope ends.
     pub fn token(&self) -> &CancellationToken {
         &self.token
     }

@@ -2,15 +2,16 @@
 //!
 //! A simulated sample is a pure function of its identity, so the lengths and the correctness of all samples
 //! are known without a rollout. The **FIFO bound** of a step is the least time in which the fleet could
-//! finish the first so many valid groups in data order: the larger of the total work over the capacity and
-//! the longest sample on the fastest server. The **saturation bound** is the total work over the capacity,
-//! for steps that overlap. Both count the groups that the filter throws away before the last valid group, and
-//! both know how many samples the KV caches hold (module `work`). Across steps, [`Reference::claims_s`] bounds
-//! the times of a trainer's claims, for the staleness that is allowed.
+//! finish as many valid groups as the step needs, in data order. It is the larger of two times: the total
+//! work divided by the capacity, and the longest sample on the fastest server. The **saturation bound** is
+//! the total work divided by the capacity, for steps that overlap. Both bounds count the groups that the
+//! filter throws away before the last valid group, and both consider how many samples the KV caches hold
+//! (module `work`). Across steps, [`Reference::claims_s`] bounds the times of a trainer's claims, for the
+//! staleness that is allowed.
 //!
 //! # Invariants
 //! A bound is never above the time of a schedule: prefill, waiting and the ends of batches are not counted. A
-//! property test plays schedules on a model of its own.
+//! property test runs schedules on its own model.
 
 mod claims;
 mod work;
@@ -108,12 +109,12 @@ impl FleetModel {
     }
 }
 
-/// The bounds of a step, in seconds; see the [module](self).
+/// The bounds of a step, in seconds. The [module](self) defines them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StepBounds {
     /// The FIFO bound.
     pub fifo_s: f64,
-    /// The FIFO bound of servers whose KV caches have no end.
+    /// The FIFO bound of servers with unlimited KV caches.
     pub fifo_without_cache_s: f64,
     /// The saturation bound.
     pub saturation_s: f64,
@@ -129,7 +130,7 @@ pub struct Reference {
     pub tokens: u64,
     /// The sum of the steps' FIFO bounds, in seconds.
     pub fifo_s: f64,
-    /// The sum of the steps' FIFO bounds of servers whose KV caches have no end, in seconds.
+    /// The sum of the steps' FIFO bounds of servers with unlimited KV caches, in seconds.
     pub fifo_without_cache_s: f64,
     /// The bound of all steps together, in seconds.
     pub saturation_s: f64,

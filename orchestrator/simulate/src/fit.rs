@@ -16,7 +16,8 @@ use rolldock_simengine::EngineModel;
 
 /// Number of constants that are fitted.
 const CONSTANTS: usize = 5;
-/// A constant counts as known if the remaining information on it is at least this share of its own.
+/// A constant counts as determined if at least this share of its information remains after the elimination of
+/// the constants before it.
 const SINGULAR: f64 = 1e-9;
 
 /// A measured batch.
@@ -44,7 +45,7 @@ impl Measured {
 /// The fitted constants, in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Fit {
-    /// The time of a batch beside the engine's steps, such as the network's.
+    /// The time of a batch besides the engine's steps, such as the time of the network.
     pub overhead_s: f64,
     /// Cost of a prompt token.
     pub prefill_s: f64,

@@ -1,5 +1,5 @@
 //! The pure parts of simulated rollouts: the least time in which a fleet can do the work of a step
-//! ([`bounds`]), ratios with their standard errors ([`ratio`]), the settings of a sweep ([`sweep`]), and the
+//! ([`bounds`]), ratios with their standard errors ([`ratio`]), the settings of a sweep ([`sweep`]), the
 //! settings that no other setting beats ([`front`]), and the constants of a measured engine ([`fit`]).
 //!
 //! The rollout in virtual time is in `rolldock`, because it runs the rollout itself. `rolldock simulate` and

@@ -18,7 +18,7 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// The mean of the first parts of all pairs, divided by the mean of the second parts. `mean` takes the
+    /// The mean of the first parts of all pairs, divided by the mean of the second parts. `mean` computes the
     /// mean of joined lengths. `None` without samples.
     pub fn new(pairs: &[(Lengths, Lengths)], mean: impl Fn(&Lengths) -> f64) -> Option<Self> {
         let without = |left_out: Option<usize>| {

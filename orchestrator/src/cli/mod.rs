@@ -1,5 +1,5 @@
 //! The program: parses the command line and runs the command. The commands that need a run or the simulated
-//! model are modules here, the others are in [`rolldock_cli`].
+//! model are modules here. The other commands are in [`rolldock_cli`].
 //!
 //! Exit codes: 0 for success, 1 for a failure, 2 for wrong usage (options or recipe), 130 if Ctrl-C ended a
 //! run immediately, 143 after SIGTERM or SIGHUP.

@@ -31,8 +31,8 @@ pub struct ServerStatus {
     pub in_use: u32,
     /// The number of its permits.
     pub capacity: u32,
-    /// Tokens per second of one sample. They follow from the server's own count if it is known, and otherwise
-    /// from its answers. `None` if neither is known.
+    /// Tokens per second of one sample. The rate is computed from the server's own token count if that count
+    /// is known, and otherwise from the server's answers. `None` if neither is known.
     pub tokens_per_second: Option<f64>,
 }
 

@@ -118,8 +118,8 @@ fn length_bias(reading: &BiasReading) -> String {
     format!("{} (accepted {accepted:.0} / dispatched {dispatched:.0} tokens)", ratio(bias))
 }
 
-/// The bias in difficulty. Easy prompts have more right samples than hard prompts, and pass the filter at
-/// another rate.
+/// The bias in difficulty. Easy prompts have more right samples than hard prompts, and pass the filter at a
+/// different rate.
 fn difficulty(reading: &BiasReading) -> Option<String> {
     let figure = |name: &str, bias: &Option<Bias>| {
         let bias = bias.as_ref()?;

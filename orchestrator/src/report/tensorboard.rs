@@ -1,7 +1,8 @@
 //! TensorBoard event files, made from the figures of steps and validations.
 //!
-//! An event file is a sequence of records. Each record has its length, its bytes, and a checksum of both. The
-//! bytes are a protocol buffer of the type `tensorboard.Event`. Scalars need only a few of its fields.
+//! An event file is a sequence of records. Each record has its length, its bytes, and a checksum of each of
+//! these two parts. The bytes are a protocol buffer of the type `tensorboard.Event`. Scalars need only a few
+//! of its fields.
 //!
 //! # Deliberately absent
 //! No library is used, because the Rust library for these files has not changed since 2022.
@@ -108,7 +109,7 @@ fn gather(tag: String, value: &Value, scalars: &mut Vec<(String, f64)>) {
     }
 }
 
-/// The checksum of a record: CRC-32C, rotated and shifted by a constant.
+/// The checksum of a record: CRC-32C, rotated by 15 bits, plus a constant.
 fn masked_crc(bytes: &[u8]) -> u32 {
     CRC32C.checksum(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }

@@ -158,8 +158,8 @@ fn server_line(server: &ServerStatus, fleet: &[ServerStatus]) -> String {
     format!("{line}, and the others {} (median), {compared}.", rate(others))
 }
 
-/// The median rate of the other servers of the fleet whose rates are known. Of two middle rates it is the
-/// higher one.
+/// The median rate of the other servers of the fleet whose rates are known. If the number of rates is even,
+/// the result is the higher of the two middle rates.
 fn median_of_others(server: &ServerStatus, fleet: &[ServerStatus]) -> Option<f64> {
     let others = fleet.iter().filter(|other| other.name != server.name);
     let mut rates: Vec<f64> = others.filter_map(|other| other.tokens_per_second).collect();

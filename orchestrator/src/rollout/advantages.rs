@@ -7,7 +7,8 @@ use rolldock_trajectory::{Row, turn_advantages};
 
 use crate::rollout::Sample;
 
-/// Gives the samples of a group the advantages of their rewards. Advantages that need the whole batch stay 0 here.
+/// Sets the advantages of a group's samples from their rewards. Advantages that need the whole batch stay 0
+/// here.
 pub(super) fn estimate(samples: &mut [Sample], estimator: Estimator) {
     if let Some(advantage) = estimator.per_group() {
         let rewards: Vec<f32> = samples.iter().map(|sample| sample.reward).collect();

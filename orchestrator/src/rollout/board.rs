@@ -54,7 +54,7 @@ pub(crate) struct BoardConfig {
     pub(crate) early_stop: EarlyStop,
     pub(crate) on_stop: OnStop,
     pub(crate) launch: Launch,
-    /// See `recipe::Rollout`: the probability with which the launched groups reach the target.
+    /// The probability with which the launched groups reach the target (see `recipe::Rollout`).
     pub(crate) launch_confidence: f64,
     pub(crate) samples_per_prompt: u32,
     pub(crate) gen_batch_size: usize,
@@ -144,7 +144,8 @@ pub(crate) struct Board {
     /// find the first slot of a kind.
     queued: BTreeSet<u64>,
     undecided: BTreeSet<u64>,
-    /// Groups that were set aside, by number. There are at most as many as the step still needs.
+    /// Groups that were set aside, by number. Their number is at most the number of groups that the step
+    /// still needs.
     set_aside: BTreeMap<u64, Box<Group>>,
     running: usize,
     /// Prompts that were drawn but not dispatched yet. The prompts that a step leaves here are the first of
@@ -278,7 +279,7 @@ impl Board {
         self.policy_version
     }
 
-    /// Notes that one more accepted group is in the queue, or that it will never be.
+    /// Notes that one more accepted group is in the queue or will never be put into the queue.
     pub(crate) fn was_put(&mut self) {
         self.not_put = self.not_put.saturating_sub(1);
     }

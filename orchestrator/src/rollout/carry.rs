@@ -2,7 +2,8 @@
 //! samples.
 //!
 //! # Invariants
-//! A sample is either finished or continues, so a group has each sample index once.
+//! A kept sample is either finished or still has to continue, so each sample index occurs at most once in a
+//! group.
 
 use rolldock_dispatch::{CarriedSample, DispatchId};
 

@@ -68,7 +68,7 @@ pub struct RolloutConfig {
     pub staleness: Staleness,
     pub carry: CarryLimits,
     pub bias_guard: Option<BiasGuard>,
-    /// See `recipe::Rollout`: the share, from 0 to 1.
+    /// The share of cut-off groups that run on, from 0 to 1 (see `recipe::Rollout`).
     pub bias_audit: f64,
     /// What the run keeps of its prompts; `None` if it keeps nothing.
     pub history: Option<HistoryConfig>,

@@ -1,4 +1,5 @@
-//! Handles to a running rollout. One reads its state. The other tells it about policy versions and the queue.
+//! Handles to a running rollout. `RolloutView` reads the state of the rollout. `RolloutControl` tells the
+//! rollout about policy versions and the queue.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -103,7 +104,7 @@ impl RolloutControl {
         self.policy_version.load(Ordering::Relaxed)
     }
 
-    /// Notes that one more accepted group is in the queue, or that it will never be.
+    /// Notes that one more accepted group is in the queue or will never be put into the queue.
     pub fn was_put(&self) {
         self.board.lock().was_put();
         self.waits.progressed();

@@ -5,8 +5,8 @@
 //! totals for the whole run and for the step. Debug builds check conservation at every change, and all builds
 //! check it at the end of every step.
 //!
-//! A run that can be resumed also has a [`LedgerWriter`], which gets every record in the same order. The
-//! writer buffers records, so no call in this module waits for a disk.
+//! A run that can be resumed also has a [`LedgerWriter`], which gets all records in the order of the changes.
+//! The writer buffers records, so no call in this module waits for a disk.
 //!
 //! # Bounded
 //! There are at most as many open dispatches as running or undecided groups. The last `entries_max` ended
@@ -141,7 +141,7 @@ impl Dispatches {
         self.write(|| Record::Meters(meters.clone()));
     }
 
-    /// Writes the evidence of the launch to the ledger.
+    /// Writes the evidence for launch decisions to the ledger.
     pub(crate) fn note_outlook(&self, bits: impl FnOnce() -> Arc<[u64]>) {
         self.write(|| Record::Outlook { bits: bits() });
     }
@@ -199,7 +199,7 @@ impl Dispatches {
         self.write(|| Record::StepEnd(StepEndRecord { step, end }));
     }
 
-    /// Notes that the servers have another version.
+    /// Notes that the servers have a new version.
     pub(crate) fn version(&self, version: u64) {
         self.write(|| Record::Version { version });
     }

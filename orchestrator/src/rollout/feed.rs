@@ -37,8 +37,8 @@ impl PromptFeed {
         Self { inline: true, ..Self::new(source) }
     }
 
-    /// Draws up to `count` prompts. Fewer mean the end of the data. Not cancel-safe: if the future is
-    /// dropped, the drawn prompts are lost.
+    /// Draws up to `count` prompts. If it returns fewer prompts, the data has ended. Not cancel-safe: if the
+    /// future is dropped, the drawn prompts are lost.
     pub(crate) async fn draw(&self, count: usize, scope: &Scope) -> Result<Vec<Drawn>, RolloutError> {
         if self.inline {
             return Ok(draw_from(&mut **self.source.lock(), count)?);
@@ -51,8 +51,8 @@ impl PromptFeed {
         }
     }
 
-    /// The prompt of a row, independently of the draws. The call reads and tokenises the row, so I/O threads
-    /// must not make it.
+    /// The prompt of a row, independently of the draws. The call reads and tokenises the row, so it must not
+    /// be made on an I/O thread.
     pub(crate) fn fetch(&self, row: u64, visit: u32) -> Result<Option<Prompt>, DataError> {
         self.source.lock().fetch(row, visit)
     }

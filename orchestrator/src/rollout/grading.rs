@@ -3,8 +3,9 @@
 //! Scoring in this process is CPU work. It runs on the blocking pool, with the concurrency that the recipe
 //! sets, and each grading has a deadline. On virtual time the worker's task does the scoring itself, so that
 //! the order of events is a pure function of the seed. For a reward outside of this process, this module only
-//! awaits the runner. The runner bounds and repeats a grading, waits out an outage, and gives up. When a
-//! group is cut off, the wait is dropped and the runner's work is cancelled.
+//! awaits the runner. The runner sets the time limit of a grading, repeats failed gradings, waits until an
+//! outage ends, and decides when to give up. When a group is cut off, the wait is dropped and the runner's
+//! work is cancelled.
 
 use std::sync::Arc;
 use std::time::Duration;

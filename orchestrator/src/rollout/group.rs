@@ -56,8 +56,8 @@ pub struct Sample {
     pub prediction: Option<String>,
     /// The advantage, relative to the group; set when the group is complete.
     pub advantage: f32,
-    /// The advantages of the turns of a trajectory, if the estimator gives turns their own; set when the group
-    /// is complete.
+    /// The advantages of the turns of a trajectory, if the estimator gives turns their own; set when the
+    /// group is complete.
     pub turn_advantages: Option<Arc<TurnAdvantages>>,
     /// The time that the sample spent in each phase.
     pub spent: Spent,
@@ -71,11 +71,11 @@ pub struct Sample {
 pub struct SampleRows {
     /// One row for each path. All share the sample's reward and advantage.
     pub rows: Vec<Row>,
-    /// For each row, whether a server encoded a prompt of it.
+    /// For each row, whether a server itself encoded one of the row's prompts.
     pub reencoded: Vec<bool>,
     /// Why it ended: `done`, `turns`, `tokens`, `time`, and further names of runners.
     pub end: &'static str,
-    /// What was said about the trajectory, as the text of a JSON object.
+    /// Metadata of the trajectory, as the text of a JSON object.
     pub metadata: String,
 }
 
@@ -123,7 +123,8 @@ impl Group {
     /// weight.
     pub fn importance_weight(&self) -> Option<f32> {
         let weight = Chance::weight_of(self.chance);
-        // A prompt may have been chosen before a resumed run stopped choosing.
+        // An earlier process of a resumed run may have chosen the prompt by difficulty, although this process
+        // does not choose any more.
         (self.is_weighted || weight > 1.0).then_some(weight)
     }
 

@@ -69,7 +69,7 @@ mod tests {
 
     const BIASED: Option<Bias> = Some(Bias { accepted: 85.0, dispatched: 100.0, standard_error: 0.02 });
     const FAIR: Option<Bias> = Some(Bias { accepted: 95.0, dispatched: 100.0, standard_error: 0.0 });
-    /// Below the share, but within two standard errors of it.
+    /// The ratio is below the threshold, but less than two standard errors away from it.
     const UNSURE: Option<Bias> = Some(Bias { accepted: 85.0, dispatched: 100.0, standard_error: 0.03 });
 
     #[test]

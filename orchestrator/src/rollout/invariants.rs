@@ -1,5 +1,5 @@
-//! Functions that check the invariants of a rollout. [`rolldock_dispatch::invariants`] checks those of
-//! dispatches.
+//! Functions that check the invariants of a rollout. [`rolldock_dispatch::invariants`] checks the invariants
+//! of dispatches.
 
 use std::collections::BTreeSet;
 

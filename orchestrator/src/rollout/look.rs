@@ -1,7 +1,7 @@
 //! A snapshot of a running step, for displays and for `rolldock why`.
 //!
 //! Snapshots are plain values that can be sent to another process. The cost of a snapshot is proportional to
-//! the open waits, and it is taken only on request.
+//! the number of open waits. A snapshot is taken only on request.
 
 use std::collections::BTreeMap;
 
@@ -107,7 +107,7 @@ impl RolloutView {
         })
     }
 
-    /// A snapshot of the step in progress, or of the last step between two steps.
+    /// A snapshot of the step in progress. Between two steps, it is a snapshot of the step that has ended.
     pub fn look(&self) -> StepLook {
         // The locks of the board and of the waits are never held together.
         let (oldest, oldest_waits) = (self.oldest(), self.waits.oldest());

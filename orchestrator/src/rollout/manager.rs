@@ -39,7 +39,7 @@ use crate::scope::Scope;
 pub struct RolloutOutput {
     /// The accepted groups: as many as the target, or fewer if the step ended short.
     pub groups: Vec<Group>,
-    /// See [`StepMetrics`].
+    /// The metrics of the step (see [`StepMetrics`]).
     pub metrics: StepMetrics,
 }
 
@@ -104,8 +104,8 @@ impl AgentLoopManager {
 
     /// Lets `runner` run each sample as a trajectory. Without a runner, a sample is one answer of an engine.
     ///
-    /// The tokens of trajectories that are cut off are not carried over: a recipe with
-    /// [`OnStop::Carry`] is an error elsewhere, and is treated as [`OnStop::Requeue`] here.
+    /// The tokens of trajectories that are cut off are not carried over. The check of a recipe refuses
+    /// [`OnStop::Carry`] for trajectories. The manager treats it as [`OnStop::Requeue`].
     #[must_use]
     pub fn with_trajectories(self, runner: Arc<dyn TrajectoryRunner>) -> Self {
         Self { trajectories: Some(runner), ..self }
@@ -118,8 +118,8 @@ impl AgentLoopManager {
         board.step_after(board.step().max(self.step))
     }
 
-    /// Whether an earlier process accepted all groups of the next step and ended before it could end the step.
-    /// The next call then ends the step and generates nothing.
+    /// Whether an earlier process accepted all groups of the next step and ended before it could end the
+    /// step. The next call then ends the step and generates nothing.
     pub fn next_step_is_complete(&self, target: usize) -> bool {
         let next = self.next_step();
         self.board.lock().accepted_before(next) >= target

@@ -11,8 +11,8 @@ use rolldock_dispatch::{FinishReason, Spent};
 
 use crate::rollout::Sample;
 
-/// The share of the evidence for the decode rate that is kept from step to step. It makes an effective window
-/// of twenty steps.
+/// The share of the evidence for the decode rate that is kept from step to step. It corresponds to an
+/// effective window of twenty steps.
 const RATE_KEPT: f64 = 0.95;
 
 /// The work of one server in a step.

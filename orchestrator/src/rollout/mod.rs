@@ -1,4 +1,4 @@
-//! The rollout: prompts in, accepted groups out.
+//! The rollout, which turns prompts into accepted groups.
 //!
 //! [`AgentLoopManager::generate`] runs one step. Workers take prompts from a board (`board.rs`). The board
 //! has the dispatch queue, the early-stopping coordinator and the ledger of fates behind one lock. Each
@@ -16,7 +16,7 @@
 //!
 //! # Invariants
 //! Dispatches and response tokens are conserved. A step accepts at most its target, and no dispatch number is
-//! accepted twice. No permit is out after a step. [`invariants`] has the functions that check these rules.
+//! accepted twice. No permit is in use after a step. [`invariants`] has the functions that check these rules.
 //!
 //! # Deliberately absent
 //! The rollout knows no wire formats (see [`crate::engine`]), and no rows and columns (see [`crate::rows`]).

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use crate::rollout::grading::Grades;
 
-/// The rewards that are watched. It is cheap to clone.
+/// The rewards that are watched. The value is cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RewardWatch {
     rewards: Vec<watch::Receiver<RewardHealth>>,

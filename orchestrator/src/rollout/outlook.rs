@@ -8,18 +8,19 @@
 //! The chance is measured on the run's own groups, by the product-limit estimate of Kaplan and Meier (1958).
 //! For each `k`, [`Outlook`] counts the groups that finished another sample after `k` alike ones, and the
 //! groups among them in which this sample differed. The share of the latter is the hazard `h(k)`. A group
-//! with `k` alike samples of `n` becomes valid with the chance `1 - (1 - h(k)) .. (1 - h(n - 1))`. Samples
-//! that are cut off are censored: they count up to the last finished one. The estimate follows the order in
-//! which samples finish, so it needs no assumption about lengths. Groups whose first finished sample is right
-//! have a table of their own, because the same number of right and of wrong samples proves different things.
+//! with `k` alike samples of `n` becomes valid with the chance `1 - (1 - h(k)) .. (1 - h(n - 1))`. Groups
+//! that are cut off are censored observations: each of them counts up to its last finished sample. The
+//! estimate follows the order in which samples finish, so it needs no assumption about lengths. Groups whose
+//! first finished sample is right have a table of their own, because a number of right samples is different
+//! evidence from the same number of wrong samples.
 //!
 //! The prior is the beta-binomial model with Jeffreys' prior over the chance that a sample is right: after
-//! `k` alike samples the next one differs with the chance `1 / (2 (k + 1))`. It weighs as much as
+//! `k` alike samples the next one differs with the chance `1 / (2 (k + 1))`. The prior has the weight of
 //! [`PRIOR_GROUPS`] groups. Each step halves the weight of earlier evidence, because the chances change as
 //! the policy learns.
 //!
-//! Other gates than `variance` may reject a group whose samples differ. Their share is a Beta posterior over
-//! the groups that have ended ([`AcceptRate`]).
+//! Other gates than `variance` may reject a group whose samples differ. The share of such groups that pass
+//! these gates is estimated as a Beta posterior over the groups that have ended ([`AcceptRate`]).
 //!
 //! # The decision
 //! The number of valid groups is a sum of independent draws, whose chances are themselves estimated. So it
@@ -28,8 +29,8 @@
 //! what is needed, at the confidence of the recipe and by the normal approximation.
 //!
 //! # Invariants
-//! The counts of running groups are those of the groups that were [entered](Outlook::enter) and not
-//! [left](Outlook::leave). There is no clock and no randomness here.
+//! The counts of running groups include exactly the groups that have been [entered](Outlook::enter) and have
+//! not [left](Outlook::leave). There is no clock and no randomness here.
 
 use rolldock_reward::{Finished, Gates};
 
@@ -74,7 +75,8 @@ pub(crate) struct Outlook {
     only_compares: bool,
     /// The prior, as groups that were seen; by the number of alike samples less 1.
     prior: Vec<Seen>,
-    /// By whether the first sample was right, and by the number of alike samples less 1.
+    /// The run's own groups, by whether the first sample was right, and by the number of alike samples less
+    /// 1.
     seen: [Vec<Seen>; 2],
     /// First samples that were wrong, and that were right.
     first: [f64; 2],
@@ -136,7 +138,7 @@ impl Outlook {
         *self.place(standing) += 1;
     }
 
-    /// Removes a group that runs no more.
+    /// Removes a group that no longer runs.
     pub(crate) fn leave(&mut self, standing: &Standing) {
         let place = self.place(standing);
         *place = place.saturating_sub(1);
@@ -203,12 +205,13 @@ impl Outlook {
         add(self.blank + waiting, passed * blank);
         let evidence = firsts + PRIOR_GROUPS;
         let spread = 1.0 + (uncertain - 1.0_f64).max(0.0) / (evidence + 1.0);
-        // The sum is an integer, so the normal distribution is compared half a group below it.
+        // The number of valid groups is an integer, so the comparison has a continuity correction of half a
+        // group.
         mean - self.deviations * (variance * spread).sqrt() >= needed as f64 - 0.5
     }
 
-    /// Passes the chances that groups become valid, with the number of their alike samples less 1. Groups
-    /// with the most samples come first.
+    /// Calls `with` for each number of alike samples, with that number less 1 and the chance that a group
+    /// with these samples becomes valid. The largest number comes first.
     fn for_each_chance(&self, right: usize, mut with: impl FnMut(usize, f64)) {
         let mut all_alike = 1.0;
         for (row, (seen, prior)) in self.seen[right].iter().zip(&self.prior).enumerate().rev() {
@@ -258,8 +261,8 @@ impl Outlook {
     }
 }
 
-/// The groups that the prior counts as seen: Jeffreys' prior over the chance of a right sample. After the last
-/// sample there is no further one.
+/// The groups that the prior counts as seen: Jeffreys' prior over the chance of a right sample. After the
+/// last sample there is no further one.
 fn prior(samples: u32) -> Vec<Seen> {
     let mut more = PRIOR_GROUPS / 2.0;
     let seen = move |alike: u32| {

@@ -273,7 +273,8 @@ impl SampleRequest<'_> {
         if self.count == 1 && tries.so_far.extend(part, stamp) { tokens } else { 0 }
     }
 
-    /// Decides whether a request is tried again after a failed try. The error is the reason why it is not.
+    /// Decides whether a request is tried again after a failed try. If the request is not tried again, the
+    /// error has the reason.
     async fn after(
         &self,
         trouble: &Trouble,
@@ -405,7 +406,7 @@ impl SampleRequest<'_> {
         Ok(permit)
     }
 
-    /// The number of tokens that a sample is expected to need still. Lengths have heavy tails, so the
+    /// The number of tokens that a sample is still expected to need. Lengths have heavy tails, so the
     /// estimate is the number of tokens that the sample has, within the limit. For a sample without tokens
     /// the estimate is 0, and the balancer uses the fleet's mean.
     fn expected_tokens(&self, so_far: &CarriedSample) -> u32 {

@@ -1,7 +1,7 @@
-//! How old a group may be when a trainer takes it, and how many groups may be under way so that none becomes
-//! older.
+//! Determines how old a group may be when a trainer takes it, and how many groups may be under way so that
+//! none of them becomes older.
 //!
-//! A trainer takes the groups of step `s` (from 1) when it has trained on all steps before. It announces a
+//! A trainer takes the groups of step `s` (from 1) when it has trained on all earlier steps. It announces a
 //! version after every `steps_per_version` steps. So the version at the claim follows from the step, and a
 //! group's staleness is already known when the group is accepted.
 //!

@@ -44,7 +44,7 @@ pub struct StepMetrics {
     pub policy_version: u64,
     /// The number of accepted groups for each staleness at the claim.
     pub ages: BTreeMap<u64, u64>,
-    /// What the history of the prompts foresaw; `None` if the recipe asks for no history.
+    /// The predictions from the history of the prompts; `None` if the recipe asks for no history.
     pub history: Option<HistoryCounts>,
     /// The new rule, if the bias guard has changed the rule after this step.
     pub guarded: Option<EarlyStop>,

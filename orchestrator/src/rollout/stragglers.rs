@@ -1,17 +1,17 @@
 //! Moves the last samples of a step from slow servers to fast ones, with their tokens.
 //!
-//! At the end of a step the fast servers run empty, while samples on slow servers go on alone. The mover looks
-//! at the running requests in short intervals. It acts only when no new prompt is needed and no request waits
-//! for a permit, so the moved samples take free places. A sample that is moved is aborted on
-//! its server, keeps its tokens, and continues from prompt and tokens on a faster server, like a sample that a
-//! pause has aborted.
+//! At the end of a step the fast servers become idle, while the last samples still run on slow servers. The
+//! mover looks at the running requests in short intervals. It acts only when no new prompt is needed and no
+//! request waits for a permit, so the moved samples take free places. A sample that is moved is aborted on
+//! its server, keeps its tokens, and continues from prompt and tokens on a faster server, like a sample that
+//! a pause has aborted.
 //!
 //! # When a move is worth it
-//! A response has a heavy tail, so a sample with `g` tokens is expected to need `g` more, within the limit.
-//! The move must save more of the time for these tokens than the handover and the prefill of prompt and
-//! tokens take ([`HANDOVER_S`], [`PREFILL_SHARE`]). The speeds are those that the balancer measured. The
-//! target has fewer samples than the server that the sample leaves, so its measured speed is not lowered by
-//! the move. If the speeds of two servers are equal, nothing is moved.
+//! Response lengths have a heavy tail, so a sample with `g` tokens is expected to need `g` more, within the
+//! limit. The move must save more of the time for these tokens than the handover and the prefill of prompt
+//! and tokens take ([`HANDOVER_S`], [`PREFILL_SHARE`]). The speeds are those that the balancer measured. The
+//! target has fewer samples than the server that the sample leaves, so the move does not lower the target's
+//! measured speed. If the speeds of two servers are equal, nothing is moved.
 //!
 //! # Invariants
 //! - A request is moved at most [`MOVES_MAX`] times in a dispatch, and only if it asks for one sample.
@@ -42,8 +42,8 @@ pub(crate) const MOVES_MAX: u32 = 2;
 /// and an abort that comes too early is repeated after up to 0.25 s.
 const HANDOVER_S: f64 = 0.5;
 /// The time to prefill a token, as a share of the time to decode one. A prefill is bound by arithmetic, and
-/// handles hundreds of tokens in the time of one decoding step. The share is chosen high, so that a move that
-/// looks worth it is worth it.
+/// handles hundreds of tokens in the time of one decoding step. The share is deliberately high, so that moves
+/// are ordered only if they really save time.
 const PREFILL_SHARE: f64 = 1.0 / 32.0;
 
 /// A running request, as the mover sees it.
@@ -55,7 +55,7 @@ struct Running {
     before: u32,
     prompt: u32,
     progress: Option<Progress>,
-    /// Orders the move. The request gets the servers that it must avoid.
+    /// Sends the order to move, with the servers that the request must avoid.
     order: Option<oneshot::Sender<Vec<ServerId>>>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Movable {
     running: Mutex<BTreeMap<Key, Running>>,
 }
 
-/// A request that is entered until this is dropped.
+/// The entry of a request. The request is removed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Entered {
     movable: Arc<Movable>,
@@ -149,8 +149,9 @@ struct Place {
     speed: Option<f64>,
 }
 
-/// The servers that live. The speeds by the engines' own counts are used if every server with samples has one;
-/// otherwise the speeds by answers are used, because the two cannot be compared.
+/// The servers that are not dead. If every server with samples has a speed by its engine's own count, these
+/// speeds are used. Otherwise the speeds by answers are used, because the two kinds of speed cannot be
+/// compared.
 fn places(servers: &[ServerSnapshot]) -> Vec<Place> {
     let lives = |server: &&ServerSnapshot| server.state != ServerState::Dead;
     let has_count = |server: &ServerSnapshot| server.in_use == 0 || server.decode_rate.is_some();
@@ -210,7 +211,7 @@ fn plan(mut fleet: Vec<Place>, samples: &[Sample], tokens_max: f64) -> Vec<(Key,
     moves
 }
 
-/// Looks at the running requests again and again, and orders moves.
+/// Looks at the running requests periodically, and orders moves.
 pub(crate) struct Mover {
     pub(crate) movable: Arc<Movable>,
     pub(crate) board: Arc<Mutex<Board>>,

@@ -59,7 +59,7 @@ pub struct GroupRecord {
     pub right: Vec<bool>,
 }
 
-/// The time for which no group ran because new groups were held back, by the reason.
+/// The time for which no group ran because new groups were held back, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HeldTimes {
     /// The trainer's next version was awaited.
@@ -77,7 +77,7 @@ pub struct StepTimeline {
     pub began: Duration,
     /// When the step ended, since the start of the run.
     pub ended: Duration,
-    /// See [`HeldTimes`].
+    /// The times for which new groups were held back (see [`HeldTimes`]).
     pub held: HeldTimes,
     /// The requests that ended in the step, in the order of their ends.
     pub requests: Vec<RequestTimes>,
@@ -132,7 +132,7 @@ impl Timeline {
         self.take();
     }
 
-    /// Notes why new groups are held back while no group runs; `None` if they are not.
+    /// Notes why new groups are held back while no group runs; `None` if they are not held back.
     pub(crate) fn hold(&self, hold: Option<Hold>) {
         let mut inner = self.inner.lock();
         if inner.hold.map(|(hold, _)| hold) == hold {

@@ -131,7 +131,7 @@ impl TokenBook {
         inner.settle(Bucket::Wasted(waste), counted.tokens);
     }
 
-    /// Notes that tokens of a dispatch in flight are of no more use.
+    /// Notes that tokens of a dispatch in flight are no longer useful.
     pub(crate) fn lost(&self, id: DispatchId, tokens: u64, waste: Waste) {
         let mut inner = self.inner.lock();
         let Some(open) = inner.open.get_mut(&id) else { return };

@@ -13,9 +13,9 @@
 //! The outermost wait matters. The order is: an update of the servers; if no group runs, the wait for the
 //! trainer or the queue; the oldest wait of the first running group in dispatch order. A sample without a
 //! permit waits for the samples that have one, so the engine is named as long as any request is with an
-//! engine. In the same way, a sample whose agent or environment has not started waits for those that have. The
-//! watchdog gives up a group only if it has a request with an engine, has started an agent or an environment, or
-//! waits for a grade.
+//! engine. In the same way, a sample whose agent or environment has not started waits for agents and
+//! environments that have started. The watchdog gives up a group only if it has a request with an engine, has
+//! started an agent or an environment, or waits for a grade.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +76,7 @@ pub struct Watchdog {
 impl Watchdog {
     /// Watches until the run has to stop. Only `OnSilence::Stop` stops a run. Cancel-safe.
     pub async fn run(&self) -> Silence {
-        // The counter begins at 0, so that the first report shows in its rate.
+        // The counter is created with the value 0, so that its rate shows the first report.
         metrics::counter!("rolldock_silences_total").increment(0);
         let mut seen = self.waits.progress();
         let mut quiet_since = Instant::now();
@@ -113,7 +113,7 @@ impl Watchdog {
         };
         let oldest = self.waits.oldest();
         let of = |phase: Phase| oldest.iter().find(|wait| wait.phase == phase).cloned();
-        // While a group is being put, the trainer cannot have it.
+        // While a group is being put into the queue, the trainer cannot take it.
         let is_putting = of(Phase::Queue).filter(|wait| wait.subject.dispatch.is_some());
         // If the trainer or the queue holds new groups back and no group runs, the cause is not an engine.
         let held_for = match counts.hold {
@@ -147,8 +147,8 @@ impl Watchdog {
         Silence { lasted, cause, others, counts }
     }
 
-    /// Gives up the group that the run waits for, so that its prompt is sent out again. A group in line is not
-    /// given up: its next dispatch would wait too, and its wait has a deadline.
+    /// Gives up the group that the run waits for, so that its prompt is sent out again. A group in line is
+    /// not given up: its next dispatch would wait too, and its wait has a deadline.
     fn cancel(&self, cause: Option<&Waiting>) {
         let stuck =
             cause.filter(|cause| matches!(cause.phase, Phase::Engine | Phase::Environment | Phase::Reward));

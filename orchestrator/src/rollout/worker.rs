@@ -96,7 +96,7 @@ impl StepState {
                 }
             };
             if let Err(error) = self.handed.send(handed) {
-                // The receiver was dropped only if the step was dropped, so its caller does not want the
+                // The receiver was dropped only if the step was dropped, so the caller does not need the
                 // groups.
                 tracing::error!(%error, "an accepted group was lost: its receiver was dropped");
             }
@@ -250,8 +250,8 @@ impl AgentLoopWorker {
     }
 }
 
-/// The requests of a dispatch: one for each sample that is resumed. The recipe sets how the other samples are
-/// requested.
+/// The requests of a dispatch. If an earlier dispatch left samples, each sample that is not graded has its
+/// own request. Otherwise the recipe sets whether a request asks for one sample or for the whole group.
 fn requests<'a>(
     context: &'a StepContext,
     dispatch: &'a Dispatch,
@@ -279,7 +279,7 @@ fn requests<'a>(
     left.map(|index| request(index, 1, carried.sample(index).cloned())).collect()
 }
 
-/// Runs a request: as a trajectory if the run has a runner for them.
+/// Runs a request. If the run has a trajectory runner, the sample is run as a trajectory.
 async fn run_sample(request: &SampleRequest<'_>) -> Result<Vec<Sample>, Unfinished> {
     match &request.context.trajectories {
         Some(runner) => Box::pin(request.run_trajectory(&**runner)).await,
@@ -287,8 +287,8 @@ async fn run_sample(request: &SampleRequest<'_>) -> Result<Vec<Sample>, Unfinish
     }
 }
 
-/// Collects the samples of a group, filters the group and computes its advantages. It passes graded samples to
-/// `heard` at once. If the group is cut off, its graded samples stay in `graded`.
+/// Collects the samples of a group, filters the group and computes its advantages. Graded samples are passed
+/// to `heard` immediately. If the group is cut off, its graded samples stay in `graded`.
 async fn collect(
     context: &StepContext,
     dispatch: &Dispatch,

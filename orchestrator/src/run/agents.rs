@@ -1,4 +1,5 @@
-//! The agents of a run: they make the samples of its groups, and call the model through the run's gateway.
+//! The agents of a run. Agents produce the samples of the run's groups, and call the model through the run's
+//! gateway.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -70,8 +71,8 @@ impl RunAgents {
         Ok(Some(Self { agents, salts_versions: recipe.policy.update.cache_salt }))
     }
 
-    /// Kills the agents that an earlier life of the run left behind, and opens what agents need of the run's
-    /// queue. The caller owns the run's directory.
+    /// Kills the agents that an earlier life of the run left behind, and opens the parts of the run's queue
+    /// that agents need. The caller owns the run's directory.
     pub(super) async fn begin(&self, queue: &TransferQueue) -> anyhow::Result<()> {
         self.agents.end_earlier().await;
         self.agents.begin(queue).await.context("the agent cannot be used")
@@ -134,7 +135,7 @@ impl TrajectoryRunner for RunAgents {
     }
 }
 
-/// Opens the gateway of a run, which calls the servers over the run's own permits.
+/// Opens the gateway of a run, which calls the servers with the run's own permits.
 async fn gateway(
     recipe: &Recipe,
     agent: &AgentConfig,
@@ -185,7 +186,7 @@ fn task(prompt: &Prompt) -> Value {
     })
 }
 
-/// Enters what an agent waits for as waits of its trajectory.
+/// Records the stages in which an agent waits as waits of its trajectory.
 struct Stages<'a> {
     calls: &'a ModelCalls,
     wait: Mutex<Option<InWait>>,
@@ -213,7 +214,7 @@ impl Watch for Stages<'_> {
     }
 }
 
-/// Passes what happens in calls on to the rollout.
+/// Reports the events of calls to the rollout.
 struct Meter {
     calls: ModelCalls,
     salts_versions: bool,

@@ -41,7 +41,6 @@ fn readers(recipe: &Recipe) -> usize {
     serving + usize::from(recipe.queue.consumer.is_some())
 }
 
-/// The number of descriptors to reserve for the files of a queue with `readers` readers.
 impl Demand {
     fn of(recipe: &Recipe) -> Self {
         let (servers, per_request) = match &recipe.fleet.simulated {
@@ -138,8 +137,6 @@ fn checked(demand: &Demand, limit: u64) -> anyhow::Result<Option<String>> {
     Ok(Some(format!("{words}; until then requests wait for descriptors")))
 }
 
-/// Reserves descriptors for the files of a queue that `readers` consumers or threads read, before connections
-/// can use the descriptors up.
 #[cfg(test)]
 mod tests {
     use super::*;

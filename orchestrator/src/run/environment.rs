@@ -45,7 +45,7 @@ impl Environments {
         Ok(Some(Self { source: source.context("[environment]")?, driver, scored_by: config.scored_by }))
     }
 
-    /// Checks that there can be an environment, so that a failure is found before the first step.
+    /// Checks that an environment can be created, so that a failure is found before the first step.
     /// Cancel-safe.
     pub(super) async fn check(&self) -> Result<(), EnvironmentError> {
         self.source.check().await
@@ -124,7 +124,7 @@ impl Model for Turns<'_> {
     }
 }
 
-/// An environment whose calls are waits of its trajectory.
+/// An environment whose calls are recorded as waits of its trajectory.
 struct Watched<'a> {
     environment: Box<dyn Environment>,
     calls: &'a ModelCalls,

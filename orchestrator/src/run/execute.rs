@@ -136,8 +136,8 @@ struct Started {
     serving: Serving,
 }
 
-/// Opens everything that has to work before the first dispatch. Only then is the recipe written into the
-/// run's directory, so a run that cannot continue with a changed recipe keeps its old one.
+/// Opens everything that has to work before the first dispatch. The recipe is written into the run's
+/// directory after that, so a run that cannot continue with a changed recipe keeps its old one.
 async fn start(
     run: &Run,
     records: &Records,

@@ -179,7 +179,7 @@ fn append(file: &mut FigureFile, step: u64, figures: &Value) -> anyhow::Result<b
     appended.with_context(|| format!("cannot write {}", file.path().display()))
 }
 
-/// Writes the times of a step's requests, and removes the files of all steps but the `newest` last ones.
+/// Writes the times of a step's requests, and removes the files of all steps except the last `newest` steps.
 /// Blocks.
 fn keep_timeline(out: &Path, timeline: &KeptTimeline, newest: usize) -> anyhow::Result<()> {
     let file = KeptTimeline::file(out, timeline.step);

@@ -35,8 +35,8 @@ impl RunJournal {
     /// Opens the ledger of the run in `out`, before anything else of the run is written. The ledger marks the
     /// directory as the directory of a run. While the ledger is open, no other process can work on the run.
     ///
-    /// A queue without a ledger is refused. The ledger is created before the queue, so it must have been
-    /// lost.
+    /// A queue without a ledger is refused. The ledger is created before the queue, so the ledger must have
+    /// been lost.
     pub(super) async fn open(out: &Path, recipe: &Recipe) -> anyhow::Result<Opened> {
         let (ledger, queue) = (ledger_file(out), out.join(QUEUE_FOLDER));
         let is_empty = std::fs::metadata(&ledger).map_or(true, |file| file.len() == 0);

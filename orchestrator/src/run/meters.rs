@@ -259,7 +259,7 @@ impl Meters {
     }
 }
 
-/// The metrics of the step in progress, and of the fates of the whole run.
+/// Sets the metrics of the step in progress, and of the fates of the whole run.
 fn meter_step(view: &RolloutView) {
     let look = view.look();
     let counts = &look.counts;

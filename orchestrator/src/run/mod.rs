@@ -1,4 +1,4 @@
-//! A run: the components that a recipe describes, assembled and driven step by step.
+//! A run, which assembles the components that a recipe describes and drives them step by step.
 //!
 //! [`Run::prepare`] opens the data, the tokenizer and the fleet. If one of them does not fit the recipe, the
 //! call fails before anything is written. [`Run::execute`] opens the queue in the run's directory and
@@ -276,7 +276,7 @@ impl Run {
     }
 }
 
-/// Describes who scores the samples.
+/// Describes what scores the samples.
 fn scored_by(recipe: &Recipe) -> String {
     match &recipe.agent {
         Some(agent) if agent.reward == RewardBy::Agent => "the agent's own".to_owned(),

@@ -148,9 +148,9 @@ impl RunPolicy {
         }
     }
 
-    /// The version that `step` needs after the version of the previous steps. If the trainer has all the
-    /// steps that it trains on for one version, the result is the next version; otherwise it is zero. A
-    /// trainer may skip version numbers, so a number alone does not tell how many steps the trainer has
+    /// Returns the version that `step` needs after the version of the previous steps. If the trainer already
+    /// has all steps that it trains on for one version, the result is the next version. Otherwise it is zero.
+    /// A trainer may skip version numbers, so a number alone does not tell how many steps the trainer has
     /// trained on.
     fn after_last_version(&self, step: u64) -> u64 {
         let is_complete = |begun: &Begun| step >= begun.first_step + self.rule.steps_per_version.max(1);

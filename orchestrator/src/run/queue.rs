@@ -1,5 +1,5 @@
-//! The run's queue. Accepted groups are put into the queue. If the recipe has an embedded consumer, it takes
-//! them in a trainer's place.
+//! The run's queue. Accepted groups are put into the queue. If the recipe has an embedded consumer, the
+//! consumer takes the groups in a trainer's place.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -33,7 +33,6 @@ const LACK_PAUSE: Duration = Duration::from_millis(500);
 /// The interval at which the consumer renews the lease of a batch while it trains.
 const RENEW: Duration = Duration::from_secs(10);
 
-/// The directory of the queue of the run in `dir`. `dir` may also be the queue's own directory.
 /// The queue of a run with its one partition. Clones share the queue.
 #[derive(Clone)]
 pub(super) struct RunQueue {
@@ -109,7 +108,7 @@ impl RunQueue {
     }
 
     /// Allows the consumer to take the groups that earlier lives of the run have put and that are not taken
-    /// yet. The groups of the last steps, which stay in the queue, are excepted.
+    /// yet. The groups of the last steps are excluded, because they stay in the queue.
     pub(super) fn allow_earlier(&self, resumption: Option<&Resumption>) -> anyhow::Result<()> {
         let Some(resumption) = resumption else { return Ok(()) };
         let Some(task) = &self.consumer_task else { return Ok(()) };

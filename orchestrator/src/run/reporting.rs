@@ -35,8 +35,8 @@ use crate::scope::Scope;
 const ADDRESS_FILE: &str = "address.json";
 /// The path of the status.
 pub const STATUS_PATH: &str = "/v1/status";
-/// The maximum number of connections. A scraper and a few people need no more, and the run needs its
-/// descriptors for requests.
+/// The maximum number of connections. A scraper and a few users need no more connections, and the run needs
+/// its descriptors for requests.
 const CONNECTIONS_MAX: usize = 16;
 
 /// The address of a run that is under way.
@@ -172,7 +172,7 @@ impl Reporter {
     }
 }
 
-/// The address file of a run. Dropping this removes the file, because the run does not answer any more.
+/// The address file of a run. Dropping the value removes the file, because the run does not answer any more.
 pub(super) struct Reporting {
     file: PathBuf,
 }
@@ -199,8 +199,8 @@ async fn unknown() -> Response {
     (StatusCode::NOT_FOUND, format!("expected /metrics or {STATUS_PATH}\n")).into_response()
 }
 
-/// The rate of tokens of a server. It follows from the server's own count if known, and otherwise from its
-/// answers.
+/// The token rate of a server. The rate is computed from the server's own token count if that count is known,
+/// and otherwise from the server's answers.
 fn rate(server: &ServerSnapshot) -> Option<f64> {
     server.decode_rate.or(server.tokens_per_second)
 }

@@ -29,7 +29,7 @@ struct Known {
     difficulty: Option<f32>,
 }
 
-/// What is known by the hash of a question's text.
+/// The known answers, by the hash of the question's text.
 type Questions = Arc<RwLock<HashMap<u64, Known>>>;
 
 fn question_hash(question: &str) -> u64 {
@@ -132,7 +132,7 @@ enum AnswerForm {
 #[derive(Debug, Clone)]
 pub struct GrowingKey {
     table: Arc<RwLock<AnswerTable>>,
-    /// The answers by the text of the question, for prompts of turns.
+    /// The answers by the hash of the question's text, for prompts of turns.
     questions: Questions,
     form: AnswerForm,
 }

@@ -96,7 +96,8 @@ impl<'a> Steps<'a> {
             }
             let ready_at = Instant::now();
             // The trainer may have trained on a step that an earlier process did not end, and may have
-            // announced its version. Such a step needs no version, and the version belongs to the next step.
+            // announced the version of that step. Such a step needs no version, and the version belongs to
+            // the next step.
             let is_complete = self.manager.next_step_is_complete(self.run.recipe.rollout.train_batch_size);
             if let Some(policy) = self.policy
                 && !is_complete
@@ -201,7 +202,8 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Returns an error if the run must not continue after this step. The step ended without an interruption.
+    /// Returns an error if the run must not continue after this step. The step must have ended without an
+    /// interruption.
     fn judge(&self, metrics: &StepMetrics) -> anyhow::Result<()> {
         let StepMetrics { step, counts, totals, .. } = metrics;
         if metrics.end == StepEnd::OutOfBatches && self.run.recipe.run.on_short == OnShort::Error {

@@ -1,5 +1,5 @@
 //! The rows of validations, in their own partition. A trainer never gets these rows. A run never waits for a
-//! consumer of them: only the rows of the last validations are kept, and older rows are removed.
+//! consumer of these rows: only the rows of the last validations are kept, and older rows are removed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::rows::group_rows;
 
 /// The number of validations whose rows are kept.
 const KEPT: usize = 8;
-/// The maximum number of rows in the partition. Beyond it the oldest groups are dropped.
+/// The maximum number of rows in the partition. If there are more, the oldest groups are dropped.
 const ROWS_MAX: usize = 65_536;
 
 /// The partition of validation rows. Clones share it.

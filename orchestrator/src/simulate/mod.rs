@@ -5,10 +5,11 @@
 //! simulated trainer takes batches from a queue in memory, trains for a given time, and announces versions.
 //!
 //! The length and the correctness of a sample are pure functions of its identity. So the bias of the accepted
-//! groups is exact, and the [bounds](rolldock_simulate::bounds) are those of the work as it was drawn.
+//! groups is exact, and the [bounds](rolldock_simulate::bounds) are computed from the drawn samples.
 //!
 //! # Invariants
-//! Equal settings give equal outcomes on every machine. Nothing real is waited for while the clock is paused.
+//! Equal settings give equal outcomes on every machine. The simulation awaits no real event while the clock
+//! is paused.
 //!
 //! # Deliberately absent
 //! No text is generated or scored, so the recipe's scorer is not called. Rewards take no time. The time of a
@@ -35,7 +36,7 @@ pub use pictures::{PARETO_FILE, pareto, requests};
 pub use replay::Replay;
 pub use table::{json, table};
 
-/// Number of steps of a simulation. The bias is defined over at least this many.
+/// Number of steps of a simulation. The bias is defined over at least this many steps.
 pub const STEPS: u64 = 20;
 
 /// A recipe to simulate.
@@ -61,20 +62,20 @@ impl Setting {
 pub enum Workload {
     /// The recipe's data and tokenizer.
     Data,
-    /// Prompts of so many tokens.
+    /// Prompts with this number of tokens.
     Prompts(usize),
     /// The prompts of a recorded run, with the lengths and the results of its samples.
     Recorded(Arc<Replay>),
 }
 
-/// What the recipe does not say.
+/// The settings of a simulation that are not in the recipe.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Terms {
     /// Number of steps.
     pub steps: u64,
     /// The time that the trainer needs for a step.
     pub training: Duration,
-    /// See [`Workload`].
+    /// The prompts (see [`Workload`]).
     pub workload: Workload,
 }
 

@@ -1,7 +1,7 @@
 //! The simulated model and its grader.
 //!
-//! The simulated model draws whether a sample is right, and ends the sample with a token that says so. The
-//! grader reads that token, so no text is made.
+//! The simulated model draws whether a sample is right, and records the result in a token at the end of the
+//! sample. The grader reads that token, so no text is generated.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,9 +19,10 @@ use crate::run::length_config;
 
 /// The last token of every response.
 const EOS: u32 = 0;
-/// More samples than a group of a recipe can have. The seeds of a prompt's samples follow each other.
+/// A number above the number of samples that a recipe's group can have. The seeds of a prompt's samples are
+/// consecutive.
 const SAMPLES_MAX: u64 = 1 << 13;
-/// The token before the last, of right and of wrong responses.
+/// The second-to-last token of right and of wrong responses.
 const RIGHT: u32 = 7;
 const WRONG: u32 = 8;
 
@@ -30,7 +31,7 @@ pub(super) fn workload(simulated: &Simulated) -> Workload {
     Workload::new(WorkloadConfig {
         seed: simulated.seed,
         eos_id: EOS,
-        // Prompts keep the ids of the recipe's tokenizer, and no tokenizer has more.
+        // Prompts keep the ids of the recipe's tokenizer, and no tokenizer has more ids.
         vocab_size: u32::MAX,
         length: length_config(simulated.mean_response_length),
         ..WorkloadConfig::default()
@@ -83,7 +84,8 @@ impl AnswerKey for Key {
         self.table.read().answer(prompt_hash)
     }
 
-    /// The samples of a record are repeated if a group has more samples. A later attempt of a sample is drawn.
+    /// If a group has more samples than its record, the recorded samples are repeated. Later attempts of a
+    /// sample are not recorded, so they are drawn.
     fn recorded(&self, prompt_hash: u64, seed: u64) -> Option<(u32, bool)> {
         let records = self.records.read();
         let (first_seed, group) = records.get(&prompt_hash)?;
@@ -117,7 +119,7 @@ impl PromptSource for Watched {
     }
 }
 
-/// Grades a response by its token before the last. A response that was cut off at the token limit is wrong.
+/// Grades a response by its second-to-last token. A response that was cut off at the token limit is wrong.
 pub(super) struct TokenGrader {
     pub(super) overlong: Option<Overlong>,
 }

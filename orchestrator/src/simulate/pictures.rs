@@ -8,7 +8,7 @@ use crate::report::{Point, Scatter, timeline_svg};
 /// The file of the picture of [`pareto`].
 pub const PARETO_FILE: &str = "pareto.svg";
 
-/// Step time, waste and bias of all settings. Settings that no other setting beats in all three are filled.
+/// Step time, waste and bias of all settings. The points of settings on the Pareto front are filled.
 pub fn pareto(results: &[(Setting, Outcome)]) -> String {
     let distance = |outcome: &Outcome| {
         let bias =

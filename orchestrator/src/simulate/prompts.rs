@@ -12,7 +12,7 @@ use crate::run::{codec_config, train_data};
 /// The first token of the digits of a numbered prompt, and the token that fills the prompt up.
 const DIGIT: u32 = 100;
 const FILLER: u32 = 99;
-/// Number of tokens with the number of a prompt.
+/// Number of tokens that encode the number of a prompt.
 const DIGITS: usize = 4;
 
 /// The prompts of a simulation.
@@ -51,7 +51,7 @@ impl Prompts {
     }
 }
 
-/// An endless series of prompts. The first tokens of each encode its number.
+/// An endless series of prompts. The first tokens of each prompt encode its number.
 struct Numbered {
     next: u64,
     tokens: usize,
@@ -64,7 +64,7 @@ impl PromptSource for Numbered {
     }
 }
 
-/// The prompt of this number, with `tokens` tokens or a few more if there are too few for the number.
+/// The prompt of this number. It has `tokens` tokens, but at least `DIGITS` tokens, which encode the number.
 pub(super) fn numbered(row: u64, tokens: usize) -> Prompt {
     let digits = (0..DIGITS).map(|place| DIGIT + (row >> (8 * place) & 0xff) as u32);
     Prompt {

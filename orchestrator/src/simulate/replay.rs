@@ -3,7 +3,7 @@
 //! A run keeps the times of the newest steps (`report.timelines`), with the lengths and the results of all
 //! groups that were complete in these steps. A replay sends out the same prompts in the same order. A number
 //! without a record (its group was cut off, or it was complete in a step that is not kept) gets the samples
-//! of another recorded group. So do the prompts after the last recorded number.
+//! of another recorded group. The prompts after the last recorded number get such samples too.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -26,9 +26,9 @@ const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 pub struct Replay {
     /// The recorded groups by number in dispatch order; at least one.
     groups: BTreeMap<u64, Arc<GroupRow>>,
-    /// The same groups, to choose from.
+    /// The recorded groups as a list, for numbers without a record.
     all: Vec<Arc<GroupRow>>,
-    /// The steps whose groups are recorded, with the time of each in seconds of its servers.
+    /// The steps whose groups are recorded, with the time of each step in seconds on the servers' clock.
     pub steps: Vec<(u64, Option<f64>)>,
 }
 
@@ -94,7 +94,7 @@ impl Replay {
         Ok(Self { all: groups.values().cloned().collect(), groups, steps })
     }
 
-    /// The mean time of the recorded steps in seconds of their servers; `None` if no time is recorded.
+    /// The mean time of the recorded steps in seconds on the servers' clock; `None` if no time is recorded.
     pub fn step_s(&self) -> Option<f64> {
         let times: Vec<f64> = self.steps.iter().filter_map(|(_, time)| *time).collect();
         (!times.is_empty()).then(|| times.iter().sum::<f64>() / times.len() as f64)
@@ -105,7 +105,7 @@ impl Replay {
         self.all.len()
     }
 
-    /// The group of a number: its own record, or that of another group.
+    /// The recorded group of a number. If the number has no record, this is another recorded group.
     pub(super) fn group(&self, number: u64) -> Arc<GroupRow> {
         let other = || {
             let place = (u128::from(number.wrapping_mul(SPREAD)) * self.all.len() as u128) >> 64;
@@ -119,15 +119,15 @@ impl Replay {
     }
 }
 
-/// The time of each step of the run in seconds of its servers. Simulated servers may run faster than real
-/// time.
+/// The time of each step of the run in seconds on the servers' clock. Simulated servers may run faster than
+/// real time.
 fn times(run: &Path) -> anyhow::Result<HashMap<u64, f64>> {
     let file = run.join(STEPS_FILE);
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     let recipe = fs::read_to_string(run.join(RECIPE_FILE)).unwrap_or_default();
     let recipe: RunRecipe = toml::from_str(&recipe).unwrap_or_default();
     let time_scale = recipe.fleet.simulated.map_or(1.0, |simulated| simulated.time_scale);
-    // A last line without an end is still being written.
+    // A last line without a line end is still being written.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let lines = whole.lines().filter_map(|line| serde_json::from_str::<StepLine>(line).ok());
     Ok(lines.filter_map(|line| Some((line.step, line.time?.step_s / time_scale))).collect())

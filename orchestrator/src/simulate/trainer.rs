@@ -53,7 +53,8 @@ impl Trainer {
     ) -> anyhow::Result<Self> {
         let target = recipe.rollout.train_batch_size;
         let queue = TransferQueue::open(QueueConfig::default())?;
-        // The recipe's queue has a row for each sample. It holds a step in any case, or no step could end.
+        // The recipe's queue has a row for each sample. The simulated queue always has room for the groups of
+        // a step, because otherwise no step could end.
         let rows = recipe.queue.capacity_rows / recipe.rollout.samples_per_prompt.max(1) as usize;
         let partition = queue.declare(PartitionSpec::new(TASK, [TASK], rows.max(target))).await?;
         partition.announce(recipe.policy.first_version).await?;
@@ -95,7 +96,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Takes and trains all batches. Ends early if the rollout ends short of them.
+    /// Takes all batches and trains on them. Ends early if the rollout ends before all batches are complete.
     pub(super) async fn train(&self) -> anyhow::Result<Claims> {
         let mut claims = Claims::default();
         for step in 1..=self.steps {

@@ -42,7 +42,7 @@ struct World {
     scope: Scope,
 }
 
-/// What a simulation is made of, besides the rollout.
+/// The parts of a simulation besides the rollout.
 struct Parts<'a> {
     recipe: &'a Recipe,
     simulated: Simulated,
@@ -133,13 +133,13 @@ impl Parts<'_> {
     fn config(&self) -> RolloutConfig {
         let config = rollout_config(self.recipe, "simulated", Arc::clone(&self.gates));
         let is_announced = self.recipe.policy.mode != PolicyMode::Off;
-        // The workload has the lengths of the samples. Simulated tokens are random ids, and those that end a real
-        // response would end a simulated one earlier.
+        // The workload sets the lengths of the samples. Simulated tokens are random ids, and a stop token
+        // among them would end a simulated response early.
         let sampling = SamplingParams { stop_token_ids: Vec::new(), ..config.sampling };
         RolloutConfig { staleness: Staleness { is_announced, ..config.staleness }, sampling, ..config }
     }
 
-    /// The bounds and the unbiased reference of so many steps: the results of the draws alone.
+    /// The bounds and the unbiased reference of `steps` steps, computed from the draws alone.
     fn reference(&self, steps: u64) -> anyhow::Result<Reference> {
         let recipe = self.recipe;
         let fixed = match recipe.fleet.max_loads_per_server {
@@ -326,7 +326,8 @@ struct RolledOut {
     last: Option<StepMetrics>,
 }
 
-/// A step that ends short ends the simulation, with an error if it is the first.
+/// Reports a step that ended short of its target, which ends the simulation. Returns an error if the step is
+/// the first one.
 fn short(end: &StepEnd, whole: &[Duration]) -> anyhow::Result<()> {
     let why = match end {
         StepEnd::OutOfPrompts => "the data has no more prompts (data.epochs)",

@@ -71,7 +71,7 @@ fn rounded(float: f64) -> f64 {
 fn write_string(text: &mut String, content: &str) {
     text.push('"');
     let mut rest = content;
-    // What is escaped has one byte, so the places between characters are kept.
+    // Every escaped character has one byte, so the text is never cut inside a character.
     while let Some(at) = rest.bytes().position(is_escaped) {
         text.push_str(&rest[..at]);
         // Writing to a string cannot fail.

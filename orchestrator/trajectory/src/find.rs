@@ -2,7 +2,7 @@
 //!
 //! An assistant's message that carries a minted id belongs to the turn for which the id was minted, and to no
 //! other, so turns with equal texts and different tokens are not confused. A message without such an id may
-//! belong to any turn with its text; of several the newest one that was delivered is taken.
+//! belong to any turn with its text. If there are several, the newest one that was delivered is taken.
 
 use std::collections::HashMap;
 
@@ -71,7 +71,8 @@ impl Trajectory {
         reached
     }
 
-    /// The turn that covers most, and how much. Of several the newest that was delivered, or else the newest.
+    /// The turn that covers the most of the request, and how much it covers. Among equals, the newest
+    /// delivered turn is taken, or else the newest turn.
     fn deepest(&self, reached: &[Option<usize>]) -> (usize, Option<TurnId>) {
         let covered = self.turns().filter_map(|turn| Some((reached[turn.id.0 as usize]?, turn)));
         let best = covered.max_by_key(|(used, turn)| (*used, turn.delivery.is_received(), turn.id));

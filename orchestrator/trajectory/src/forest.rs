@@ -92,7 +92,7 @@ impl Trajectory {
         self.slots.get(id.0 as usize)?.as_deref()
     }
 
-    /// The number of turns that came about in this way.
+    /// The number of turns with this origin.
     pub fn count(&self, origin: Origin) -> usize {
         self.turns().filter(|turn| turn.origin == origin).count()
     }
@@ -144,8 +144,8 @@ impl Trajectory {
         })
     }
 
-    /// The record of a new turn, whose number is now reserved. The turn is part of the trajectory when the
-    /// record is [applied](Self::apply), so no prompt builds on a turn that is not durable yet.
+    /// The record of a new turn, whose number is now reserved. The turn becomes part of the trajectory when
+    /// the record is [applied](Self::apply), so no prompt builds on a turn that is not durable yet.
     ///
     /// # Errors
     /// The parts of `sampled` do not fit together.
@@ -215,7 +215,7 @@ impl Trajectory {
         Record { change: Change::Reward(turn, reward) }
     }
 
-    /// Makes the change of a record that is durable.
+    /// Applies the change of a durable record.
     ///
     /// # Errors
     /// [`TrajectoryError::Misplaced`] if the record builds on a turn that is absent, or its number is taken.
@@ -268,7 +268,8 @@ impl Trajectory {
         slot.and_then(Option::as_deref_mut).ok_or(TrajectoryError::UnknownTurn { turn })
     }
 
-    /// The turn whose path begins with most of `ids`, and how many. Of several the first.
+    /// The turn whose path has the longest common prefix with `ids`, and the length of this prefix. Among
+    /// equals, the first turn is taken.
     fn shared_prefix(&self, ids: &[u32]) -> (Option<TurnId>, u32) {
         let mut best = (None, 0);
         for (turn, shared) in self.shared_prefixes(ids) {
@@ -382,8 +383,8 @@ fn minted_ids(emitted: &Emitted) -> Result<String, TrajectoryError> {
     Ok(ids.flat_map(|minted| [minted.as_str(), "\n"]).collect())
 }
 
-/// A copy in a block of its own size. A vector that becomes a box may keep its whole block: allocators such as
-/// mimalloc leave a block that shrinks by less than half where it is.
+/// Copies the items to a block of exactly their size. A vector that becomes a box may keep its whole block,
+/// because allocators such as mimalloc do not move a block that shrinks by less than half.
 fn kept<T: Clone>(items: &[T]) -> Box<[T]> {
     items.into()
 }

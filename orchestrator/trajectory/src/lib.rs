@@ -2,9 +2,9 @@
 //!
 //! A [`Trajectory`] is a forest of [`Turn`]s. Each turn is one call of the model. It stores the ids of its
 //! prompt that no earlier turn has, and the ids that the engine sampled, with log-probabilities and versions.
-//! A [`Request`] is compared with the stored turns by what was emitted for them. Its [`Prompt`] is the ids of
-//! the turn that it continues, followed by the ids of the text that the chat template renders behind them.
-//! Each path from a root to a leaf becomes a [`Row`].
+//! A [`Request`] is compared with the stored turns by what was emitted for them. The [`Prompt`] of a request
+//! consists of the ids of the turn that the request continues, followed by the ids of the text that the chat
+//! template renders behind them. Each path from a root to a leaf becomes a [`Row`].
 //!
 //! ```
 //! use rolldock_dispatch::{FinishReason, VersionSpan};

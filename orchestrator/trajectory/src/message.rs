@@ -82,7 +82,7 @@ impl Assistant {
     }
 }
 
-/// A copy whose content is a string where it is a list of one text, or nothing.
+/// A copy of a message. Its content becomes a string if it is missing, empty, or a list of one text.
 fn with_plain_content(members: &Map<String, Value>) -> Value {
     let mut plain = members.clone();
     let single = match plain.get("content") {
@@ -103,7 +103,7 @@ fn with_plain_content(members: &Map<String, Value>) -> Value {
     Value::Object(plain)
 }
 
-/// The text of a part of type `text`, `input_text` or `output_text`.
+/// The text of a part: the part itself if it is a string, or else its member `text`.
 fn text_of_part(part: &Value) -> Option<&str> {
     part.as_str().or_else(|| part.get("text").and_then(Value::as_str))
 }
@@ -130,8 +130,9 @@ fn arguments_text(arguments: &Value) -> String {
     serde_json::from_str::<Value>(text).map_or_else(|_| text.to_owned(), |value| canonical(&value))
 }
 
-/// A message as servers give it to a chat template: a list of texts is one string with a line feed between
-/// them, a missing content is empty, arguments are objects, and reasoning has both of its names.
+/// A message as servers give it to a chat template: a list of texts is one string with line feeds between the
+/// texts, a missing content is empty, arguments are objects, and reasoning has the names `reasoning` and
+/// `reasoning_content`.
 pub(crate) fn for_template(message: &Value) -> Value {
     let Value::Object(members) = message else { return message.clone() };
     let mut prepared = members.clone();
@@ -163,8 +164,8 @@ pub(crate) fn for_template(message: &Value) -> Value {
     Value::Object(prepared)
 }
 
-/// A tool list as servers give it to a chat template: the members that a server knows come first, in its
-/// order, whatever order the agent wrote them in.
+/// A tool list as servers give it to a chat template: the members that a server knows come first, in the
+/// server's order, whatever order the agent wrote them in.
 pub(crate) fn tools_for_template(tools: &Value) -> Value {
     let in_order = |members: &Map<String, Value>, first: &[&str]| {
         let known = first.iter().filter_map(|name| members.get_key_value(*name));

@@ -2,8 +2,8 @@
 //!
 //! The text behind the stored ids is found without knowledge of the model's family. The template renders the
 //! conversation with a sentinel as the content of the assistant's last message, and only the text behind the
-//! sentinel is encoded. The sentinel shows the place only if it appears exactly once, and if what precedes
-//! the assistant's message is rendered as it is without the new messages. Otherwise the path forks.
+//! sentinel is encoded. The sentinel shows the place only if it appears exactly once, and if the text before
+//! the assistant's message is the same with and without the new messages. Otherwise the path forks.
 
 use serde_json::{Value, json};
 
@@ -106,8 +106,8 @@ impl Trajectory {
     }
 
     /// The ids of a turn's path and of the text that follows its answer. The text begins with the template's
-    /// end of the turn. If the model sampled this token, it is not repeated. If it was cut off, the token of
-    /// the text stands in for it, and is not trained on.
+    /// end of the turn. If the model sampled this token, it is not repeated. If the turn was cut off, the
+    /// token of the text takes its place, and is not trained on.
     fn spliced(&self, turn: &Turn, text: &str, template: &dyn Template) -> Result<Vec<u32>, TrajectoryError> {
         let behind = template.encode(text)?;
         let mut ids = self.path_ids(turn.id)?;
@@ -154,8 +154,8 @@ impl Trajectory {
     }
 }
 
-/// The text that the template renders behind the last message of ours; `None` if the sentinel does not show
-/// where this text begins.
+/// The text that the template renders behind the last message of a stored turn; `None` if the sentinel does
+/// not show where this text begins.
 fn text_behind(
     request: &Request,
     found: &Found,

@@ -36,8 +36,8 @@ impl Prompt {
         self.about.origin
     }
 
-    /// The prompt with the ids that a server has chosen itself, because it takes no ids. They share with
-    /// earlier turns what is equal.
+    /// The prompt with the ids that a server has chosen itself, because it takes no ids. A prefix that equals
+    /// the ids of an earlier turn is shared with that turn.
     pub fn with_ids(self, ids: Vec<u32>) -> Self {
         Self { ids, ..self }
     }

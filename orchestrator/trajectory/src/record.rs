@@ -3,7 +3,7 @@
 //! A record holds only what its turn adds, so the records of a trajectory grow linearly with its turns.
 //! Numbers are little-endian. A record begins with the version of the format and its kind.
 //!
-//! Deliberately absent: checksums and frames, which the journal that stores records has.
+//! Deliberately absent are checksums and frames: the journal that stores the records has them.
 
 mod reader;
 
@@ -20,7 +20,7 @@ const FORMAT: u8 = 1;
 const KIND_TURN: u8 = 1;
 const KIND_DELIVERY: u8 = 2;
 const KIND_REWARD: u8 = 3;
-/// Stands for a turn or a reward that is absent.
+/// Stands for a turn that is absent.
 const NONE: u32 = u32::MAX;
 
 /// One change of a trajectory. [`Trajectory::apply`](crate::Trajectory::apply) makes the change.

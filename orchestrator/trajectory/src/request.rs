@@ -39,7 +39,7 @@ impl Request {
     /// `id`, `signature` and the `id` of each tool call.
     ///
     /// # Errors
-    /// [`TrajectoryError::Message`] names the first message that is not one.
+    /// [`TrajectoryError::Message`] names the first message that is not a chat message.
     pub fn chat(messages: Vec<Value>, tools: Option<Value>) -> Result<Self, TrajectoryError> {
         let mut read = Vec::with_capacity(messages.len());
         for (index, value) in messages.iter().enumerate() {

@@ -2,7 +2,7 @@
 //!
 //! The tokens of a turn are trained in the first path that has all of them, and masked in the others. A turn
 //! whose answer the agent never had is masked everywhere, because nothing that the agent did follows from it.
-//! So each sampled token counts once, however many branches it has, and all rows have one reward.
+//! Each sampled token therefore counts once, however many branches contain it, and all rows share one reward.
 
 use std::sync::Arc;
 

@@ -52,7 +52,7 @@ impl Origin {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Delivery {
-    /// The answer is on its way, or the process ended before this was known.
+    /// The answer is on its way, or the process ended before the outcome was known.
     Pending = 0,
     /// The last byte of the answer was sent.
     Delivered = 1,

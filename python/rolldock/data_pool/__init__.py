@@ -8,10 +8,10 @@
     with pool.wait_batch("train", 64, wait_s=600) as batch:
         train(batch.ragged("response_ids"), batch.off_policy, batch.importance_weights)
 
-A submitted step is a row at once, as durable as the queue. A trajectory is complete after its last step or
-after `complete_trajectory`, and a prompt's group when as many trajectories as its size are complete.
-Incomplete groups do not prevent other groups from being fetched. The differences from other pools are in
-`docs/src/compat.md`.
+A submitted step is immediately a row, which is as durable as the queue. A trajectory is complete after its
+last step or after `complete_trajectory`. The group of a prompt is complete when it has as many complete
+trajectories as its size. Incomplete groups do not prevent other groups from being fetched. The differences
+from other pools are in `docs/src/compat.md`.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ class DataPool:
         name: the partition of the pool. It is declared; if it exists with an equal declaration, it is used
             with its rows.
         group_size: the number of trajectories of a prompt.
-        group_sizes: the sizes of prompts that differ. It must always return the same size for a prompt, or
-            `None` for `group_size`.
-        tasks: who must ack a step before it is freed, as for `Client.declare`. A task that needs the column
-            `importance_weight` waits until it is written.
+        group_sizes: a function from a prompt to the number of its trajectories, or to `None` for
+            `group_size`. It must always return the same number for a prompt.
+        tasks: the tasks that must ack a step before it is freed, as for `Client.declare`. A task that needs
+            the column `importance_weight` waits until it is written.
         capacity_steps: the most steps.
-        group_deadline_s: the time after its first step at which an incomplete group is given up, in seconds.
-            It is checked at each submission and fetch. `None` gives up no group.
+        group_deadline_s: the age, counted from its first step, at which an incomplete group is given up, in
+            seconds. It is checked at each submission and fetch. `None` gives up no group.
         unfinished: whether the steps of such a group are dropped or given.
         staleness_threshold: a step is off-policy if its policy version is more than this many versions below
             the newest.
         submit_wait_s: the time that a submission waits for room, in seconds.
-        **options: more of the declaration, as for `Client.declare`.
+        **options: further options of the declaration, as for `Client.declare`.
 
     Raises:
         BadRequest: a size or a time is too small.
@@ -117,7 +117,7 @@ class DataPool:
             Deadline: there was no room in time.
             GroupClosed, SampleClosed: the group or the trajectory is complete, fetched or given up.
             GroupOverflow: the group has as many trajectories already.
-            StepDiffers: another step has the same trajectory and index.
+            StepDiffers: a different step with the same trajectory and index exists.
             BadRequest: the attributes of a step do not fit together.
         """
         for step in steps:
@@ -256,7 +256,7 @@ class DataPool:
             try:
                 rows = [row.handle for row in self.client.find(self.name, [step.key])]
             except UnknownKey:
-                # Its first submission is under way.
+                # Its first submission is in progress.
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise Deadline(

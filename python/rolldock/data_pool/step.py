@@ -40,13 +40,13 @@ class Step:
         branch: the index of the path in the trajectory.
         response_mask: 1 for each token of `response_ids` that is trained, else 0. `None` if all are.
         rollout_logprobs: a log-probability for each token of `response_ids`, in nats, or none at all.
-        turn_starts: the place in `response_ids` of the first sampled token of each turn. `None`, also for
-            `turn_ends`, is one turn of all of `response_ids`, with the reward of the step.
+        turn_starts: the place in `response_ids` of the first sampled token of each turn. `None` for this and
+            for `turn_ends` means one turn with all of `response_ids` and the reward of the step.
         turn_ends: one past the last sampled token of each turn.
         turn_rewards: the reward of each turn, `None` for a turn without one. `None` if no turn has one.
         finish_reason: `stop`, or `length` at a token limit.
         policy_version_max: the newest policy version of the response's tokens. `None` if it is
-            `policy_version`, which is the column `policy_version_min`, too.
+            `policy_version`. The column `policy_version_min` has the value of `policy_version`.
         is_reencoded: whether a server encoded the prompt itself, so that earlier tokens need not be those
             that were sampled.
         end: why the trajectory ended; empty if that is not known.
@@ -144,7 +144,8 @@ class Step:
 
 
 def parts_of(steps: Sequence[Step]) -> Iterator[list[Step]]:
-    """Runs of steps that may be in one put: of one trajectory and version, up to its last step."""
+    """Divides steps into runs, each of which may be one put: steps of one trajectory and version, up to the
+    last step of the trajectory."""
     part: list[Step] = []
     for step in steps:
         if part:

@@ -14,7 +14,8 @@ from rolldock.torch.errors import LoaderError
 if TYPE_CHECKING:
     from rolldock.columns import Array
 
-#: The cost of each sequence, by the lengths of all in tokens: arrays of the shape `(rows,)`.
+#: A function from the lengths of sequences, in tokens, to their costs. Both are arrays of the shape
+#: `(rows,)`.
 Cost: TypeAlias = "Callable[[Array], Array]"
 
 
@@ -76,7 +77,8 @@ def balanced(costs: Array, parts: int) -> list[Array]:
         than parts.
     """
     places: list[list[int]] = [[] for _ in range(parts)]
-    # Among parts of equal cost, the one with fewer rows: rows without cost are divided too.
+    # Among parts of equal cost, the part with the fewest rows comes first, so that rows without cost are
+    # divided too.
     cheapest = [(0.0, 0, part) for part in range(parts)]
     for place in np.argsort(-costs, kind="stable").tolist():
         cost, rows, part = cheapest[0]

@@ -88,7 +88,8 @@ class Labels:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Some rows as a flat batch: each is a sequence, its prompt and then its response, one after the other.
+    """Some rows as a flat batch. Each row is a sequence, its prompt and then its response. The sequences
+    follow one another.
 
     Values of a token stand at the place of that token: `rollout_logprobs[t]` and `loss_mask[t]` belong to
     `input_ids[t]`, which the logits at `t - 1` predict. The first token of a sequence has `loss_mask` false.
@@ -100,7 +101,7 @@ class MicroBatch:
         advantages: 0 in prompts; shape `(tokens,)`, float32.
         rollout_logprobs: in nats, 0 in prompts; shape `(tokens,)`, float32. `None` if the loader's fields
             leave them out.
-        cu_seqlens: the begin of each sequence, and the end of the last; shape `(sequences + 1,)`, int32. This
+        cu_seqlens: the start of each sequence, and the end of the last; shape `(sequences + 1,)`, int32. This
             is the form of attention kernels for sequences of different lengths.
         max_seqlen: the tokens of the longest sequence.
         extra: the further columns: shape `(tokens,)`, 0 in prompts, for lists, and `(sequences, ...)` for

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 T = TypeVar("T")
-#: The longest that a rank waits for another one that is alive, unless the ranks say otherwise.
+#: The longest time that a rank waits for another live rank by default, in seconds.
 TIMEOUT_S = 7200.0
 
 

@@ -50,7 +50,7 @@ class Stream:
         self._pending: deque[Taken] = deque()
         #: The leader's batch in use, until it is acked; otherwise nothing.
         self._held: deque[Taken] = deque()
-        #: Why there are no batches after these.
+        #: The reason why no batches follow these.
         self._failure: BaseException | None = None
         self._has_asked = self._has_ended = self._has_current = self._is_over = False
         # At the exit of the interpreter, no thread may be left in a call of the queue.
@@ -132,7 +132,7 @@ class Stream:
         except Exception as error:
             if self._settings.ranks.group is None:
                 raise
-            # Any exception of this process may have no form that another process can read.
+            # Another process may be unable to read an arbitrary exception of this process.
             log.exception("the rank that takes the batches has failed")
             return Message(error=RankLost(f"the rank that takes the batches has failed: {error!r}"))
 

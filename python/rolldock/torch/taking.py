@@ -76,7 +76,7 @@ class Taker:
         self._number = 0
         self._thread: threading.Thread | None = None
         #: Whether the thread takes batches. It is false before the consumer can see why the thread ends, so
-        #: that a consumer who asks again never waits for a thread that is about to end.
+        #: that a consumer that asks again never waits for a thread that is about to end.
         self._is_taking = False
 
     def start(self) -> None:
@@ -142,7 +142,7 @@ class Taker:
             self._ready.put(found)
 
     def _fail(self, error: BaseException) -> None:
-        """Hands an error to the consumer, who may ask again."""
+        """Hands an error to the consumer, which may ask again."""
         self._slots.release()
         self._is_taking = False
         if not self._is_stopped:

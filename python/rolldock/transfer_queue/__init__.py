@@ -8,8 +8,9 @@
     data = tq.kv_batch_get("sample-1", "train")
     tq.close()
 
-It has the public interface of TransferQueue 0.1.11. `docs/src/transfer-queue-python.md` lists it, and where
-it differs. It needs the extra `transfer_queue`: torch, tensordict, omegaconf and NumPy.
+It has the public interface of TransferQueue 0.1.11. `docs/src/transfer-queue-python.md` lists this interface
+and its differences from TransferQueue. This package needs the extra `transfer_queue`: torch, tensordict,
+omegaconf and NumPy.
 """
 
 from rolldock.transfer_queue import _needed as _needed

@@ -24,12 +24,12 @@ def save_checkpoint(
     include_storage: bool = True,
     metadata: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes a checkpoint. The directory appears when it is complete, in the place of an earlier one. Puts
-    and clears should wait meanwhile.
+    """Writes a checkpoint. The directory appears when it is complete, and replaces an earlier one. Clients
+    should make no puts and clears meanwhile.
 
     Args:
         checkpoint_dir: the directory, made if absent.
-        include_storage: is ignored: the data are always saved, as they would be lost.
+        include_storage: ignored. The data are always saved, because they would be lost at a restart.
         metadata: notes of the owner, JSON.
 
     Raises:
@@ -62,8 +62,8 @@ def save_checkpoint(
 
 
 def load_checkpoint(checkpoint_dir: str | PathLike[str]) -> None:
-    """Replaces all samples by those of a checkpoint, or changes nothing. No other call may be under way. A
-    file of the checkpoint is unpickled: it must be your own.
+    """Replaces all samples by those of a checkpoint, or changes nothing. No other call may be in progress. A
+    file of the checkpoint is unpickled, so load only checkpoints that you trust.
 
     Args:
         checkpoint_dir: the directory that `save_checkpoint` wrote. While the data are replaced, the earlier

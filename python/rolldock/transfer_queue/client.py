@@ -19,8 +19,8 @@ STORAGE_FILE = "queue.snapshot"
 class TransferQueueClient(ClientCore):
     """A client of the samples of all partitions. It may be used by any number of threads.
 
-    Each method has a form for asyncio: `async_get_meta`, `async_put`, and so on. It runs in a thread of the
-    client.
+    Each method has a form for asyncio: `async_get_meta`, `async_put`, and so on. These forms run in threads
+    of the client.
 
     Args:
         client_id: a name for messages.
@@ -69,7 +69,7 @@ class TransferQueueClient(ClientCore):
 
         Returns:
             The index of each sample, shape `(samples,)`, int64; and 1 where it has a field, else 0, shape
-            `(samples, fields)`, int8. `None` twice if no sample has one of the fields.
+            `(samples, fields)`, int8. `None` twice if there is a field that no sample has.
         """
         found = self._call("production", partition_id, list(data_fields))
         if found is None:
@@ -121,7 +121,7 @@ class TransferQueueClient(ClientCore):
         Args:
             keys: the keys. Those that no sample has are left out.
             partition_id: the partition.
-            create: whether samples without data are made for them instead.
+            create: whether samples without data are made for the unknown keys instead.
 
         Raises:
             TypeError: a key is not a string.
@@ -177,7 +177,7 @@ class TransferQueueClient(ClientCore):
         return await self.run(self.kv_retrieve_keys, global_indexes, partition_id)
 
     def kv_list(self, partition_id: str | None = None) -> dict[str, dict[str, dict[str, Any]]]:
-        """Returns the tags of each key of a partition, or of all that exist."""
+        """Returns the tags of each key of a partition, or of all partitions."""
         tags: dict[str, dict[str, dict[str, Any]]] = self._call("key_tags", partition_id)
         return tags
 
@@ -200,8 +200,8 @@ class TransferQueueClient(ClientCore):
         await self.run(self.save_controller_checkpoint, path)
 
     def check_controller_checkpoint(self, path: str) -> None:
-        """Checks a file before `load_controller_checkpoint` reads it. The file is unpickled: it must be your
-        own.
+        """Checks a file before `load_controller_checkpoint` reads it. The file is unpickled, so check only
+        files that you trust.
 
         Raises:
             ValueError: the file is damaged, or of another version or sampler.
@@ -209,7 +209,8 @@ class TransferQueueClient(ClientCore):
         self._call("check", Path(path).read_bytes())
 
     def load_controller_checkpoint(self, path: str) -> None:
-        """Replaces the state of the controller by that of a file. The file is unpickled: it must be your own.
+        """Replaces the state of the controller by that of a file. The file is unpickled, so load only files
+        that you trust.
 
         Raises:
             ValueError: the file is damaged, or of another version or sampler. Then nothing has changed.
@@ -237,7 +238,7 @@ class TransferQueueClient(ClientCore):
 
         Raises:
             FileNotFoundError: the directory has no data.
-            RuntimeError: the queue's server did not read them. Then the data are those of before.
+            RuntimeError: the queue's server did not read them. The earlier data are then in place again.
         """
         path = Path(checkpoint_dir) / STORAGE_FILE
         if not path.exists():

@@ -18,7 +18,7 @@ _DEFAULTS: dict[str, Any] = {
     "controller": {
         # The name of a sampler, its class, or an object.
         "sampler": "SequentialSampler",
-        # Whether get_meta returns an empty batch where too few samples are ready.
+        # Whether get_meta returns an empty batch when too few samples are ready.
         "polling_mode": False,
         # Where the controller listens for other processes, if the queue has a server of its own.
         "host": "127.0.0.1",

@@ -1,4 +1,5 @@
-"""The controller: which samples there are, what they have, and which tasks consumed them.
+"""The controller, which knows which samples exist, which fields they have, and which tasks have consumed
+them.
 
 It lives in the process that called `init`, and answers one call at a time. Data never pass through it. An
 index names one sample for ever: indexes of cleared samples are not used again.
@@ -124,7 +125,7 @@ class Controller:
             return BatchMeta.empty(), len(ready), self._revision
         named = {"task_name": task, "partition_id": partition_id, "partition": partition}
         size = len(ready)
-        # Another sampler may do with its list what it likes.
+        # Any other sampler may change its list, so it gets a copy.
         given = ready if type(self._sampler).sample in IN_ORDER else list(ready)
         sampled, consumed = self._sampler(given, batch_size, **{**named, **(sampling or {})})
         partition.consume(task, consumed)
@@ -265,8 +266,8 @@ class Controller:
     def production(
         self, partition_id: str, fields: Sequence[str]
     ) -> tuple[list[int], list[list[int]]] | None:
-        """Returns the indexes of a partition, and for each which of the fields it has; `None` if no sample
-        has one of the fields."""
+        """Returns the indexes of a partition, and for each which of the fields it has; `None` if there is a
+        field that no sample has."""
         partition = self._partitions.get(partition_id)
         if partition is None or not fields or any(name not in partition.fields for name in fields):
             return None
@@ -310,7 +311,8 @@ class Controller:
         return self._meta(partition_id, indexes, fields), unknown, created
 
     def keys_of(self, partition_id: str, indexes: Sequence[int]) -> list[str | None]:
-        """Returns the key of each sample; `None` for samples without, and for those that do not exist."""
+        """Returns the key of each sample; `None` for samples without a key, and for samples that do not
+        exist."""
         partition = self._existing(partition_id)
         return [partition.samples[index].key if index in partition.samples else None for index in indexes]
 

@@ -24,11 +24,11 @@ T = TypeVar("T")
 #: Changes values in place before they are stored.
 Parser = Callable[[dict[str, Any]], Any]
 
-#: The longest that `get_meta` waits for samples without `polling_mode`, in seconds.
+#: The longest time that `get_meta` waits for samples without `polling_mode`, in seconds.
 META_WAIT_S = float(os.environ.get("TQ_CONTROLLER_GET_METADATA_TIMEOUT", "5"))
-#: The longest that a call holds its connection to the controller while it waits, in seconds.
+#: The longest time that a call holds its connection to the controller while it waits, in seconds.
 _TURN_S = 1.0
-#: The most calls of one client in asyncio at a time.
+#: The maximum number of concurrent asyncio calls of one client.
 _CALLS_MAX = 256
 
 
@@ -64,10 +64,11 @@ class ClientCore:
         self._queue.close()
 
     async def run(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Makes a call in a thread, so that the event loop goes on. A cancelled call still takes effect."""
+        """Makes a call in a thread, so that it does not block the event loop. A cancelled call still takes
+        effect."""
         pid = os.getpid()
         if self._threads is None or self._threads[0] != pid:
-            # The threads of a process do not exist in the one that it forked.
+            # The threads of a process do not exist in a process that is forked from it.
             self._threads = (pid, ThreadPoolExecutor(_CALLS_MAX, "transfer-queue"))
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads[1], lambda: call(*args, **kwargs))
@@ -185,7 +186,7 @@ class ClientCore:
         partition_id: str | None = None,
         data_parser: Parser | None = None,
     ) -> BatchMeta:
-        """Writes fields of samples. Fields that they have are replaced.
+        """Writes fields of samples. Fields that the samples already have are replaced.
 
         Args:
             data: the fields: tensors of shape `(samples, ...)`, nested tensors, or objects.
@@ -221,7 +222,7 @@ class ClientCore:
         try:
             return self._written(fields, metadata)
         except BaseException:
-            # Samples that nothing else knows would stay without data.
+            # No other client knows these samples, so they would stay without data.
             self.clear_samples(metadata)
             raise
 

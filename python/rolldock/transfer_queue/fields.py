@@ -2,7 +2,7 @@
 
 A tensor is stored as its items in one list for each sample, and its shape stays with the controller. Another
 object is stored pickled. A column has the name of its field and of its type, `response_ids:int64`, because a
-column of the queue keeps its type for ever, and a field without samples does not.
+column of the queue keeps its type permanently, and a field that no sample has any more does not.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def decoded(table: Table, column: str, dtype: torch.dtype | None, shapes: Sequen
 
     Scalars become a tensor of shape `(samples,)`. Other tensors become a nested tensor of the jagged layout,
     of the strided layout if more than the first dimension differs, or a `NonTensorStack` if the number of
-    dimensions does.
+    dimensions differs.
     """
     if dtype is None:
         return NonTensorStack(*[pickle.loads(one) for one in table[column]])

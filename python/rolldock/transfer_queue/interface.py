@@ -1,4 +1,4 @@
-"""The key-value interface, in both forms."""
+"""The key-value interface, as functions and as coroutines."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def kv_batch_put(
     tags: Sequence[dict[str, Any]] | None = None,
     data_parser: Parser | None = None,
 ) -> KVBatchMeta:
-    """Puts fields and tags of keys. Keys that are there get them in addition; fields that they have are
-    replaced. If the fields cannot be stored, new keys are removed again.
+    """Puts fields and tags of keys. A key that exists keeps its other fields and tags; fields that it has
+    already are replaced. If the fields cannot be stored, new keys are removed again.
 
     Args:
         keys: the keys, each once.
         partition_id: the partition, which is made if there is none.
-        fields: a batch of as many samples. Without it, only the tags change.
+        fields: a batch with one sample for each key. Without it, only the tags change.
         tags: the tags of each key, which are added to those of the key.
         data_parser: as in `TransferQueueClient.put`.
 
@@ -78,7 +78,7 @@ def kv_batch_put(
     Raises:
         ValueError: there are neither fields nor tags, their numbers differ from that of the keys, a key is
             named twice, or a field has another type than in other samples.
-        TypeError: the fields are no TensorDict, or a key is not a string.
+        TypeError: the fields are not a TensorDict, or a key is not a string.
     """
     if fields is None and tags is None:
         raise ValueError("Please provide at least one parameter of `fields` or `tags`.")
@@ -173,7 +173,7 @@ def kv_list(partition_id: str | None = None) -> dict[str, dict[str, dict[str, An
 
 
 def kv_clear(keys: Sequence[str] | str, partition_id: str) -> None:
-    """Removes keys with their data. Keys that are not there are left out."""
+    """Removes keys with their data. Keys that do not exist are ignored."""
     client = get_client()
     client.clear_samples(client.find(keys, partition_id, create=False)[0])
 

@@ -90,7 +90,7 @@ class KVBatchMeta:
         self.tags = [self.tags[row] for row in indexes]
 
     def chunk(self, chunks: int) -> list[KVBatchMeta]:
-        """Splits the batch into so many parts of about equal size, the larger ones first."""
+        """Splits the batch into `chunks` parts of about equal size, the larger ones first."""
         return [self._picked(rows) for rows in chunked(self.size, chunks)]
 
     @classmethod
@@ -98,7 +98,7 @@ class KVBatchMeta:
         """Joins batches of one partition.
 
         Raises:
-            ValueError: fields or partitions differ, or notes of the batches do.
+            ValueError: the fields, the partitions or the notes of the batches differ.
         """
         parts = [part for part in data if part]
         if not parts:

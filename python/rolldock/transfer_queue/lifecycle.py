@@ -1,4 +1,4 @@
-"""The beginning and the end of TransferQueue in a process."""
+"""Begins and ends the use of TransferQueue in a process."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def init(conf: Any = None) -> DictConfig:
     """Begins to use TransferQueue in this process.
 
     The first process that calls it for a queue gets the controller, and starts a server of a queue if none is
-    named by `rolldock.url` of the configuration or `ROLLDOCK_TRANSFER_QUEUE` of the environment. Others
-    become clients. Processes that are started later find the queue in their environment.
+    named by `rolldock.url` of the configuration or `ROLLDOCK_TRANSFER_QUEUE` of the environment. Other
+    processes become clients. Processes that are started later find the queue in their environment.
 
     Args:
         conf: what differs from the defaults. Where there is a controller already, only `rolldock` counts.
@@ -152,7 +152,8 @@ def _client_id() -> str:
 
 def close() -> None:
     """Ends the use of TransferQueue in this process. In the process that called `init` first, it ends the
-    controller, and the server if `init` started one. Elsewhere, the other processes go on."""
+    controller, and the server if `init` started one. A call in any other process does not affect the
+    remaining processes."""
     global _session
     with _lock:
         session, _session = _session, None

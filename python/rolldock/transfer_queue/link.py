@@ -26,7 +26,7 @@ class Place:
 
     Attributes:
         address: where it listens.
-        secret: what its clients have to know.
+        secret: the secret that its clients must know.
     """
 
     address: Address
@@ -37,7 +37,7 @@ class Answering:
     """Answers the calls of clients, each connection in a thread of its own, until `close`.
 
     Args:
-        controller: what answers.
+        controller: the controller that answers.
         address: where to listen. Port 0 means any port.
     """
 
@@ -94,13 +94,13 @@ class Answering:
     def close(self) -> None:
         """Ends the connections."""
         self._is_closed = True
-        # The thread that accepts sees the end when a client comes.
+        # The accepting thread notices the end when a client connects.
         with contextlib.suppress(OSError):
             connection.Client(self.place.address).close()
         self._listener.close()
         with self._lock:
             for client in self._connections:
-                # Its thread closes it, and sees that nothing more can come.
+                # The thread of the connection sees that no further call can come, and closes the connection.
                 with contextlib.suppress(OSError), socket.socket(fileno=os.dup(client.fileno())) as ended:
                     ended.shutdown(socket.SHUT_RDWR)
 
@@ -125,7 +125,7 @@ class Link:
             Exception: what the call raised.
         """
         if self._pid != os.getpid():
-            # The connections belong to the process that was forked.
+            # The connections belong to the parent process.
             self._idle, self._pid = [], os.getpid()
         try:
             server = self._idle.pop()
@@ -138,7 +138,7 @@ class Link:
             server.close()
             raise ConnectionError(self._gone()) from error
         except BaseException:
-            # The answer would be taken for that of the next call.
+            # Otherwise the next call would take the answer for its own.
             server.close()
             raise
         self._idle.append(server)

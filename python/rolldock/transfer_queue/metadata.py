@@ -256,7 +256,7 @@ class BatchMeta:
         return self._picked(range(self.size), self.field_schema)
 
     def chunk(self, chunks: int) -> list[BatchMeta]:
-        """Splits the batch into so many parts of about equal size, the larger ones first."""
+        """Splits the batch into `chunks` parts of about equal size, the larger ones first."""
         return [self.select_samples(rows) for rows in chunked(self.size, chunks)]
 
     def chunk_by_partition(self) -> list[BatchMeta]:
@@ -279,10 +279,10 @@ class BatchMeta:
             setattr(self, slot, getattr(ordered, slot))
 
     def union(self, other: BatchMeta) -> BatchMeta:
-        """Returns the samples with the fields of both batches. Where both have one, `other` counts.
+        """Returns the samples with the fields of both batches. A field that both have is taken from `other`.
 
         Raises:
-            ValueError: the batches have other samples.
+            ValueError: the batches have different samples.
         """
         if not other or self.size == 0:
             return other.copy() if other else self.copy()
@@ -306,7 +306,8 @@ class BatchMeta:
         """Joins batches.
 
         Raises:
-            ValueError: fields or their types differ (unless `validate` is false), or notes of the batches do.
+            ValueError: the fields or their types differ (unless `validate` is false), or the notes of the
+                batches differ.
         """
         parts = [part for part in data if part]
         if not parts:

@@ -25,7 +25,7 @@ class Sample:
 
     Attributes:
         row: the handle of its row in the queue; `None` until it has data.
-        key: its key; `None` for samples without.
+        key: its key; `None` for samples without a key.
         meta: the notes of its owner.
     """
 
@@ -34,7 +34,8 @@ class Sample:
     meta: dict[str, Any] = field(default_factory=dict)
 
     def note(self, meta: Mapping[str, Any]) -> None:
-        """Adds to the notes. Their dict stays as it is, because an answer that has it may not be sent yet."""
+        """Adds to the notes. This makes a new dict, because an answer that contains the earlier dict may not
+        be sent yet."""
         self.meta = {**self.meta, **meta}
 
 
@@ -86,7 +87,7 @@ class FieldState:
 
 
 class PartitionState:
-    """The samples of a partition: what they have, what they are called, and which tasks consumed them."""
+    """The samples of a partition: their fields, their keys, and the tasks that have consumed them."""
 
     def __init__(self) -> None:
         #: Each sample by its index.
@@ -99,8 +100,8 @@ class PartitionState:
         self.consumed: dict[str, set[int]] = {}
         #: Indexes that were reserved when the partition was created, and that no sample has yet.
         self.spare: list[int] = []
-        #: The ready samples of a task, for each task and the fields that it asked for; the last used at the
-        #: end.
+        #: The ready samples of a task, for each task and the fields that it asked for, in the order of their
+        #: last use.
         self._ready: dict[tuple[str, frozenset[str]], Indexes] = {}
 
     def __getstate__(self) -> dict[str, Any]:

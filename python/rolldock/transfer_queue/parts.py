@@ -1,4 +1,4 @@
-"""Splitting batches of metadata, and joining what was noted of them."""
+"""Splits batches of metadata, and joins their notes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 def chunked(size: int, chunks: int) -> Iterator[range]:
-    """Splits `size` places into so many ranges of about equal length, the longer ones first.
+    """Splits `size` places into `chunks` ranges of about equal length, the longer ones first.
 
     Raises:
         ValueError: there is not at least one part.

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
-#: The most indexes of a block. A change moves at most so many.
+#: The maximum number of indexes of a block, and so of the indexes that a change moves.
 _BLOCK_MAX = 1024
 
 
 class Indexes(Sequence[int]):
-    """A set of indexes in ascending order. A change does not move all of them: they are in blocks.
+    """A set of indexes in ascending order. They are in blocks, so that a change does not move all of them.
 
     Args:
         indexes: the indexes, in any order, each once.

@@ -1,4 +1,4 @@
-"""The server of the queue that `init` starts, and the way to the controller that a server names."""
+"""The server of the queue that `init` starts, and the place of the controller, which a queue names."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class OwnServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "ROLLDOCK_QUEUE_TOKEN": self.token},
-            # Ctrl-C is for this process, which then calls close.
+            # Ctrl-C reaches only this process, which then calls close.
             start_new_session=True,
         )
         said = _pipe(self._process.stdout).readline().decode()
@@ -109,7 +109,7 @@ def connected(options: Any) -> Client:
 
 
 def named_place(client: Client) -> Place | None:
-    """Returns where the controller is that a queue names; `None` if it names none."""
+    """Returns the place of the controller that a queue names; `None` if the queue names none."""
     try:
         row = client.find(CONTROLLER, ["controller"])[0].handle
         table = client.get(CONTROLLER, [row])
@@ -121,7 +121,8 @@ def named_place(client: Client) -> Place | None:
 
 
 def name_place(client: Client, place: Place) -> bool:
-    """Writes to a queue where its controller is. Returns whether it named none."""
+    """Writes the place of its controller to a queue. Returns false if the queue names a controller
+    already."""
     client.declare(CONTROLLER, tasks=("none",), capacity_rows=16)
     host, port = (place.address, 0) if isinstance(place.address, str) else place.address
     row = {"host": [host], "port": [port], "secret": [place.secret]}
@@ -133,7 +134,7 @@ def name_place(client: Client, place: Place) -> bool:
 
 
 def forget_place(client: Client, place: Place) -> None:
-    """Removes a controller's place from a queue, unless it names another one."""
+    """Removes a controller's place from a queue, unless the queue names another controller."""
     if named_place(client) == place:
         with contextlib.suppress(errors.UnknownKey, errors.StaleHandle):
             client.clear(CONTROLLER, [client.find(CONTROLLER, ["controller"])[0].handle])

@@ -1,7 +1,7 @@
 """Snapshots of the data of all samples, by the command `rolldock queue`.
 
-A partition of a queue cannot be renamed, so a load removes the data before it restores others. It saves them
-to a file first, from which they are restored if the load fails.
+A partition of a queue cannot be renamed, so a load removes the data before it restores others. Before that,
+it saves the data to a file, from which they are restored if the load fails.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ def load(config: Any, path: Path) -> None:
     """Replaces the data by those of a snapshot.
 
     Raises:
-        RuntimeError: the server did not read it. Then the data are those of before.
+        RuntimeError: the server did not read it. The earlier data are then in place again, or in the file
+            that the message names.
     """
     if not _has_data(config):
         _replace(config, path)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rolldock.columns import Array
     from rolldock.table import Batch
 
-#: Fields of verl, or for each the name of its column.
+#: The names of fields of verl, or for each field the name of its column.
 Names = Iterable[str] | Mapping[str, str]
 
 
@@ -66,7 +66,7 @@ def write_back(batch: Batch, data: Any, names: Names, *, overwrite: bool = False
         overwrite: whether values that exist are replaced.
 
     Raises:
-        BadBatch: as in `columns_of`, or these are other rows than those of the batch.
+        BadBatch: as in `columns_of`, or the rows of `data` are not those of the batch.
         ColumnExists: the rows have a column already, and `overwrite` is false.
     """
     handles, columns = columns_of(_read(data, names), names)

@@ -24,16 +24,17 @@ def to_kv_batch_meta(
     global_steps: int = 0,
     columns: Columns | None = None,
 ) -> KVBatchMeta:
-    """Puts rows into `rolldock.transfer_queue` as verl's V1 trainer keeps its trajectories, and returns their
-    metadata: the fields of `to_tensordict`, with the key `UID_SESSION_0` and the tags `status`, `prompt_len`,
-    `response_len`, `seq_len`, `global_steps`, `min_global_steps` and `max_global_steps`.
+    """Puts rows into `rolldock.transfer_queue` in the form in which verl's V1 trainer keeps its trajectories,
+    and returns their metadata. Each row has the fields of `to_tensordict`, the key `UID_SESSION_0` and the
+    tags `status`, `prompt_len`, `response_len`, `seq_len`, `global_steps`, `min_global_steps` and
+    `max_global_steps`.
 
     The session of a row is its place in its group. `transfer_queue.init` must have been called.
 
     Args:
         batch: the rows.
         partition_id: the partition of the transfer queue.
-        uids: the uid for each group. By default its name.
+        uids: the uid of each group. By default the name of the group.
         global_steps: the trainer's step to which the rows belong.
         columns: the columns of the rows. By default those of a run.
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("rolldock.verl")
 #: verl's partition for training.
 PARTITION_ID = "train"
-#: How long a take waits before it looks whether the manager was closed, in seconds.
+#: How long a take waits before the thread checks whether the manager was closed, in seconds.
 _TAKE_S = 1.0
 
 
@@ -197,7 +197,7 @@ class RolloutManager:
         to_kv_batch_meta(
             batch, partition_id=PARTITION_ID, uids=uids, global_steps=steps, columns=self._columns
         )
-        # The trainer samples a prompt that is finished, so its trajectories must be there before.
+        # The trainer samples a prompt as soon as it is finished, so its trajectories must be put first.
         _mark(uids.values(), "finished")
 
     def _fail(self, error: Exception) -> None:
@@ -205,7 +205,7 @@ class RolloutManager:
             self._failure = error
             left = [wanted.uid for wanted in self._wanted]
             self._wanted.clear()
-        # The trainer would wait for these prompts for ever.
+        # Otherwise the trainer would wait for these prompts for ever.
         try:
             _mark(left, "failure")
         except (QueueError, ValueError, RuntimeError, OSError):

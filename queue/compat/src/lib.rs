@@ -6,7 +6,7 @@
 //! queue's rows, keys, tags and groups. The data is therefore as durable as the queue, and any number of
 //! processes may use one partition at the same time.
 //!
-//! # Invariants of all three
+//! # Invariants of all three interfaces
 //! - Reading does not consume rows: rows are delivered under a lease, and `consume` acks them. Rows of a
 //!   dropped lease are delivered again.
 //! - A column keeps the type of its first put, and values are never cast. Data other than tensors (text,

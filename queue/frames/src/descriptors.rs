@@ -3,8 +3,8 @@
 //! A process with thousands of connections may run out of file descriptors. A connection that cannot be
 //! opened is tried again later. A file that cannot be opened stops the queue or the ledger that writes it. A
 //! server or a run therefore holds some descriptors from its start ([`hold`]). [`open`] releases them one by
-//! one when a file cannot be opened otherwise. Later calls acquire them again, as soon as the process has
-//! free descriptors.
+//! one while no other descriptor is free for a file. Later calls acquire them again, as soon as the process
+//! has free descriptors.
 //!
 //! The limit of descriptors belongs to the process, and so does this reserve.
 
@@ -54,7 +54,7 @@ pub fn open<T>(open: impl Fn() -> io::Result<T>) -> io::Result<T> {
             // Another thread may get the released descriptor, so several may have to be released.
             Err(error) if is_lack(&error) => drop(HELD.lock().files.pop().ok_or(error)?),
             outcome => {
-                // If no descriptor is free now, a later call acquires it again.
+                // If too few descriptors are free now, a later call acquires the missing descriptors.
                 let _ = HELD.lock().fill();
                 return outcome;
             }

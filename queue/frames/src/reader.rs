@@ -13,7 +13,7 @@ pub enum ReadError {
     /// The file does not begin with the magic bytes of its format.
     #[error("the file begins with other bytes than its format's")]
     OtherFormat,
-    /// A frame is damaged, and this is not the torn tail of a crash.
+    /// A frame is damaged, and the damage is not the torn tail of a crash.
     #[error("the file is damaged at offset={offset}: {damage}")]
     Damaged {
         /// The offset of the frame from the start of the file, in bytes.

@@ -32,7 +32,7 @@ pub enum Loss {
         /// The number of bytes.
         bytes: u64,
     },
-    /// The end of the journal is missing, or the journal is not the journal of this directory.
+    /// The end of the journal is missing, or the journal belongs to another directory.
     #[error("{error}")]
     End {
         /// The error, which tells what is missing.
@@ -121,7 +121,7 @@ impl Salvage {
         Ok(Self { losses, queue })
     }
 
-    /// Writes the rest as a snapshot.
+    /// Writes the readable rows as a snapshot.
     ///
     /// Not cancel-safe: if the call is dropped while the snapshot is written, the writing continues.
     pub async fn snapshot(&self, into: impl Write + Send + 'static) -> Result<SnapshotCounts, QueueError> {

@@ -18,7 +18,7 @@ use crate::units::{BLOBS, ORPHAN_AGE, UnitCard, blobs_spec};
 
 /// The time between two announcements of a unit.
 const PERIOD: Duration = Duration::from_millis(500);
-/// The maximum number of blobs that one request asks about. Blobs that have waited longest are first.
+/// The maximum number of blobs that one request asks about. The blobs that have waited longest come first.
 const ASK_MAX: usize = 1 << 16;
 
 /// The file in a unit's directory that contains the unit's name.

@@ -27,9 +27,9 @@ use counted::Counted;
 /// The maximum number of checks of a directory that another process changes. Only a problem that all checks
 /// find is reported.
 const ATTEMPTS: usize = 16;
-/// How often a file that belongs to no row is looked for again, and the time between two looks. A process
-/// that has the directory open records that the rows of a file are freed, and deletes the file a moment
-/// later.
+/// The maximum number of checks whether a file that belongs to no row still exists, and the time between two
+/// checks. A process that has the directory open records that the rows of a file are freed, and deletes the
+/// file a moment later.
 const DELETION_LOOKS: usize = 50;
 const DELETION_PAUSE: Duration = Duration::from_millis(20);
 

@@ -138,7 +138,8 @@ pub(crate) fn scan_frames<Record: DeserializeOwned>(
     Ok((sound, rest))
 }
 
-/// The frames of the first `length` bytes of a source.
+/// Calls `each` with every record in the first `length` bytes of a source. Returns the length of the sound
+/// part.
 fn read_source<Record: DeserializeOwned>(
     file: &Path,
     source: impl Read + Seek,

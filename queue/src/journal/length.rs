@@ -159,8 +159,8 @@ pub(super) struct LengthFile {
 }
 
 impl LengthFile {
-    /// Opens the file in `dir` for a journal that was rewritten `rewrites` times and whose first `extent` is
-    /// synced. Writes the note immediately.
+    /// Opens the file in `dir` for a journal that was rewritten `rewrites` times. `extent` is the length of
+    /// its synced part. Writes the note immediately.
     pub(super) fn open(dir: &Path, extent: Extent, rewrites: u64) -> Self {
         let path = dir.join(FILE);
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
@@ -171,7 +171,8 @@ impl LengthFile {
         opened
     }
 
-    /// Updates the note: the journal contains `written`, and its first `synced` are durable.
+    /// Updates the note. `written` is the length of the journal, and `synced` is the length of its durable
+    /// part.
     pub(super) fn say(&mut self, written: Extent, synced: Extent) {
         if (written, synced) != (self.note.written, self.note.synced) {
             (self.note.written, self.note.synced) = (written, synced);

@@ -1,7 +1,7 @@
-//! Rows that are given to one consumer only, such as tasks for workers: what a row names is valid for one
-//! attempt, so another worker must not get it.
+//! Rows that are given to one consumer only, such as tasks for workers. The task in a row is valid for one
+//! attempt, so no other worker may get the row.
 //!
-//! The owner of such rows looks at their states, and clears the rows that came back.
+//! The owner of such rows checks their states, and clears the rows whose leases ended without an ack.
 
 use super::table::Progress;
 use super::{Partition, Table};
@@ -11,13 +11,13 @@ use crate::row::RowHandle;
 /// The state of a row for one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowState {
-    /// No consumer has it.
+    /// No consumer has the row.
     Waiting,
-    /// It is leased, or its ack is not durable yet.
+    /// The row is leased, or its ack is not durable yet.
     Leased,
-    /// The task has acked it, and another task has not.
+    /// The task has acked the row, and another task has not.
     Acked,
-    /// Its lease ended without an ack, and the partition [gives rows once](Partition::give_once).
+    /// The row's lease ended without an ack, and the partition [gives rows once](Partition::give_once).
     Returned,
 }
 
@@ -39,10 +39,11 @@ impl Partition {
         self.shared.table.lock().gives_once = true;
     }
 
-    /// The state of a row for a task, after the leases that have expired were ended.
+    /// Ends the leases that have expired, and returns the state of a row for a task.
     ///
     /// # Errors
-    /// [`QueueError::StaleHandle`]: the row was freed. [`QueueError::UnknownTask`].
+    /// Returns [`QueueError::StaleHandle`] if the row was freed, and [`QueueError::UnknownTask`] if the
+    /// partition has no such task.
     pub fn row_state(&self, task: &str, row: RowHandle) -> Result<RowState, QueueError> {
         self.shared.after_expiry(|table, _| table.state(table.task(task)?, row))
     }

@@ -165,7 +165,8 @@ impl Partition {
         Ok(lengths.concat())
     }
 
-    /// The size of the batches in KiB, as the partition's `capacity_bytes` counts it; 0 if that is not set.
+    /// The size of the batches in KiB, as the partition's `capacity_bytes` counts it. Returns 0 if
+    /// `capacity_bytes` is not set.
     pub(super) fn kib_of(&self, batches: &[RecordBatch]) -> Result<u32, QueueError> {
         if !self.shared.counts_bytes {
             return Ok(0);

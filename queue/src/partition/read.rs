@@ -12,7 +12,7 @@ use crate::row::RowHandle;
 use crate::store::{Found, Note, Wanted};
 
 /// The number of times that one read is repeated because of moved chunks. A compaction at least halves a
-/// chunk, so no read needs more.
+/// chunk, so no read needs more repetitions.
 const PLANS_MAX: usize = 32;
 
 /// An error, and the indices of the requested rows that could not be read.

@@ -84,8 +84,8 @@ pub(crate) struct Part {
     kib: u32,
     /// The number of [rewrites](adding) of the table up to this part.
     written: u64,
-    /// Whether later parts have all columns of this part. Only leases that began before the later parts read
-    /// it.
+    /// Whether later parts have all columns of this part. In that case, only leases that began before the
+    /// later parts were written read this part.
     is_superseded: bool,
     pub(crate) columns: Arc<[String]>,
 }

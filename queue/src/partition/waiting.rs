@@ -18,7 +18,7 @@ pub(super) enum Need {
     Groups(usize),
     /// This many rows are ready.
     Rows(usize),
-    /// Any change, since the take depends on more than counts: versions, shares or given rows.
+    /// Any change, since the take depends on more than counts: on versions, shares or specific rows.
     Look,
 }
 

@@ -29,7 +29,7 @@ fn reach_of(kept: Result<Reach, QueueError>, chunk: ChunkId) -> Reach {
 }
 
 impl Shared {
-    /// Makes a chunk with a note part of the queue. This is done under the table's lock, so that a later
+    /// Adds a chunk to the queue, if it has a note. This is done under the table's lock, so that a later
     /// change of the chunk's state finds its rows.
     pub(super) fn keep(&self, table: &mut Table, chunk: ChunkId, note: Option<&Note>) {
         if let Some(note) = note

@@ -1,7 +1,7 @@
-//! Turns: work on the whole queue that waits until other such work is done.
+//! Turns limit how much work on the whole queue runs at the same time.
 //!
-//! Snapshots, checks and exports hold megabytes and a processor while they run. So a few run at a time,
-//! however many clients ask for them, each on a thread of its own.
+//! Snapshots, checks and exports use megabytes of memory and a processor while they run. Therefore only a few
+//! of them run at the same time, even if many clients request them. Each of them runs on its own thread.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::TransferQueue;
 use crate::error::QueueError;
 use crate::tasks;
 
-/// The number of turns at the same time. A short one does not wait for a single long one.
+/// The number of turns at the same time. With two turns, a short job does not wait for a single long job.
 const TURNS: usize = 2;
 
 /// The turns of a queue.
@@ -25,9 +25,9 @@ impl Default for Turns {
 }
 
 impl TransferQueue {
-    /// Waits for a turn, and runs `work` on a thread of its own. `work` must not wait for a client.
+    /// Waits for a turn, and runs `work` on its own thread. `work` must not wait for a client.
     ///
-    /// Cancel-safe until the turn comes; later the work goes on to its end.
+    /// Cancel-safe until the turn begins. After that, the work continues even if the call is dropped.
     pub(crate) async fn in_turn<T: Send + 'static>(
         &self,
         name: &'static str,
@@ -65,7 +65,7 @@ mod tests {
                 (Arc::clone(&running), Arc::clone(&most), begun.clone(), Arc::clone(&wait));
             queue.in_turn("test", move || {
                 most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                // Only the first of them are waited for.
+                // The receiver waits only for the first `TURNS` messages, and may no longer exist.
                 let _ = begun.send(());
                 wait.lock().recv().unwrap();
                 running.fetch_sub(1, Ordering::SeqCst);

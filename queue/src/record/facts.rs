@@ -71,7 +71,8 @@ pub(crate) struct SamplesRecord {
 pub struct Dispositions {
     /// Rows that were freed because every task acked them.
     pub acked: u64,
-    /// Rows that were dropped to make room.
+    /// Rows that were dropped to make room, or because their group was closed or given up before it was
+    /// complete.
     pub dropped: u64,
     /// Rows that their owner cleared.
     pub cleared: u64,

@@ -68,7 +68,7 @@ pub(crate) enum Record {
     Reset { partition: String, task: String },
     /// A newer policy version was announced.
     Version { partition: String, policy_version: u64 },
-    /// Put tokens that are remembered after the records of their rows were removed.
+    /// The tokens of changes, which are remembered after the records of these changes were removed.
     Tokens { partition: String, tokens: Vec<(String, Runs)> },
     /// A task acked rows.
     Ack {
@@ -119,7 +119,7 @@ pub(crate) enum Record {
     },
     /// The puts have ended.
     End { partition: String },
-    /// The owner's records of puts whose rows were freed.
+    /// The owner's records of earlier puts, even if the rows of these puts were freed.
     Records { partition: String, records: Vec<String> },
     /// The oldest `count` owner records are settled.
     Forget { partition: String, count: usize },
@@ -242,8 +242,8 @@ pub(crate) struct PutRecord {
     /// The number of rows of the group that were freed before the journal was rewritten.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) group_gone: usize,
-    /// Whether the group has several puts. If absent, the group has several puts if the record lacks some of
-    /// its rows.
+    /// Whether the group has several puts. If absent, the group has several puts if this record lacks
+    /// some of the group's rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) in_parts: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -90,8 +90,8 @@ impl Runs {
         Self(runs)
     }
 
-    /// The bytes that its runs need on the heap. They follow from the runs alone, because a clone may have
-    /// another capacity than its original, and equal handles must count equally.
+    /// The number of bytes that the runs need on the heap. It depends only on the runs, and not on the
+    /// capacity: a clone may have another capacity than its original, and equal handles must count equally.
     pub(crate) fn heap_bytes(&self) -> usize {
         if self.0.len() > self.0.inline_size() { self.0.len() * size_of::<Run>() } else { 0 }
     }

@@ -105,7 +105,8 @@ pub(crate) struct ChunkLocation {
     pub(crate) checksum: u32,
 }
 
-/// The alignment of chunks in a segment file, in bytes. Arrow aligns the buffers within a chunk to it too.
+/// The alignment of chunks in a segment file, in bytes. Arrow uses the same alignment for the buffers
+/// within a chunk.
 pub(crate) const ALIGNMENT: u64 = 64;
 
 /// A chunk that is put into a store.
@@ -359,16 +360,16 @@ pub(crate) fn held_bytes(batch: &RecordBatch) -> usize {
 /// The number of bytes that the rows of an array need. A slice of a list keeps all values of the original
 /// list, and arrow counts all of them; this function counts only the values of the slice.
 pub(crate) fn needed_bytes(data: &ArrayData) -> Result<usize, ArrowError> {
-    let ends = match data.data_type() {
-        DataType::List(_) | DataType::Map(..) => list_ends::<i32>(data),
-        DataType::LargeList(_) => list_ends::<i64>(data),
+    let (ends, offset_bytes) = match data.data_type() {
+        DataType::List(_) | DataType::Map(..) => (list_ends::<i32>(data), size_of::<i32>()),
+        DataType::LargeList(_) => (list_ends::<i64>(data), size_of::<i64>()),
         DataType::Struct(_) | DataType::FixedSizeList(..) => {
             return data.child_data().iter().map(needed_bytes).sum();
         }
         _ => return data.get_slice_memory_size(),
     };
     let (Some((first, last)), [values]) = (ends, data.child_data()) else { return Ok(0) };
-    Ok(data.len() * size_of::<i32>() + needed_bytes(&values.slice(first, last - first))?)
+    Ok(data.len() * offset_bytes + needed_bytes(&values.slice(first, last - first))?)
 }
 
 /// The range of a list array's rows in its values array: the first index, and the index after the last.

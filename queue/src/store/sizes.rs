@@ -121,7 +121,7 @@ mod tests {
     use std::sync::Arc;
 
     use arrow_array::types::Int32Type;
-    use arrow_array::{ArrayRef, Int64Array, ListArray, StringArray};
+    use arrow_array::{ArrayRef, Int64Array, LargeListArray, ListArray, StringArray};
 
     use super::*;
 
@@ -136,5 +136,15 @@ mod tests {
         let expected = [8 + 4 + 12 + 4 + 1, 8 + 4 + 4000 + 4 + 2, 8 + 4 + 4, 8 + 4 + 8 + 4 + 4];
         assert_eq!(ChunkSizes::of(std::slice::from_ref(&batch), 0).rows, expected);
         assert_eq!(ChunkSizes::of(&[batch.slice(1, 3)], 0).rows, expected[1..]);
+    }
+
+    #[test]
+    fn an_offset_of_a_large_list_has_8_bytes() {
+        let lists: ArrayRef = Arc::new(LargeListArray::from_iter_primitive::<Int32Type, _, _>(
+            [3, 0].map(|length| Some((0..length).map(Some))),
+        ));
+        let batch = RecordBatch::try_from_iter([("lists", lists)]).unwrap();
+        assert_eq!(ChunkSizes::of(std::slice::from_ref(&batch), 0).rows, [8 + 12, 8]);
+        assert_eq!(super::super::payload_bytes(&batch).unwrap(), 8 + 12 + 8);
     }
 }

@@ -52,8 +52,9 @@ pub(crate) const BLOBS: &str = "_blobs";
 const CONTROLLER: &str = "controller";
 /// The controller calls a unit that has been silent for longer than this, to find out whether it answers.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
-/// The time that a dead unit with its rows in memory has to return, counted from its last announcement. After
-/// that, its rows are lost. The units of a restarted controller need this time to register.
+/// After a restart of the controller, its units count as dead until they register. A unit that keeps its rows
+/// in memory must register within this time, counted from the restart or from its last announcement.
+/// Otherwise its rows are lost.
 const RETURN_MAX: Duration = Duration::from_secs(10);
 
 /// A blob that the controller does not know at this age is removed: its put has failed.

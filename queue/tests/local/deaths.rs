@@ -90,7 +90,8 @@ async fn a_killed_server_leaves_what_was_taken_and_its_socket_to_the_next() {
     assert_eq!(take(&client).await.concat().unwrap(), large(5, 200));
 }
 
-/// Run it with `cargo test --profile dist -p rolldock-queue --test local -- --ignored --nocapture speed`.
+/// Measures puts and takes of a large batch, and a `memcpy` for comparison. Run the measurement with
+/// `cargo test --profile dist -p rolldock-queue --test local -- --ignored --nocapture speed`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement"]
 async fn speed() {

@@ -1,5 +1,5 @@
-//! Tests of the queue over shared memory. This queue has the trait and the errors of the other queues. No
-//! rows are copied through sockets, and no memory is left behind.
+//! Tests of the queue over shared memory. They check that this queue implements the trait and returns the
+//! errors of the other queues, that no rows are copied through sockets, and that no memory is left behind.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod connections;
@@ -60,7 +60,7 @@ impl Served {
     }
 }
 
-/// Waits until a condition holds, which the other side of a socket fulfils.
+/// Waits until a condition holds that depends on the other end of a socket.
 async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let give_up = Instant::now() + Duration::from_secs(10);
     while !holds() {

@@ -6,7 +6,7 @@ use rolldock_queue::QueueError;
 
 use super::code;
 
-/// One error of each variant. A new variant does not compile until it is listed here.
+/// One error of each variant. The test fails to compile until a new variant is listed here.
 fn all_errors() -> Vec<QueueError> {
     let text = || "x".to_owned();
     let all = vec![

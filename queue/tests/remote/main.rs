@@ -1,5 +1,5 @@
-//! Tests of the queue over HTTP. This queue has the trait and the errors of the other queues, and no rows are
-//! lost with a connection.
+//! Tests of the queue over HTTP. They check that this queue implements the trait and returns the errors of
+//! the other queues, and that no rows are lost with a connection.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod away;

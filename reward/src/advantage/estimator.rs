@@ -9,8 +9,8 @@ const NAMES: &str = "grpo, grpo_no_std, dr_grpo, rloo, reinforce_plus_plus_basel
 pub enum Estimator {
     /// Each group is estimated on its own.
     PerGroup(Advantage),
-    /// The turns of trajectories have advantages of their own, from the rewards of turns. A whole trajectory has that
-    /// of GRPO.
+    /// The turns of trajectories have advantages of their own, computed from the rewards of turns. A whole
+    /// trajectory has the advantage of GRPO.
     PerTurn(TurnEstimator),
     /// REINFORCE++ with a group baseline (Hu et al. 2025, "REINFORCE++", arXiv 2501.03262): `a = r -
     /// mean(group)`, and then `(a - mean(batch)) / sqrt(var(batch) + epsilon)` with the unbiased variance.

@@ -20,7 +20,7 @@ pub enum TurnEstimator {
     /// GRPO with process supervision (Shao et al. 2024, "DeepSeekMath", section 4.1.3, arXiv 2402.03300). All
     /// rewards of the group, of turns and of outcomes, are normalised together: `(r - mean) / (std +
     /// epsilon)`, with the unbiased standard deviation. The advantage of a turn is the sum of the normalised
-    /// rewards from this turn on. If only outcomes are given, it is that of
+    /// rewards from this turn on. If only outcomes are given, the advantage is that of
     /// [`Advantage::Grpo`](crate::Advantage::Grpo).
     GrpoProcess {
         /// Keeps the quotient finite; 1e-6 in [`TurnEstimator::GRPO_PROCESS`].

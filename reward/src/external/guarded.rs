@@ -141,7 +141,7 @@ impl Guarded {
         tracker: TaskTracker,
         token: CancellationToken,
     ) -> Self {
-        // If the first failure ends the run, there is no waiting for the end of an outage.
+        // If the first failure ends the run, the guard does not wait for the end of an outage.
         let breaker = guard.breaker.filter(|_| guard.on_failure != OnFailure::Stop);
         Self {
             places: Semaphore::new(guard.concurrency.clamp(1, Semaphore::MAX_PERMITS)),

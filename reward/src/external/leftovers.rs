@@ -1,13 +1,13 @@
 //! Finds and kills the processes that a candidate or a program has left running outside of its process group.
 //!
 //! The end of a process namespace kills all of its processes. If a candidate has a user of its own, this
-//! module recognises its processes by their user, in a namespace as a second check. The processes of all others
-//! are recognised by a mark in their environment or by their directory. The module first stops all of these
-//! processes, and kills them when no new ones appear. A fork bomb would start processes faster than they could
-//! be killed one by one.
+//! module recognises its processes by their user; in a namespace, this is a second check. The processes of
+//! other candidates and of programs are recognised by a mark in their environment or by their directory. The
+//! module first stops all of these processes, and kills them when no new ones appear. A fork bomb would start
+//! processes faster than they could be killed one by one.
 //!
-//! A process that executes a new program has no environment and no command line for a moment. The module looks
-//! again until it has them, because the process may carry the mark.
+//! A process that executes a new program has no environment and no command line for a moment. The module
+//! looks again until the process has them, because the process may carry the mark.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -56,7 +56,7 @@ impl Mark {
         }
     }
 
-    /// Whether the process may carry the mark although it is not seen.
+    /// Whether the process may carry the mark although the mark is not visible.
     fn is_hidden_on(&self, process: &Process) -> bool {
         matches!(self, Self::Environment { .. }) && process.is_executing()
     }
@@ -92,7 +92,8 @@ pub(super) async fn kill(mark: &Mark, tracker: &TaskTracker) -> bool {
     false
 }
 
-/// The number of threads of all processes of a user, which the kernel counts against its limit of processes.
+/// The number of threads of all processes of a user. The kernel counts these threads against the user's limit
+/// of processes.
 pub(super) fn tasks_of(user: u32) -> usize {
     processes().filter(|process| process.user == user).map(|process| process.threads).sum()
 }
@@ -122,7 +123,7 @@ struct Process {
     user: u32,
     state: char,
     threads: usize,
-    /// Whether it has an address space: a thread of the kernel and an ending process have none.
+    /// Whether the process has an address space. A thread of the kernel and an ending process have none.
     has_memory: bool,
 }
 
@@ -136,8 +137,8 @@ impl Process {
         std::fs::read(self.file(name)).unwrap_or_default()
     }
 
-    /// Whether the process executes a new program and has no environment yet. It may have had the variables of
-    /// this user only.
+    /// Whether the process executes a new program and has no environment yet. Only processes of the user of
+    /// this process count.
     fn is_executing(&self) -> bool {
         self.has_memory
             && self.user == rustix::process::getuid().as_raw()

@@ -1,8 +1,8 @@
 //! Rewards that are computed outside this process: by a server, a judge model, a Python function, a command,
 //! or by unit tests of the code in a response.
 //!
-//! This module also starts the programs of agents ([`Programs`]), because they need the limits and the clean-up
-//! of the processes that compute rewards.
+//! This module also starts the programs of agents ([`Programs`]), because they need the limits and the
+//! clean-up of the processes that compute rewards.
 //!
 //! A [`RewardRunner`] scores one job. [`ExternalConfig::build`] makes the runner that a recipe configures and
 //! wraps it in a guard (`guarded.rs`), which bounds concurrency, rate, attempts and time. A runner that
@@ -20,10 +20,10 @@
 //!
 //! # Deliberately absent
 //! There is no TLS, because the binary has none. Reward functions and commands run without a sandbox, because
-//! they are the user's own code. The code that a model has written runs in a sandbox (`sandbox.rs`), and agents do
-//! where the recipe asks for it (`programs/sandbox.rs`).
-//! There are no metrics, because callers count the fates of samples. Virtual time is not supported: real
-//! sockets and processes do not wait for a paused clock.
+//! they are the user's own code. Code that a model has written runs in a sandbox (`sandbox.rs`). Agents run
+//! in a sandbox if the recipe asks for one (`programs/sandbox.rs`). There are no metrics, because callers
+//! count the fates of samples. Virtual time is not supported: real sockets and processes do not wait for a
+//! paused clock.
 
 mod answer;
 mod child;

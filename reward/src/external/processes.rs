@@ -11,7 +11,8 @@
 //! score. A worker should exit at the end of its input.
 //!
 //! A worker of environments is asked `{"id": 7, "reset": {..}}` or `{"id": 7, "step": {..}}`, and answers
-//! with `{"id": 7, "result": ..}` or an error. One caller has it for a whole trajectory ([`LeasedWorker`]).
+//! with `{"id": 7, "result": ..}` or an error. One caller holds the worker for a whole trajectory
+//! ([`LeasedWorker`]).
 //!
 //! # How it works
 //! A slot is the right to one process; there are `workers` slots. A job waits for an idle worker or for a

@@ -5,13 +5,14 @@
 //!
 //! # Invariants
 //! - At most as many programs run at a time as the pool has places.
-//! - A program that exits, reaches its deadline or is dropped takes all of its processes with it: its process
-//!   group is killed before it is waited for, and then every process that still carries its mark.
+//! - When a program exits, reaches its deadline or is dropped, all of its processes are killed: first its
+//!   process group, before the program is waited for, and then every process that still carries its mark.
 //! - Of the output, only the last `OUTPUT_BYTES_MAX` bytes are kept. More output does not end a program.
 //!
 //! # Deliberately absent
-//! By default there are no namespaces: a program is the user's own code. One that runs what a model has written
-//! gets a [`ProgramSandbox`]. Where the system has no `/proc`, processes that have left their group are not found.
+//! By default there are no namespaces: a program is the user's own code. A program that runs code which a
+//! model has written gets a [`ProgramSandbox`]. Where the system has no `/proc`, processes that have left
+//! their group are not found.
 
 mod sandbox;
 
@@ -50,7 +51,7 @@ const TIE: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];
 #[derive(Debug, Clone)]
 pub struct Programs {
     places: Arc<Semaphore>,
-    /// Words before those of a program.
+    /// The words that precede those of a program.
     tie: Vec<String>,
     tracker: TaskTracker,
 }
@@ -64,7 +65,7 @@ pub struct Place {
 /// A program to run.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// What it is, for errors.
+    /// The name of the program in errors.
     pub what: String,
     /// The program and its arguments.
     pub words: Vec<String>,
@@ -74,14 +75,14 @@ pub struct Program {
     pub env: BTreeMap<String, String>,
     /// One of the variables, as `NAME=value`. No other program has it.
     pub mark: String,
-    /// What it reads from its standard input.
+    /// The bytes that the program reads from its standard input.
     pub input: Vec<u8>,
-    /// Maximum address space of its first process, in bytes; in a sandbox, of each process. Without a sandbox it
-    /// is set right after the start. On Linux only.
+    /// Maximum address space of the program's first process, in bytes; in a sandbox, of each process. Without
+    /// a sandbox, the limit is set right after the start, on Linux only.
     pub memory_bytes: Option<u64>,
-    /// The sandbox that it runs in.
+    /// The sandbox in which the program runs.
     pub sandbox: Option<ProgramSandbox>,
-    /// When it is killed.
+    /// The time at which the program is killed.
     pub deadline: Instant,
 }
 
@@ -101,7 +102,7 @@ pub enum ProgramEnd {
 pub struct Ran {
     /// How it ended.
     pub end: ProgramEnd,
-    /// The end of its output: standard output and standard error as they came.
+    /// The end of its output: standard output and standard error, in the order in which they arrived.
     pub output: String,
 }
 
@@ -131,12 +132,12 @@ impl Programs {
         self.places.available_permits()
     }
 
-    /// Runs a program to its end, or kills it at its deadline. When this returns, no process of the program is
-    /// left. Cancel-safe: a dropped program is killed at once, and a task cleans up.
+    /// Runs a program to its end, or kills it at its deadline. When this returns, no process of the program
+    /// is left. Cancel-safe: a dropped program is killed at once, and a task cleans up.
     ///
     /// # Errors
-    /// [`RewardError::Unloadable`]: no such program can be started. [`RewardError::Unavailable`]: it could not
-    /// be started now.
+    /// [`RewardError::Unloadable`]: the program cannot be started. [`RewardError::Unavailable`]: the program
+    /// could not be started now.
     pub async fn run(&self, place: Place, program: Program) -> Result<Ran, RewardError> {
         let what = program.what.clone();
         let failed = |error: io::Error| {
@@ -234,7 +235,7 @@ impl Running {
         }
     }
 
-    /// Kills what is left, and reports the end.
+    /// Kills the processes that are left, and reports how the program ended.
     async fn finish(mut self) -> Option<Ran> {
         // The task fails only when its runtime shuts down.
         self.clean()?.await.ok()
@@ -285,8 +286,9 @@ async fn feed(mut stdin: ChildStdin, input: Vec<u8>) {
     }
 }
 
-/// Kills all processes whose environment has `mark`, a text `NAME=value`, such as those that an earlier life of
-/// a run left behind. Returns false if some are left. Cancel-safe, but a cancelled call may leave processes.
+/// Kills all processes whose environment has `mark`, a text `NAME=value`, such as those that an earlier life
+/// of a run left behind. Returns false if some are left. Cancel-safe, but a cancelled call may leave
+/// processes.
 pub async fn end_marked(mark: &str, tracker: &TaskTracker) -> bool {
     leftovers::kill(&Mark::Environment { words: mark.into(), directory: None }, tracker).await
 }
@@ -295,7 +297,7 @@ pub async fn end_marked(mark: &str, tracker: &TaskTracker) -> bool {
 /// path is relative to `directory`, or to the current directory.
 ///
 /// # Errors
-/// Where it was looked for.
+/// The error names the place that was searched.
 pub fn find_program(word: &str, directory: Option<&Path>) -> Result<PathBuf, String> {
     if word.contains('/') {
         let path = directory.unwrap_or(Path::new("")).join(word);

@@ -96,7 +96,7 @@ impl PythonConfig {
     }
 
     /// The processes of an environment: `function` names its class. No process is started yet. `what` names
-    /// the pool in errors. Its tasks run on `tracker` and end when `token` is cancelled.
+    /// the pool in errors. The pool's tasks run on `tracker` and end when `token` is cancelled.
     ///
     /// # Errors
     /// [`RewardError::Misconfigured`] if a setting cannot be used.

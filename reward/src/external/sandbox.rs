@@ -69,15 +69,15 @@ const WHAT: &str = "sandbox";
 const TRIAL: &str = include_str!("sandbox/trial.py");
 /// The time limit of a start. It only guards against hangs: a host under load may need long for namespaces.
 const START_MAX: Duration = Duration::from_secs(120);
-/// Maximum number of trials of a level. A trial that reaches its time limit, or that something kills, says
-/// nothing about the level.
+/// Maximum number of trials of a level. A trial that reaches its time limit or is killed shows nothing about
+/// the level.
 const TRIALS_MAX: u32 = 3;
 /// Maximum number of bytes that a trial prints.
 const TRIAL_BYTES_MAX: usize = 1 << 16;
 /// Since this version the kernel counts the processes of a user separately in each user namespace.
 const COUNTED_APART_SINCE: (u32, u32) = (5, 14);
 
-/// The kind of sandbox that candidates run in. A stronger one includes the limits of the weaker ones.
+/// The kind of sandbox that candidates run in. A stronger kind includes the limits of the weaker kinds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SandboxChoice {
@@ -304,8 +304,8 @@ impl Sandbox {
         }
     }
 
-    /// Runs the trial. The error states what the sandbox lacks. A trial that is too slow or killed is repeated:
-    /// a busy host must not lead to a weaker sandbox.
+    /// Runs the trial. The error states what the sandbox lacks. A trial that is too slow or killed is
+    /// repeated: a busy host must not lead to a weaker sandbox.
     async fn works(&self) -> Result<(), String> {
         let mut ended = self.trial().await.map_err(|error| error.to_string())?;
         for _ in 1..TRIALS_MAX {

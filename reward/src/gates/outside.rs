@@ -1,4 +1,4 @@
-//! Outside gates: another process decides whether a group passes. It is asked by a protocol of
+//! Outside gates: another process decides whether a group passes. The process is asked by a protocol of
 //! [`crate::external`].
 //!
 //! The question has the form of an external reward's question, but it is about a group. `solution_str` is
@@ -64,9 +64,9 @@ impl Gates {
     }
 
     /// Asks the outside gates about a group. The result is the rejection by the first gate that does not
-    /// yield, or else the rejection by the first gate that yields. As in [`Self::check`], an earlier process
-    /// may have counted the group. [`Rejection::of_both`] combines the result with that of [`Self::check`].
-    /// An error comes from a runner, after its `on_failure` was applied.
+    /// yield, or else the rejection by the first gate that yields. As in [`Self::check`], the results are
+    /// counted unless an earlier process has counted them. [`Rejection::of_both`] combines the result with
+    /// that of [`Self::check`]. An error comes from a runner, after its `on_failure` was applied.
     ///
     /// Cancel-safe: dropping the future cancels the question.
     pub async fn ask(

@@ -32,7 +32,8 @@ const PRONOUN: char = 'I';
 /// Characters that may surround a letter.
 const WRAPPING: &[char] = &['(', ')', '[', ']', '{', '}', '*', '_', '$', '"', '\'', '.', ',', ':'];
 
-// Every repetition is bounded, so each attempt at a match reads little, and all together take linear time.
+// Every repetition is bounded, so each attempt at a match reads little, and all attempts together take linear
+// time.
 #[expect(clippy::expect_used, reason = "a constant pattern compiles, and the tests run it")]
 static BOXED: LazyLock<Regex> = LazyLock::new(|| {
     let pattern =

@@ -1,5 +1,5 @@
 //! `exact_match`: compares the answer with the ground truth character by character. Options exclude case,
-//! white space or punctuation.
+//! white space or punctuation from the comparison.
 
 use serde::{Deserialize, Serialize};
 

@@ -25,8 +25,8 @@ struct Rule {
     needs: u128,
 }
 
-/// The set of a text's characters, where all characters outside ASCII share one entry. A character that is
-/// not in the set is not in the text.
+/// The set of a text's characters: the lower seven bits of each byte. A byte outside ASCII shares its entry
+/// with an ASCII character. A character that is not in the set is not in the text.
 const fn characters(text: &str) -> u128 {
     let bytes = text.as_bytes();
     let mut set = 0;
@@ -49,7 +49,7 @@ const fn removed(word: &'static str) -> Rule {
 /// Every rule and every scanner needs one of these characters. A plain number contains none of them.
 const REWRITABLE: u128 = characters("abcdefghijklmnopqrstuvwxyz \\${\"");
 
-/// Replaced in this order.
+/// Words and their replacements, in the order in which they are replaced.
 const SUBSTITUTIONS: &[Rule] = &[
     replaced("an ", ""),
     replaced("a ", ""),
@@ -63,7 +63,7 @@ const SUBSTITUTIONS: &[Rule] = &[
     replaced("\\text{m}", "\\text{}"),
 ];
 
-/// Removed in this order.
+/// Words that are removed, in the order in which they are removed.
 const REMOVED: &[Rule] = &[
     removed("square"),
     removed("ways"),

@@ -52,7 +52,7 @@ impl Batch {
         self.members.is_empty()
     }
 
-    /// Number of tokens in the cache of all members together.
+    /// Number of tokens that all members together have in the cache.
     pub(crate) fn kv_tokens(&self) -> u64 {
         self.kv_tokens
     }

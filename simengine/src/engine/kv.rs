@@ -32,8 +32,8 @@ impl Hasher for HashedKey {
 #[derive(Debug, Clone, Copy, Default)]
 struct SharedBlock {
     references: u32,
-    /// The time at which the block was last released, as a count. An entry of `idle` with another stamp is
-    /// outdated.
+    /// The value of the cache's `stamp` when the block last became idle. An entry of `idle` with another
+    /// stamp is outdated.
     idle_stamp: u64,
 }
 

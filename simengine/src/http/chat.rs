@@ -1,7 +1,8 @@
 //! `/v1/chat/completions`. Requests to the other chat APIs (`messages`, `responses`) are translated into chat
 //! completion requests.
 //!
-//! A response that is not streamed has tool calls as `tool_calls`. A stream has them as content.
+//! A response that is not streamed contains tool calls as `tool_calls`. A stream contains them as text in the
+//! content.
 
 use std::sync::Arc;
 
@@ -174,7 +175,7 @@ impl ChatDialect {
         self.put_logprobs(buffer, face, &piece, true);
         put!(buffer, ",\"finish_reason\":");
         let ended = choice.finish_reason == FinishReason::Stop;
-        // vLLM says `stop` for a function that the request named.
+        // vLLM reports `stop` for a call of the function that the request named.
         let calls = match self.choice {
             ToolChoice::Auto => has_calls,
             ToolChoice::Required => ended,

@@ -90,7 +90,7 @@ pub(crate) fn check_room(face: &Face, prompt_ids: &[u32], sampling: &Sampling) -
     let longest = u64::from(face.server.config().max_model_len);
     let prompt = prompt_ids.len() as u64;
     let asked = sampling.max_tokens.or(sampling.max_completion_tokens).map_or(0, u64::from);
-    // The engine's rules refuse the other cases with messages of their own.
+    // The engine's rules refuse a prompt or a limit that is too long by itself, with another message.
     if prompt >= longest || asked > longest || prompt + asked <= longest {
         return Ok(());
     }

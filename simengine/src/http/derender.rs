@@ -1,9 +1,10 @@
-//! `/v1/chat/completions/derender` and `/v1/completions/derender` turn answers of `/inference/v1/generate` into
-//! completions.
+//! `/v1/chat/completions/derender` and `/v1/completions/derender` turn answers of `/inference/v1/generate`
+//! into completions.
 //!
-//! They have the traps of the real ones. `finish_reason` is that of the engine and never `tool_calls`. The
-//! text includes everything after a stop string, because all ids are decoded, and the content of a chat
-//! also includes special tokens, such as the end-of-turn token. A choice without tokens is refused.
+//! They reproduce the pitfalls of the real endpoints. `finish_reason` is that of the engine and never
+//! `tool_calls`. The text includes everything after a stop string, because all ids are decoded. The content
+//! of a chat completion also includes special tokens, such as the end-of-turn token. A choice without tokens
+//! is refused.
 //!
 //! # Deliberately absent
 //! The real parser of reasoning reads the ids of the prompt. The simulated model has no reasoning, so

@@ -31,7 +31,7 @@ struct GenerateParams {
     output_mode: Option<String>,
 }
 
-/// The only key of the sampling parameters that is not the same in all dialects.
+/// The only key of the sampling parameters that differs between the dialects.
 #[derive(Debug, Deserialize)]
 struct LogprobsParams {
     sampling_params: LogprobsCount,

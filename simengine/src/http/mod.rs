@@ -5,10 +5,10 @@
 //! or terminated. An injected reset is a TCP reset. Bodies with tokens are written directly into a byte
 //! buffer.
 //!
-//! When a sample has been cut off, a client sends its tokens at the end of a prompt, which the protocol
-//! cannot mark. The server recognises such a sample by its first dozen tokens and continues it exactly where
-//! it was cut, even if another server began it. The server does not recognise a sample that was cut within
-//! these tokens, or that is requested together with others.
+//! To continue a sample that was cut off, a client sends its tokens at the end of a prompt. The protocol
+//! cannot mark these tokens. The server recognises such a sample by its first dozen tokens and continues it
+//! exactly where it was cut, even if another server began it. The server does not recognise a sample that was
+//! cut within these tokens, or that is requested together with others.
 //!
 //! # Deliberately absent
 //! There is no TLS, no HTTP/2, and no endpoint for tasks other than generation. Checks of sampling parameters

@@ -54,7 +54,8 @@ impl Sampling {
         self.n.unwrap_or(1)
     }
 
-    /// Checks the parameters that the engine ignores, because it does not sample.
+    /// Checks the parameters that the engine's own rules do not check: the temperature and the number of stop
+    /// strings.
     pub(crate) fn check(&self) -> Result<(), Refusal> {
         if let Some(temperature) = self.temperature
             && temperature < 0.0
@@ -134,8 +135,8 @@ impl Sampling {
             if !has_stop(tokens.len()) {
                 return None;
             }
-            // If a text contains a stop string, so does every longer text. The smallest number of tokens with a
-            // stop string is therefore found by bisection.
+            // If a text contains a stop string, so does every longer text. The smallest number of tokens with
+            // a stop string is therefore found by bisection.
             let (mut without, mut with) = (0, tokens.len());
             while with - without > 1 {
                 let middle = without + (with - without) / 2;

@@ -1,5 +1,5 @@
-//! `/v1/chat/completions/render` and its siblings: what a server would send to its engine for a request. The
-//! client sends the answer, changed or not, to `/inference/v1/generate`.
+//! `/v1/chat/completions/render` and its siblings return what a server would send to its engine for a
+//! request. The client sends the answer, changed or not, to `/inference/v1/generate`.
 
 use std::sync::Arc;
 
@@ -21,14 +21,14 @@ pub(crate) enum Surface {
     Responses,
 }
 
-/// A prompt with what the engine has to know about it.
+/// A prompt, with the other data that the engine needs for it.
 struct Rendering<'a> {
     asked: &'a Value,
     sampling: &'a Sampling,
     prompt_ids: &'a Arc<[u32]>,
     request_id: String,
     logprobs: Value,
-    /// Whether a parser of calls reads the answer. It needs special tokens.
+    /// Whether a parser of calls reads the answer. The parser needs the special tokens.
     reads_calls: bool,
     outputs: Option<Value>,
 }

@@ -118,7 +118,7 @@ fn generates(path: &str) -> bool {
     by_text || path == "/inference/v1/generate"
 }
 
-/// Whether a path is one of those that vLLM has only with `--enable-scale-out`.
+/// Whether vLLM serves this path only with `--enable-scale-out`.
 fn is_scale_out(path: &str) -> bool {
     path.starts_with("/inference/") || path.ends_with("/render") || path.ends_with("/derender")
 }

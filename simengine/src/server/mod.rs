@@ -1,8 +1,8 @@
 //! A simulated server in process: an engine, its clock and a task that advances it.
 //!
-//! One task per server sleeps until the engine's next event. Every call locks the engine for a moment and
-//! advances it to the present time first. It wakes the task only if the next event has moved to an earlier
-//! time. The lock is never held across an await.
+//! One task per server sleeps until the engine's next event. Every call locks the engine for a moment. Most
+//! calls first advance it to the present time; calls that only read a setting do not. A call wakes the task
+//! only if the next event has moved to an earlier time. The lock is never held across an await.
 //!
 //! The server uses `tokio`'s time: on a paused clock the simulation runs as fast as its events can be
 //! computed. Timers have a resolution of a millisecond, so a response may arrive up to a millisecond late.
@@ -195,8 +195,8 @@ impl SimServer {
         self.with_core(|core, now_ns| core.abort_all(now_ns))
     }
 
-    /// Pauses the engine. With [`PauseMode::Wait`], returns when the running requests have ended. With the
-    /// other modes, returns immediately.
+    /// Pauses the engine. With [`PauseMode::Wait`], returns when the running and the queued requests have
+    /// ended. With the other modes, returns immediately.
     ///
     /// Cancel-safe: the engine stays paused if the future is dropped.
     pub async fn pause(&self, mode: PauseMode) {

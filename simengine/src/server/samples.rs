@@ -11,7 +11,7 @@ use crate::workload::{Plan, PlanRequest, Workload};
 
 use super::rules;
 
-/// The plan of each sample of a request. For a sample that is resumed, this is the plan of its rest.
+/// The plan of each sample of a request. For a resumed sample, this is the plan of the rest of the sample.
 pub(super) fn plans(
     workload: &Arc<Workload>,
     key: &dyn AnswerKey,
@@ -44,8 +44,8 @@ pub(super) fn plans(
     plans.collect()
 }
 
-/// The plan of a sample's rest, if the prompt ends in the beginning of a sample and the signature in it
-/// identifies the sample.
+/// The plan of the rest of a sample, if the prompt ends in the beginning of this sample and a signature in
+/// the prompt identifies it.
 fn recognised(
     workload: &Arc<Workload>,
     key: &dyn AnswerKey,

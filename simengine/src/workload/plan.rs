@@ -105,7 +105,7 @@ impl Plan {
         self.finish_reason = FinishReason::Stop;
     }
 
-    /// Tokens `start..end` of the rest.
+    /// The tokens `start..end`, counted from the first token that is left for this request.
     pub(crate) fn token_ids(&self, start: u32, end: u32) -> Vec<u32> {
         let mut tokens = Vec::with_capacity(end.saturating_sub(start) as usize);
         let (first, past) = (start + self.said, end + self.said);
@@ -139,8 +139,8 @@ impl Plan {
         tokens
     }
 
-    /// Log-probabilities of tokens `start..end` of the rest. They are negative, mostly near zero, and
-    /// deterministic.
+    /// The log-probabilities of the tokens `start..end`, counted as in `token_ids`. They are negative, mostly
+    /// near zero, and deterministic.
     pub(crate) fn logprobs(&self, start: u32, end: u32) -> Vec<f32> {
         let mut logprobs = Vec::with_capacity(end.saturating_sub(start) as usize);
         let (first, past) = (start + self.said, end + self.said);

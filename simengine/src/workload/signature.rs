@@ -13,7 +13,7 @@ use std::collections::HashMap;
 
 use crate::hash::mix;
 
-/// Number of bits of a signature: an identity and its checksum.
+/// Numbers of bits of the two parts of a signature: the identity and its checksum.
 const IDENTITY_BITS: u32 = 64;
 const CHECK_BITS: u32 = 32;
 

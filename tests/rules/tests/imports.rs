@@ -4,11 +4,11 @@
 //! folders that the rule names. None of our crates is a build dependency of another. Cargo itself refuses
 //! circles between crates.
 //!
-//! The Python wheel is a separate workspace with the versions of this one. It imports the queue, and may
-//! import the orchestrator.
+//! The Python wheel is a separate workspace with the dependency versions of this workspace. It imports the
+//! queue, and may import the orchestrator.
 //!
-//! Two more rules are about modules. Only commands, runs and simulations import recipes. In `rolldock-queue` the core does
-//! not import the edges, which are the ways in which rows and calls leave the process.
+//! Two more rules are about modules. Only commands, runs and simulations import recipes. In `rolldock-queue`,
+//! the core does not import the edges: the modules that carry rows and calls out of the process and into it.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::collections::{BTreeMap, BTreeSet};

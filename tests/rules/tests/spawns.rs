@@ -3,7 +3,7 @@
 //! In the sources of the orchestrator, the leaf crates and the Python wheel, every call of `spawn` and its
 //! variants must pass a name, as `Scope::spawn` and the `tasks` modules of the leaf crates require. A file
 //! may be exempt if it is listed here with the reason. The rule does not apply to processes (a `spawn`
-//! without arguments) and to threads whose builder was given a name.
+//! without arguments) or to threads whose builder was given a name.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};

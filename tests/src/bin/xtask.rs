@@ -1,8 +1,8 @@
 //! Chores for developers. `cargo xtask check` is the short check before a commit; `.ci/run` is the long one.
 //!
-//! Most tests wait most of the time, so the tests run beside clippy, and the slowest of them beside the others.
-//! Cargo locks the target folder while it compiles. The tests are therefore built first, and a call starts only
-//! when the calls before it have released the lock.
+//! Most tests wait most of the time, so the tests run in parallel with clippy, and the slowest tests run in
+//! parallel with the other tests. Cargo locks the target folder while it compiles. The tests are therefore
+//! built first, and a call starts only when the calls before it have released the lock.
 //!
 //! The program has no dependencies, so it compiles within seconds.
 
@@ -91,7 +91,7 @@ fn collect(stream: impl Read + Send + 'static, begun: Sender<()>) -> JoinHandle<
         let mut output = Vec::new();
         for line in BufReader::new(stream).split(b'\n').map_while(Result::ok) {
             if line.trim_ascii_start().starts_with(b"Running") {
-                // Only the first line is waited for.
+                // The receiver waits only for the first line.
                 let _ = begun.send(());
             }
             output.extend(line);

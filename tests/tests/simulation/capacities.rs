@@ -1,4 +1,4 @@
-//! Permits that are measured: when this wins against a fixed number, and when it changes little.
+//! Tests of measured permits: when they are better than a fixed number, and when they change little.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rolldock_simengine::ServerConfig;
 
 use crate::support::{World, in_virtual_time, prompts};
 
-/// The permits of a server that are too many for a full cache.
+/// A number of permits that is too large for a server with a full cache.
 const PERMITS: u32 = 256;
 const SERVERS: usize = 2;
 
@@ -19,8 +19,8 @@ struct Steps {
     capacities: Vec<u32>,
 }
 
-/// Collects steps on servers whose KV caches hold `cache_tokens` tokens. A server has [`PERMITS`] permits, or
-/// as many as are measured, from `start` on.
+/// Collects steps on servers whose KV caches hold `cache_tokens` tokens. Without `start`, a server has
+/// [`PERMITS`] permits. With `start`, it begins with this number of permits, and the number is then measured.
 fn steps(cache_tokens: u32, start: Option<u32>) -> Steps {
     in_virtual_time(async {
         let server = ServerConfig {

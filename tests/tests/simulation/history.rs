@@ -1,5 +1,6 @@
-//! Prompts of later epochs that are chosen by their results: when this wins, when it gains nothing, and that
-//! a run that is killed continues with the same history, choices and weights.
+//! Prompts of later epochs that are chosen by their results. The tests show when the choice saves tokens,
+//! when it saves nothing, and that a killed run continues with the same history, choices and weights as a run
+//! that was not killed.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -133,7 +134,7 @@ fn run(workload: Arc<Workload>, rows: u64, epochs: u64) -> Outcome {
     })
 }
 
-/// The tokens of an accepted group of the first and of the second epoch.
+/// The generated tokens for each accepted group, in the first and in the second epoch.
 fn costs(workload: &Arc<Workload>, rows: u64, two: &Outcome) -> [f64; 2] {
     let one = run(Arc::clone(workload), rows, 1);
     let second = two.of_visit(1).count() as f64;
@@ -156,9 +157,9 @@ fn prompts_of_unequal_difficulty_cost_fewer_tokens_with_a_history() {
     let two = run(Arc::clone(&workload), rows, 2);
     let [without, with] = costs(&workload, rows, &two);
     assert!(with < 0.8 * without, "{with} tokens with history, {without} without");
-    // Every valid group of the second epoch that was sent out is accepted, so the weights are all that can
-    // undo the choice. The first epoch has all valid groups of the same prompts; five standard errors are 10
-    // %.
+    // Every valid group of the second epoch that was sent out is accepted, so only the weights can correct
+    // for the choice. The first epoch has all valid groups of these prompts. The bound of 10 % is five
+    // standard errors.
     let [first, second] = [0, 1].map(|visit| mean_length(two.of_visit(visit)));
     assert!((second / first - 1.0).abs() < 0.1, "{second} and {first}");
     let counts = two.counts;
@@ -193,7 +194,7 @@ struct Life<'a> {
     killed_at: Option<Duration>,
 }
 
-/// Several times as many as the groups that are under way.
+/// The number of rows: several times the number of groups in flight.
 const ROWS: u64 = 400;
 const EPOCHS: u64 = 3;
 
@@ -267,7 +268,7 @@ fn run_in_lives(kills: &[u64]) -> Left {
     for (number, killed_at) in (1..).zip(killed_at) {
         let life = Life { dir: dir.path(), number, killed_at };
         let Some(ledger) = life.run(&mut queue, &mut left) else { break };
-        // What the process wrote after the kill never happened.
+        // Records that were written after the moment of the kill are discarded.
         std::fs::write(ledger_file(dir.path()), ledger).unwrap();
     }
     left.history = LedgerState::read(dir.path()).unwrap().0.history().clone();

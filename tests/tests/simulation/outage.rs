@@ -54,7 +54,7 @@ impl RewardRunner for Flaky {
     }
 }
 
-/// A reward that fails for the same reason at every question.
+/// A reward that fails for the same reason at every request.
 struct Raises;
 
 impl RewardRunner for Raises {
@@ -89,7 +89,7 @@ fn tokens_generated(world: &World) -> u64 {
     world.engine.servers().map(|server| server.stats().generation_tokens_total).sum()
 }
 
-/// Runs a step, its watchdog, and `meanwhile` at the same time. The watchdog would give up groups.
+/// Runs a step, its watchdog, and `meanwhile` at the same time. The watchdog is configured to give up groups.
 async fn step(
     manager: &mut AgentLoopManager,
     meanwhile: impl Future<Output = ()>,

@@ -1,4 +1,5 @@
-//! Samples that move from a slow server to a fast one: when this wins, and when nothing moves.
+//! Tests of samples that move from a slow server to a fast server: when a move saves time, and when no sample
+//! moves.
 
 use std::time::Duration;
 

@@ -22,10 +22,10 @@ use crate::support::{World, in_virtual_time, prompts};
 
 const TURNS: u32 = 3;
 const TURN_TOKENS_MAX: u32 = 60;
-/// What the tool answers, in ids.
+/// The token ids of the tool's answer.
 const ANSWERED: [u32; 2] = [901, 902];
 
-/// Prompts are ids here, so nothing is rendered.
+/// Prompts are token ids here, so nothing is rendered.
 struct NoTemplate;
 
 impl Template for NoTemplate {
@@ -61,7 +61,7 @@ struct Drops {
     in_tool: AtomicU64,
 }
 
-/// Counts one if it is dropped before it is forgotten.
+/// Adds one to the counter when it is dropped, unless it was forgotten with `std::mem::forget`.
 struct Counts<'a>(&'a AtomicU64);
 
 impl Drop for Counts<'_> {
@@ -134,7 +134,7 @@ impl TrajectoryRunner for Turns {
     }
 }
 
-/// Checks that the rows of a group train each sampled token once, and that the columns say the same.
+/// Checks that the rows of a group train each sampled token once, and that the columns of the batch agree.
 fn check_group(group: &Group) {
     let mut trained = 0;
     for sample in &group.samples {
@@ -273,7 +273,7 @@ fn a_tool_that_fails_or_hangs_fails_its_group_with_a_reason() {
     }
 }
 
-/// Steps on a fleet of which anything may happen: servers die, stall, lie, and leave.
+/// Runs steps on a fleet with random faults: servers die, stall, report false states, and are removed.
 async fn disturbed(mut world: World) {
     let _monitoring = world.start_monitor();
     let tool = Tool::Takes(Duration::from_millis(world.rng.random_range(0..1_500)));

@@ -271,8 +271,8 @@ impl Pairs<'_> {
     }
 }
 
-/// Moves the first term to the end of a sum: the part before the first plus sign. A plus sign in parentheses,
-/// brackets or braces does not count.
+/// Moves the first term of a sum, which is the part before the first plus sign, to its end. A plus sign in
+/// parentheses, brackets or braces does not count.
 fn commuted(text: &str) -> Option<String> {
     let is_other = ["=", "<", ">", "\\in", "\\cup", "\\pm", "\\begin"].iter().any(|sign| text.contains(sign));
     let mut depth = 0_i32;

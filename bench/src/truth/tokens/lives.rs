@@ -1,4 +1,4 @@
-//! The two lives of a run, of which the first is interrupted and leaves its ledger to the second.
+//! The two lives of a run. The first life is interrupted, and the second life continues from its ledger.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,8 +107,8 @@ impl Run {
         self.by_steps = TokenTotals::from_counts(std::array::from_fn(|place| sum[place] + more[place]));
     }
 
-    /// Until it is dropped, changes the fleet and announces versions. Interrupts the steps of `scope` after a
-    /// while.
+    /// Changes the fleet and announces versions until the future is dropped. Interrupts the steps of `scope`
+    /// after a while.
     async fn disturb(
         case: Case,
         engines: &mut Engines,
@@ -201,7 +201,7 @@ impl Run {
         Ok(())
     }
 
-    /// Validates on the same servers. Its tokens count for the next step.
+    /// Runs a validation on the same servers. The tokens of the validation count for the next step.
     async fn validate(&self, control: &RolloutControl, life: u32, scope: &Scope) -> anyhow::Result<()> {
         let config = self.case.validation_config(life)?;
         let mut manager = AgentLoopManager::new(config, self.parts()?, scope.clone());

@@ -30,7 +30,7 @@ use tokio::time::Instant;
 use crate::BalancerConfig;
 use crate::outcome::Outcome;
 
-/// Load share that one answer of backpressure adds to the rest of earlier penalties.
+/// Load share that one answer of backpressure adds to what is left of earlier penalties.
 const PENALTY: f64 = 0.5;
 /// The highest penalty.
 const PENALTY_MAX: f64 = 8.0;
@@ -104,7 +104,7 @@ impl Suspect {
 #[derive(Debug, Default)]
 struct Answers {
     faults_in_row: u32,
-    /// One bit for each answer, of which 1 is a fault. The newest answer is the lowest bit.
+    /// One bit for each answer; 1 stands for a fault. The newest answer is the lowest bit.
     history: u64,
     length: u32,
 }
@@ -134,7 +134,7 @@ impl Answers {
 #[derive(Debug)]
 pub(in crate::balancer) struct Breaker {
     state: State,
-    /// How often the server has died or become suspect since it last answered well.
+    /// How often the server has died or become suspect since a request outside of a trial last succeeded.
     relapses: u32,
     /// End of the longest `Retry-After` that the server has sent.
     closed_until: Option<Instant>,
@@ -170,8 +170,8 @@ impl Breaker {
         }
     }
 
-    /// Whether the server is in a cooldown. A request that has other servers to choose from does not wait for
-    /// it.
+    /// Whether the server is in a cooldown. A request ignores its exclusions rather than wait for such a
+    /// server.
     pub(in crate::balancer) fn is_cooling(&self) -> bool {
         match &self.state {
             State::Well(_) => false,
@@ -211,7 +211,7 @@ impl Breaker {
         [self.closed_until, state_until].into_iter().flatten().min()
     }
 
-    /// The rest of the penalties at `now`, as a share of the server's places.
+    /// What is left of the penalties at `now`, as a share of the server's places.
     pub(in crate::balancer) fn penalty(&self, now: Instant, half_life: Duration) -> f64 {
         if self.penalty == 0.0 {
             return 0.0;
@@ -309,7 +309,7 @@ impl Breaker {
         self.penalty = 0.0;
     }
 
-    /// Notes that the engine has generated tokens since `since`: a trial that began before is passed.
+    /// Notes that the engine has generated tokens since `since`. A trial that began before `since` is passed.
     pub(in crate::balancer) fn has_generated(&mut self, since: Instant) {
         if let State::Suspect(Suspect { stage: Stage::OnTrial { begun, .. }, .. }) = self.state
             && begun < since
@@ -318,7 +318,7 @@ impl Breaker {
         }
     }
 
-    /// Notes that the engine was asked for a token apart from all permits, and generated it.
+    /// Notes that the engine was asked for a token without a permit, and generated it.
     pub(in crate::balancer) fn has_proved(&mut self) {
         if let State::Suspect(suspect) = &self.state
             && !matches!(suspect.stage, Stage::Cooling { .. })

@@ -123,7 +123,8 @@ impl Server {
             "ignore_eos": true,
             "temperature": 1.0,
             "seed": number,
-            // What the requests of a run ask for. Log-probabilities cost a server time with each token.
+            // The requests of a run have these options, too. Log-probabilities cost a server time with each
+            // token.
             "logprobs": 0,
             "return_token_ids": true,
         });

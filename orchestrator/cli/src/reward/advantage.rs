@@ -77,7 +77,7 @@ fn lengths(row: &Row, rewards: &[f32]) -> Result<Option<Vec<u32>>, String> {
     }
 }
 
-/// The estimator called `name`. Without an `epsilon` it has the epsilon of runs.
+/// The estimator called `name`. Without an `epsilon`, it uses the epsilon that runs use.
 fn of_name(name: &str, epsilon: Option<f32>) -> Result<Estimator, RewardError> {
     match epsilon {
         Some(epsilon) => Estimator::from_name(name, epsilon),

@@ -1,4 +1,5 @@
-//! Scores rows with a scorer in this process or outside of it. Names and settings are those of recipes.
+//! Scores rows with a scorer in this process or outside of it. Scorers and settings have the same names as in
+//! recipes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! The codec as the template of trajectories: agents' conversations, with tools, to text and ids.
+//! Implements the template of trajectories: the codec converts agents' conversations, with tools, to text and
+//! ids.
 
 use rolldock_trajectory::{Chat, Template, TemplateError};
 

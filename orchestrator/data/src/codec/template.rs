@@ -182,7 +182,8 @@ fn without_html_escapes(json: &str) -> String {
     text
 }
 
-/// Turns `{% generation %} ... {% endgeneration %}` into a block that is always rendered, and keeps dashes.
+/// Turns `{% generation %} ... {% endgeneration %}` into a block that is always rendered. The dashes in these
+/// tags, which control whitespace, are kept.
 fn without_generation_tags(source: &str) -> String {
     let mut text = String::with_capacity(source.len());
     let mut rest = source;

@@ -4,8 +4,9 @@ use super::{GradedGroup, PromptRecord};
 
 /// The fewest groups to which a prior is fitted.
 const GROUPS_MIN: u64 = 64;
-/// The least share of groups that must be valid exactly if they have right and wrong samples, so that the
-/// counts of right samples tell which groups will be valid.
+/// The least share of agreeing groups for which a prior of right samples is fitted. A group agrees if it is
+/// valid and has right and wrong samples, or if neither is the case. With a smaller share, the counts of
+/// right samples do not predict which groups will be valid.
 const AGREEING_MIN: f64 = 0.98;
 /// The weight of the prior of valid groups, in groups.
 const GROUP_PRIOR: f64 = 2.0;
@@ -50,7 +51,7 @@ impl Beta {
 }
 
 impl Population {
-    /// The sum to which a group with this number belongs: its bit length.
+    /// The index of the sum to which a group with this number belongs. It is the number's bit length.
     pub(super) fn index(number: u64) -> usize {
         (u64::BITS - number.leading_zeros()) as usize
     }

@@ -30,7 +30,7 @@ pub enum DecisionOrder {
     Dispatch,
 }
 
-/// How a step ends that has reached its target.
+/// How a step that has reached its target ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AtTarget {
     /// The step ends immediately, and groups that still run are cut off.

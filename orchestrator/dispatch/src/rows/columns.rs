@@ -13,7 +13,7 @@ use arrow_schema::{ArrowError, SchemaRef};
 use super::{TOKEN_ADVANTAGES, span_fields};
 use crate::{FinishReason, VersionSpan};
 
-/// What rows of runs and of gateways have in common.
+/// The values that rows of runs and rows of gateways have in common.
 #[derive(Debug, Clone)]
 pub struct RowView<'a> {
     /// The prompt, or the group of a gateway.
@@ -22,7 +22,7 @@ pub struct RowView<'a> {
     pub sample_index: u32,
     /// The ids before the first sampled token.
     pub prompt_ids: &'a [u32],
-    /// All ids from there on.
+    /// All ids from the first sampled token on.
     pub response_ids: &'a [u32],
     /// 1 for each id of `response_ids` that the trainer trains on.
     pub response_mask: Cow<'a, [u8]>,
@@ -76,7 +76,7 @@ pub struct TurnView {
     pub advantage: f32,
 }
 
-/// The rows as a batch of this schema. `own` gives the columns of which this module knows nothing.
+/// The rows as a batch of this schema. `own` returns the columns that this module does not make.
 ///
 /// # Errors
 /// A column has no values, or values of another type.
@@ -95,7 +95,7 @@ pub fn batch(
     RecordBatch::try_new(schema, columns)
 }
 
-/// A column that all rows have; `None` if this module does not know the name.
+/// A column that this module makes; `None` if this module does not know the name.
 fn common(rows: &[RowView<'_>], name: &str) -> Result<Option<ArrayRef>, ArrowError> {
     Ok(Some(match name {
         "prompt_uid" => strings(rows.iter().map(|row| row.prompt_uid)),
@@ -119,7 +119,8 @@ fn common(rows: &[RowView<'_>], name: &str) -> Result<Option<ArrayRef>, ArrowErr
 }
 
 fn of_trajectories(rows: &[RowView<'_>], name: &str) -> Option<ArrayRef> {
-    // A row of a single answer is a trajectory of no turns here, so that a batch is never short of a row.
+    // A row of a single answer counts as a trajectory without turns, so that every column has a value for
+    // every row.
     let none = TrajectoryView::default();
     let views = || rows.iter().map(|row| row.trajectory.as_ref().unwrap_or(&none));
     let turns = |of: fn(&TurnView) -> u32| {

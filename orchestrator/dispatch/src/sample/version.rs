@@ -20,7 +20,7 @@ impl VersionSpan {
     }
 }
 
-/// The policy version that an engine's label names: the number at its end, so 42 for "42", "step-42" and
+/// The policy version that an engine's label names: the number at its end. It is 42 for "42", "step-42" and
 /// "v42". `None` if the label does not end in a number, or if the number does not fit 64 bits.
 pub fn version_of_label(label: &str) -> Option<u64> {
     let digits_start = label.trim_end_matches(|character: char| character.is_ascii_digit()).len();
@@ -46,8 +46,8 @@ impl Stamp {
         spans.iter().map(of_span).reduce(join).unwrap_or(client)
     }
 
-    /// The spans of `tokens` tokens. If the engine reported none, it is one span with the version at which
-    /// the client sent the request.
+    /// The spans of `tokens` tokens. If the engine reported none, the result is one span with the client's
+    /// version at the time of the request.
     pub(super) fn spans(self, reported: Vec<VersionSpan>, tokens: u32) -> Vec<VersionSpan> {
         if !reported.is_empty() {
             return reported;

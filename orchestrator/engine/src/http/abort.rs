@@ -59,7 +59,7 @@ pub(super) struct Aborter {
     dialect: Dialect,
     control: VllmControl,
     waiting: Mutex<Waiting>,
-    /// Set once the server is known to have neither endpoint.
+    /// Whether the server is known to have neither of the two endpoints for aborts.
     unsupported: AtomicBool,
     /// Whether the task runs. Receivers wait for its end.
     running: watch::Sender<bool>,
@@ -256,7 +256,7 @@ impl Aborter {
 }
 
 /// The id under which an engine stores a request. It has a prefix. For completions it ends in the prompt's
-/// index, which control adds. Aborting a request with `n > 1` ends all of its samples.
+/// index, which `VllmControl` adds. Aborting a request with `n > 1` ends all of its samples.
 fn engine_id(dialect: Dialect, id: &str) -> String {
     match dialect {
         Dialect::Generate => format!("generate-tokens-{id}"),

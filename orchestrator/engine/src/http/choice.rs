@@ -1,8 +1,9 @@
 //! One choice of an answer: the expected values, the values that were read, and the checks.
 //!
-//! A reader of whole answers fills one [`Choice`] for each sample. A reader of streams fills one for each sample
-//! of an event. The readers check the values against the request ([`Expected`]). The conversion of a choice to a
-//! sample checks that its tokens, log-probabilities and spans agree. An [`AnswerError`] names the failed check.
+//! A reader of whole answers fills one [`Choice`] for each sample. A reader of streams fills one for each
+//! sample of an event. The readers check the values against the request ([`Expected`]). The conversion of a
+//! choice to a sample checks that its tokens, log-probabilities and spans agree. An [`AnswerError`] names the
+//! failed check.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! A token of the generate endpoint's `logprobs.content`, in the form in which vLLM writes it.
 //!
-//! A token takes 140 bytes, and a log-probability of 20 bytes is all that is kept of them. [`token`] compares
-//! the names with those of vLLM in their order. The first alternative repeats the sampled token byte by byte
-//! if no alternatives were asked for, so one comparison of memory skips it. The scanner reads tokens of any
-//! other form.
+//! A token takes 140 bytes, of which only the 20 bytes of the log-probability are kept. [`token`] expects the
+//! names that vLLM writes, in the order in which it writes them. The first alternative repeats the sampled
+//! token byte by byte if no alternatives were asked for, so one comparison of memory skips it. The scanner
+//! reads tokens of any other form.
 //!
 //! # Invariants
 //! - The scanner gets the same value out of every token that [`token`] reads, and is in the same state after

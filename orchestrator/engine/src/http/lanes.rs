@@ -34,7 +34,7 @@ pub(super) fn leading_digits(lanes: u64) -> usize {
 /// The value of the first `count` bytes, which have to be decimal digits. `count` is from 1 to 8.
 #[inline]
 pub(super) fn value_of_digits(lanes: u64, count: usize) -> u64 {
-    // The digits are moved to the end, so zeros are before them and what followed them is gone.
+    // The digits are moved to the end, so zeros precede them and the bytes after them are dropped.
     let digits = (lanes ^ ZEROS) << (8 * (LANES - count) as u32);
     // Neighbours are joined three times: into four numbers of two digits, two of four, and one of eight.
     let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);

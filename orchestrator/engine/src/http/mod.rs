@@ -246,7 +246,8 @@ impl HttpEngine {
     ) -> Result<Generation, EngineError> {
         let ProbedServer { server, facts, generate_uri } = target;
         if facts.dialect == Dialect::TextOnly && request.prompt_text.is_empty() {
-            // The prompt of a turn of a trajectory. A text made of its ids would not give the same ids.
+            // This is the prompt of a turn of a trajectory. A text that is decoded from its ids would not be
+            // encoded to the same ids.
             return Err(
                 server.unfit("it takes prompts of text only, and this prompt is token ids".to_owned())
             );

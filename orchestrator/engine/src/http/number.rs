@@ -3,8 +3,8 @@
 //! Most bytes of an answer are log-probabilities, and engines print each with all the digits of a double.
 //! [`parse_f32`] returns exactly the result of `str::parse::<f32>`, several times as fast for the numbers
 //! that engines print. It reads the digits as one integer and scales the integer by a power of ten. This
-//! rounds up to three times. If the result is so near to the middle between two `f32` that this could matter,
-//! the standard library parses the number.
+//! involves at most three roundings. If the result is so near to the middle between two `f32` that they could
+//! change it, the standard library parses the number.
 //!
 //! [`leading_f32`] and [`leading_u32`] parse a number of unknown length, eight digits at a time. They refuse
 //! the rare forms, and numbers near the end of a chunk.
@@ -209,7 +209,7 @@ fn fraction(bytes: &[u8], start: usize, mantissa: u64) -> Option<(u64, usize)> {
         if value > largest {
             return None;
         }
-        // The constants let the processor read on, as above.
+        // As in `leading_whole`, the constants let the processor read on.
         if digits == LANES {
             value = value * SHIFTS[LANES].0 + value_of_digits(lanes, LANES);
             at += LANES;

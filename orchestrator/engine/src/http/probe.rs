@@ -115,7 +115,7 @@ async fn find_model(transport: &Transport, server: &Server, model: &str) -> Resu
         .unfit(server.at_url(&format!("it serves models={served:?}, the recipe wants model={model:?}"))))
 }
 
-/// The engine's version; a server may lack the endpoint.
+/// The engine's version; `None` if the server does not report it.
 async fn read_version(transport: &Transport, server: &Server) -> Result<Option<String>, EngineError> {
     let response = get(transport, server, "/version").await?;
     if response.status() != StatusCode::OK {

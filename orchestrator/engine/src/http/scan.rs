@@ -5,9 +5,9 @@
 //! straddles two chunks is assembled in a small buffer. The sink answers each name with an [`Interest`].
 //! There are no calls for values that it skips.
 //!
-//! Before each element of an array, the sink may take a *run* of elements ([`Sink::run`]). It recognises the
-//! form that engines write, so it needs fewer steps than the scanner. The scanner does the same with arrays
-//! that are skipped ([`skip::run`]).
+//! Before each element of an array, the sink may take a *run* of elements ([`Sink::run`]). The sink
+//! recognises the form that engines write, so it needs fewer steps than the scanner. The scanner takes runs
+//! of arrays that are skipped ([`skip::run`]).
 //!
 //! # Invariants
 //! - The calls depend only on the bytes, not on their split into chunks.
@@ -82,8 +82,9 @@ pub(super) trait Sink {
     fn word(&mut self, word: Word) -> Result<(), Self::Error>;
 
     /// Takes elements of the innermost array, without any of the calls above. `rest` begins with the next
-    /// element. The elements that are taken are at its beginning, each with the comma that follows it. Returns
-    /// their length. A sink leaves what it does not recognise, and what is wrong, to the calls.
+    /// element. The elements that are taken are at its beginning, each with the comma that follows it.
+    /// Returns their length. A sink does not take elements that it does not recognise or that are wrong. The
+    /// scanner reports those by the calls above.
     fn run(&mut self, rest: &[u8]) -> usize {
         let _ = rest;
         0

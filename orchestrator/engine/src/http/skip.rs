@@ -97,7 +97,8 @@ fn number(bytes: &[u8], at: usize) -> Option<usize> {
     Some(at)
 }
 
-/// The end of the digits from `start` on, of which there is at least one.
+/// The end of the digits from `start` on; `None` if there is no digit, or if too few bytes are left to find
+/// the end.
 #[inline]
 fn digits(bytes: &[u8], start: usize) -> Option<usize> {
     let mut at = start;

@@ -1,8 +1,8 @@
 //! The fallback for servers without render, generate and derender: one call that answers with text, token ids
 //! and log-probabilities.
 //!
-//! Such a server encodes the whole conversation itself in each turn. The gateway learns which ids it used,
-//! and cannot replace them. It also reports no versions.
+//! Such a server encodes the whole conversation itself in each turn. The gateway learns which ids the server
+//! used, and cannot replace them. Such a server also reports no versions.
 
 use serde::Deserialize;
 use serde_json::Value;

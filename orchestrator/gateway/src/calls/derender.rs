@@ -1,7 +1,8 @@
 //! Reads drawn tokens with the server's own parsers: text, reasoning and tool calls.
 //!
-//! The parsers read the prompt from the generated answer, so the prompt's ids are sent in both places. The
-//! endpoint refuses an answer without tokens, so the caller does not ask about one.
+//! The parsers read the prompt from the generated answer, so the body has the prompt's ids twice: in a field
+//! of their own and in the generated answer. The endpoint refuses an answer without tokens, so the caller
+//! does not send one.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -21,16 +22,17 @@ pub(crate) struct Derender<'a> {
     /// The request as it was rendered.
     pub(crate) request: &'a RawValue,
     pub(crate) prompt_tokens: usize,
-    /// The ids of the prompt, written.
+    /// The ids of the prompt, serialized as JSON.
     pub(crate) prompt_ids: &'a RawValue,
     pub(crate) drawn: &'a Drawn,
-    /// The drawn ids that are text: without the end of the turn, which the parsers of chats would show.
+    /// The drawn ids without the end of the turn, which the parsers of chats would show as text.
     pub(crate) ids: &'a [u32],
     /// Whether the answer shall have log-probabilities.
     pub(crate) with_logprobs: bool,
 }
 
-/// The body for a chat. The ids of the prompt are written once for both places and for `generate`.
+/// The body for a chat. The ids of the prompt are serialized once, for both fields of this body and for
+/// `generate`.
 #[derive(Serialize)]
 struct OfChat<'a> {
     model: &'a str,
@@ -77,7 +79,7 @@ struct Choice<'a> {
 }
 
 impl EngineCalls {
-    /// The completion that the drawn tokens are: the only element of its `choices`. Cancel-safe.
+    /// Returns the completion of the drawn tokens: the only element of the answer's `choices`. Cancel-safe.
     pub(crate) async fn derender(&self, base: &str, asked: &Derender<'_>) -> Result<Value, CallError> {
         let path = format!("{}/derender", asked.form.path());
         let body = match asked.form {
@@ -93,7 +95,7 @@ impl EngineCalls {
 }
 
 impl Derender<'_> {
-    /// About the bytes of the body.
+    /// The approximate number of bytes of the body.
     fn bytes(&self) -> usize {
         let logprobs = self.logprobs().map_or(0, |written| written.get().len());
         let ids = 2 * self.prompt_ids.get().len() + ID_BYTES * self.ids.len();

@@ -12,7 +12,7 @@ use super::{CallError, Drawn, EngineCalls, OTHER_BYTES, read};
 pub(crate) struct Generate<'a> {
     pub(crate) request_id: &'a str,
     pub(crate) model: &'a str,
-    /// The ids, written.
+    /// The ids, serialized as JSON.
     pub(crate) token_ids: &'a RawValue,
     pub(crate) sampling_params: &'a Map<String, Value>,
     #[serde(skip_serializing_if = "Value::is_null")]

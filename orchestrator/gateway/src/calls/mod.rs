@@ -14,8 +14,8 @@
 //!   each token, of the same token, and spans of versions that cover all tokens.
 //!
 //! # Deliberately absent
-//! This module does not retry. The maker of a turn owns permits and attempts. An attempt that is lost leaves no
-//! turn, so another one is always safe.
+//! This module does not retry. The maker of a turn owns permits and attempts. An attempt that is lost leaves
+//! no turn, so another attempt is always safe.
 
 mod converse;
 mod derender;
@@ -43,7 +43,7 @@ pub(crate) use render::Rendered;
 
 /// Longest answer of an engine, in bytes. A token with its log-probability takes about 150 bytes.
 const ANSWER_BYTES_MAX: usize = 256 << 20;
-/// About the bytes that a request has besides its ids, texts and log-probabilities.
+/// The approximate number of bytes of a request besides its ids, texts and log-probabilities.
 const OTHER_BYTES: usize = 2 << 10;
 const JSON: &str = "application/json";
 /// Longest idle time of a connection. Engines close idle connections after 5 s.
@@ -69,8 +69,8 @@ impl Form {
 
 /// The client for calls to engines. Clones share its connections.
 ///
-/// Each thread has connections of its own. So the answer of an engine wakes the thread that waits for it, and no other
-/// one in between, and no connection ends with the runtime of another thread.
+/// Each thread has its own connections. The answer of an engine therefore wakes the waiting thread directly,
+/// without another thread in between, and no connection ends with the runtime of another thread.
 #[derive(Debug, Clone)]
 pub(crate) struct EngineCalls {
     clients: Arc<ThreadLocal<Client>>,
@@ -90,7 +90,8 @@ impl EngineCalls {
     /// `connect` bounds the time until a connection is open. `api_key` is sent as a bearer token.
     pub(crate) fn new(connect: Duration, api_key: Option<Arc<str>>) -> Result<Self, reqwest::Error> {
         let calls = Self { clients: Arc::default(), connect, api_key };
-        // What keeps one client from being made keeps all of them.
+        // An error that prevents this client would prevent the client of every thread, so it is reported
+        // here.
         calls.client()?;
         Ok(calls)
     }
@@ -117,8 +118,8 @@ impl EngineCalls {
         Ok(Model { name: name.to_owned(), length_max })
     }
 
-    /// Sends a body of about so many bytes, and returns the body of a successful answer. Cancel-safe: the connection is
-    /// closed.
+    /// Sends a body of approximately `bytes` bytes, and returns the body of a successful answer. Cancel-safe:
+    /// the connection is closed.
     async fn post(
         &self,
         base: &str,

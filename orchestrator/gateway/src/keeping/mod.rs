@@ -1,4 +1,4 @@
-//! What the gateway does by itself: it ends trajectories whose time is over, and puts the rows of groups that
+//! The gateway's background work: it ends trajectories whose time is over, and puts the rows of groups that
 //! have ended.
 
 mod puts;

@@ -5,8 +5,8 @@
 //! one write.
 //!
 //! # Invariants
-//! - Groups are put independently: a group for which the queue has no room gives up its place after [`PUT_WAIT`],
-//!   so that other groups have their turn.
+//! - Groups are put independently: a group for which the queue has no room gives up its place after
+//!   [`PUT_WAIT`], so that other groups can be put.
 //! - At most [`PUTS_MAX`] groups are on their way to the queue at a time, so few rows are in memory twice.
 //! - A group is given up only if its rows cannot be encoded or the queue can never take them. Its fate,
 //!   `refused`, is counted and logged once, and is shown for each of its trajectories. After any other failure
@@ -32,7 +32,7 @@ use crate::trajectories::{End, Event, One, Settled, Tombstone};
 
 /// Maximum number of groups that are put at a time.
 const PUTS_MAX: usize = 8;
-/// Maximum time that a put waits for room in the queue. Then other groups have their turn.
+/// Maximum time that a put waits for room in the queue. Other groups can be put after that.
 const PUT_WAIT: Duration = Duration::from_secs(10);
 /// The pause before a failed put is repeated for the first time. Each later pause is twice as long.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -1,6 +1,7 @@
 //! The rows of a group: one for each path from a root to a leaf of each of its trajectories.
 //!
-//! Columns that a run's rows have, too, are made by the same function, so a trainer reads both.
+//! The function that makes the columns of a run's rows also makes these columns, so a trainer can read both
+//! kinds of rows.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock};
@@ -15,7 +16,7 @@ use serde_json::Value;
 
 use crate::trajectories::{Live, One};
 
-/// The columns, of which only `prompt` is not among those of a run.
+/// The columns. All of them except `prompt` are also columns of a run's rows.
 const NAMES: [&str; 23] = [
     "prompt_uid",
     "sample_index",
@@ -53,11 +54,11 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
 
 /// Columns, in the order of a row. `prompt_uid` is the group. `response_ids` has everything after the first
 /// sampled token: sampled tokens, which `response_mask` marks with 1 in the one row that trains them, and the
-/// messages between them. `turn_starts` and `turn_ends` are the positions of the turns in it, and
+/// messages between them. `turn_starts` and `turn_ends` are the positions of the turns in `response_ids`, and
 /// `turn_rewards` has a null for a turn without a reward of its own. `is_reencoded` says that a server
-/// encoded a prompt of the path itself, so that earlier tokens in it need not be those that were sampled.
-/// `end` is why the trajectory took no more calls, and `prompt` and `metadata` are JSON of the call that made
-/// it.
+/// encoded a prompt of the path itself, so that earlier tokens in that prompt may differ from the tokens that
+/// were sampled. `end` says why the trajectory took no more calls. `prompt` and `metadata` are JSON from the
+/// call that opened the trajectory.
 pub fn schema() -> SchemaRef {
     Arc::clone(&SCHEMA)
 }
@@ -115,7 +116,7 @@ fn versions(row: &Row) -> impl Iterator<Item = u64> + '_ {
     row.version_spans.iter().map(|span| span.number().unwrap_or(0))
 }
 
-/// A row as the function that makes the columns takes it.
+/// A row in the form that `batch` takes.
 fn view<'a>(group: &'a str, member: &'a Member, index: usize) -> RowView<'a> {
     let row = &member.rows[index];
     let turn = |turn: &RowTurn| TurnView {
@@ -150,8 +151,8 @@ fn view<'a>(group: &'a str, member: &'a Member, index: usize) -> RowView<'a> {
     }
 }
 
-/// The rows of a group, in the order of its trajectories and of their branches. If turns have advantages of their
-/// own, the rows have those of tokens.
+/// The rows of a group, in the order of its trajectories and of their branches. If turns have advantages of
+/// their own, the rows also have the advantages of tokens.
 pub(super) fn batch_of(
     group: &str,
     members: &[Member],

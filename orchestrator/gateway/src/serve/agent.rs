@@ -30,7 +30,7 @@ const TRAJECTORY: &str = "x-rolldock-trajectory";
 /// The header by which the vendors' clients mark a repeated request.
 const RETRIES: &str = "x-stainless-retry-count";
 
-/// The capability in a path. Paths without one have it in a header.
+/// The capability in a path; absent if a header has it.
 #[derive(Debug, Deserialize)]
 pub(super) struct OfPath {
     #[serde(default)]
@@ -73,7 +73,7 @@ fn named(served: &Served, path: &OfPath, headers: &HeaderMap) -> Result<Found, R
     found.ok_or_else(|| Refusal::NoTrajectory("no trajectory has this capability".to_owned()))
 }
 
-/// The trajectory of a call, which may still take it.
+/// The trajectory of a call, if it still takes calls.
 fn open(served: &Served, path: &OfPath, headers: &HeaderMap) -> Result<Arc<One>, Refusal> {
     match named(served, path, headers)? {
         Found::Live(one) => {
@@ -133,7 +133,7 @@ struct Call {
     served: Served,
     one: Arc<One>,
     asked: Arc<Asked>,
-    /// The surface and the body. Equal ones are the same request.
+    /// The surface and the body. They identify the request when it is repeated.
     body: Vec<u8>,
     is_retry: bool,
 }
@@ -145,7 +145,7 @@ impl Call {
         let (core, one) = (&self.served.core, &self.one);
         let hash = xxh3_128(&self.body);
         if self.is_retry {
-            // The first request may still be on its way out.
+            // The first request may still be in flight.
             one.until_quiet(hash).await;
             if let Some((turn, answer)) = self.recorded() {
                 metrics::counter!("rolldock_gateway_replays_total").increment(1);
@@ -243,7 +243,7 @@ pub(super) async fn models(
     Ok(Json(listed).into_response())
 }
 
-/// A model by its name. Any name is that of the fleet's model, as in calls.
+/// A model by its name. Every name stands for the fleet's model, as in calls.
 pub(super) async fn model(
     State(served): State<Served>,
     Path(path): Path<OfPath>,

@@ -258,7 +258,8 @@ pub(super) async fn complete(
     let reward = completion.into_reward()?;
     let one = match named {
         Found::Live(one) => one,
-        // What was scored is gone with the rows, so a repeated call is answered with what it led to.
+        // The scored text is gone since the rows were put, so a repeated call is answered with the recorded
+        // result.
         Found::Buried(tombstone) if is_scored && tombstone.reward.is_some() => {
             return Ok(Json(buried(&tombstone)).into_response());
         }

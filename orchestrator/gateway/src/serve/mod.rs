@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `POST /t/<capability>/v1/chat/completions`, `/completions`, `/messages`, `/responses` | a turn |
 //! | `GET /t/<capability>/v1/models` | the model |
-//! | the same under `/v1`, with the capability as bearer token, `x-api-key` or `x-rolldock-trajectory` | the same |
+//! | these paths under `/v1`, capability as bearer token, `x-api-key` or `x-rolldock-trajectory` | as above |
 //! | `POST /t/<capability>/reward` | the agent's own reward, where agents may give it |
 //! | `POST /trajectories`, and below it | [`control`] |
 //! | `GET /metrics`, `GET /health` | for operators |
@@ -39,13 +39,14 @@ use respond::Failure;
 /// Maximum bytes of a request: a conversation with long results of tools.
 const BODY_BYTES_MAX: usize = 64 << 20;
 
-/// What handlers share.
+/// The state that all handlers share.
 #[derive(Debug, Clone)]
 pub(crate) struct Served {
     pub(crate) core: Arc<Core>,
     pub(crate) maker: Arc<Maker>,
     pub(crate) metrics: Option<RenderMetrics>,
-    /// Whether programs make and end trajectories over HTTP. In a run only the run does.
+    /// Whether programs make and end trajectories over HTTP. In a run, only the run itself makes and ends
+    /// them.
     pub(crate) has_control: bool,
 }
 

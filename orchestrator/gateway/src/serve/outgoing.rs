@@ -1,8 +1,8 @@
 //! Answers on their way to an agent.
 //!
-//! The body of an answer reports whether it was delivered: it was, when the connection asked for more after
-//! the last byte. Before each part the connection is given the time to write the part before, so a client
-//! that is gone is noticed before the end.
+//! The body of an answer records whether the answer was delivered. It was delivered if the connection asked
+//! for more after the last byte. Before the last part and before the end, the connection gets time to write
+//! what it has, so a client that is gone is noticed before the end.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -26,7 +26,7 @@ use crate::refusal::Refusal;
 use crate::surfaces::{Asked, Event, Surface};
 use crate::trajectories::One;
 
-/// Notes what becomes of the answer of a turn.
+/// Records, when it is dropped, whether the answer of a turn was delivered.
 #[derive(Debug)]
 pub(super) struct Receipt {
     core: Arc<Core>,
@@ -68,7 +68,7 @@ type Making = BoxFuture<'static, Result<Turned, Refusal>>;
 pub(super) struct Outgoing {
     surface: Surface,
     asked: Arc<Asked>,
-    /// The turn that is still made.
+    /// The turn that is still being made.
     making: Option<Making>,
     heartbeat: Duration,
     beat: Pin<Box<Sleep>>,
@@ -101,7 +101,7 @@ impl Outgoing {
         ([(header::CONTENT_TYPE, "application/json")], Body::from_stream(outgoing)).into_response()
     }
 
-    /// An answer as a stream. An error within the time of the first heartbeat has its own status.
+    /// An answer as a stream. An error before the first heartbeat is answered with its own status.
     pub(super) async fn streamed(
         surface: Surface,
         asked: Arc<Asked>,
@@ -123,7 +123,7 @@ impl Outgoing {
         (headers, Body::from_stream(outgoing)).into_response()
     }
 
-    /// The turn is whole, or has failed.
+    /// Adds the parts of a turn that is complete or has failed.
     fn made(&mut self, made: Result<Turned, Refusal>) {
         match made {
             Ok(Turned { answer, receipt }) => {
@@ -148,7 +148,7 @@ impl Stream for Outgoing {
             return Poll::Pending;
         }
         if let Some(part) = self.parts.pop_front() {
-            // The last part, and what ends it, are written apart.
+            // The connection writes what it has before the last part, and again before the end of the body.
             self.pauses = self.parts.len() <= 1;
             return Poll::Ready(Some(Ok(part)));
         }

@@ -27,14 +27,14 @@ pub(super) struct Scoring {
     ground_truth: String,
     #[serde(default)]
     data_source: String,
-    /// What some scorers read besides.
+    /// Further data that some scorers read.
     #[serde(default)]
     extra: Option<Value>,
 }
 
 impl Scoring {
-    /// The score of the text of the trajectory's last turn. A turn without a text, such as one of tool calls only, has
-    /// an empty one.
+    /// The score of the text of the trajectory's last turn. A turn without a text, such as a turn of tool
+    /// calls only, is scored as an empty text.
     pub(super) async fn of(self, one: &One) -> Result<f32, Refusal> {
         let last = one.live.lock().forest.turns().last().map(|turn| turn.emitted());
         let Some(last) = last else {

@@ -13,7 +13,8 @@ use super::{Entry, Forgotten, StoreError};
 const LOG_FILE: &str = "trajectories.log";
 /// The name of a log that is being rewritten.
 const NEW_FILE: &str = "trajectories.log.new";
-/// The name of the file whose lock the gateway holds. The log itself is replaced by rewrites.
+/// The name of the file whose lock the gateway holds. The log itself is not locked, because rewrites replace
+/// it.
 const LOCK_FILE: &str = "LOCK";
 const BODY_BYTES_MAX: u32 = 1 << 30;
 const FORMAT: Format = Format {
@@ -21,14 +22,15 @@ const FORMAT: Format = Format {
     body_bytes_max: BODY_BYTES_MAX,
     tail_bytes_max: 2 * BODY_BYTES_MAX as u64,
 };
-/// The log is rewritten when it has more bytes than this and than [`GROWTH`] times what was needed of it when it was
-/// opened or rewritten last. So its size is bounded by that of the open trajectories, also over restarts.
+/// The log is rewritten when it has more bytes than this, and more than [`GROWTH`] times the bytes that were
+/// needed when it was last opened or rewritten. Its size is therefore bounded by the size of the open
+/// trajectories, also across restarts.
 pub(super) const REWRITE_BYTES: u64 = 64 << 20;
 const GROWTH: u64 = 4;
 /// Number, flag and length of a record.
 const ENTRY_HEAD: usize = 8 + 1 + 4;
 
-/// The bytes of the log, and its rewrites in this process.
+/// The size of the log in bytes, and the number of its rewrites in this process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Sizes {
     pub(crate) bytes: u64,
@@ -45,7 +47,7 @@ pub(super) struct LogFile {
     /// The log is not rewritten below this length.
     rewrite_bytes: u64,
     length: u64,
-    /// About the length that a rewrite would have left when the log was opened or rewritten last.
+    /// The approximate length that a rewrite would have produced when the log was last opened or rewritten.
     base: u64,
     rewrites: u64,
     _lock: File,
@@ -87,7 +89,8 @@ fn split_entry(body: &[u8]) -> Option<(Entry<'_>, &[u8])> {
     Some((Entry { number, is_last, body: bytes }, &body[ENTRY_HEAD + length..]))
 }
 
-/// Calls `each` with every record, and returns the sound bytes and those of an unfinished write.
+/// Calls `each` with every record, and returns the number of sound bytes and the number of bytes of an
+/// unfinished write.
 fn read(
     path: &Path,
     mut each: impl FnMut(Entry<'_>) -> Result<(), String>,
@@ -216,7 +219,7 @@ impl LogFile {
         self.sync_dir()
     }
 
-    /// Tries the rewrite again only when the file has grown once more.
+    /// Postpones the rewrite until the file has grown again.
     pub(super) fn put_off(&mut self) {
         self.base = self.length;
     }

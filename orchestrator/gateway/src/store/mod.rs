@@ -3,20 +3,21 @@
 //! # Why a file and not the queue
 //! A step becomes durable many times before it belongs to a row: a row is a whole path, its mask depends on
 //! what came after, and it has a reward. Steps in the queue would be rows that no trainer may see, and would
-//! have to be read back, ended and cleared one by one. The log has what only the gateway reads again. The
-//! queue gets rows, once, when a group has ended.
+//! have to be read back, ended and cleared one by one. The log has the records that only the gateway reads
+//! again. The queue gets rows, once, when a group has ended.
 //!
 //! A record belongs to a trajectory, named by its number. The records that callers append at the same time
-//! are written as one frame (group commit), because an fsync for each would be the limit.
+//! are written as one frame (group commit), because one fsync for each record would limit the throughput.
 //!
 //! # Invariants
 //! - Records are written in the order of the calls of [`Store::append`].
 //! - After [`Store::kept`] has returned, the record survives what the [`Durability`] names.
 //! - After a failed write nothing more is written, and no later record is acknowledged.
-//! - A *last* record replaces all earlier records of its trajectory: when the file is rewritten, only what is
-//!   from the last one on is copied. A *forgotten* trajectory is not copied at all.
-//! - The file has at most four times what is needed of it, or 64 MiB and one frame. The names of forgotten
-//!   trajectories are kept until the next rewrite, and there are fewer than records in the file.
+//! - A *last* record replaces all earlier records of its trajectory: a rewrite of the file copies only the
+//!   newest such record and the records after it. A *forgotten* trajectory is not copied at all.
+//! - The file has at most four times the bytes that are needed, or 64 MiB and one frame. The numbers of
+//!   forgotten trajectories are kept until the next rewrite, and there are fewer of them than records in the
+//!   file.
 //! - Waiting records are bounded by [`WAITING_BYTES_MAX`].
 
 mod file;

@@ -1,12 +1,13 @@
-//! Who writes records: the thread of the log, and callers that find the file free.
+//! The writers of records: the thread of the log, and callers that find the file free.
 //!
-//! Two threads that hand a record to each other cost more than the write of a few kilobytes to the page cache. So
-//! where no fsync is asked for ([`Shared::writes_at_once`]), a caller writes what waits by itself, if no other thread
-//! holds the file. Otherwise the log's thread writes it, together with what comes meanwhile. Rewrites and fsyncs are
-//! always the thread's.
+//! Two threads that hand a record to each other cost more than the write of a few kilobytes to the page
+//! cache. Therefore, if no fsync is asked for ([`Shared::writes_at_once`]) and no other thread holds the
+//! file, a caller writes the waiting records itself. Otherwise the log's thread writes them, together with
+//! the records that arrive meanwhile. Only the log's thread rewrites and syncs the file.
 //!
 //! # Invariants
-//! - Records are taken from [`Gathered`] only under the lock of the file, so the file has them in their order.
+//! - Records are taken from [`Gathered`] only under the lock of the file, so the file has them in the order
+//!   in which they were appended.
 //! - After each append the records are either written, or the thread is woken for them.
 
 use parking_lot::{Condvar, Mutex};
@@ -51,7 +52,8 @@ pub(super) struct Gathered {
 pub(super) struct Written {
     /// Records that are as durable as the log is configured.
     pub(super) records: u64,
-    /// Whether so much waits that callers wait for the thread, whatever the durability.
+    /// Whether more than `WAITING_BYTES_MAX` bytes wait. Callers then wait for the thread, whatever the
+    /// durability.
     pub(super) is_behind: bool,
     pub(super) failed: Option<StoreError>,
     pub(super) sizes: Sizes,
@@ -97,7 +99,7 @@ impl Shared {
         !is_due
     }
 
-    /// The thread: writes until the log is closed.
+    /// The loop of the log's thread. It writes until the log is closed.
     pub(super) fn run(&self) {
         loop {
             let is_closed = self.wait();
@@ -143,7 +145,7 @@ impl Shared {
         self.report(Some(appended), writer);
     }
 
-    /// Rewrites the file. Its trajectories that were forgotten are then gone, so nothing remembers them any more.
+    /// Rewrites the file without the forgotten trajectories, and then forgets their numbers too.
     fn rewrite(&self, file: &mut LogFile) {
         let forgotten = std::mem::take(&mut self.gathered.lock().forgotten);
         if let Err(error) = file.rewrite(&forgotten) {
@@ -154,7 +156,7 @@ impl Shared {
         }
     }
 
-    /// Tells those who wait how far the file is. `appended` counts the records that were just written.
+    /// Tells waiting callers which records are written. `appended` counts the records that were just written.
     fn report(&self, appended: Option<u64>, writer: &Writer) {
         self.progress.send_modify(|written| {
             match &writer.failed {

@@ -9,7 +9,7 @@ use crate::answer::{Answer, AnswerFinish};
 
 pub(super) use input::read;
 
-/// The blocks of content that a turn is.
+/// The content blocks of a turn.
 fn blocks(answer: &Answer) -> Vec<Value> {
     let mut blocks = Vec::new();
     if let Some(reasoning) = &answer.reasoning {
@@ -28,7 +28,7 @@ fn blocks(answer: &Answer) -> Vec<Value> {
     blocks
 }
 
-/// The arguments as an object. A model may write other JSON, or none.
+/// The arguments as an object. The object is empty if the model wrote other JSON or no JSON.
 fn input_of(arguments: &str) -> Value {
     serde_json::from_str(arguments).ok().filter(Value::is_object).unwrap_or_else(|| json!({}))
 }

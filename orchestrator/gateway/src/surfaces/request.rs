@@ -125,7 +125,7 @@ fn number(body: &Map<String, Value>, key: &str) -> Result<Option<u64>, Refusal> 
     }
 }
 
-/// A chat has a switch and a number, a text only a number.
+/// A chat request has a switch and a number; a text request has only a number.
 fn logprobs(form: Form, body: &Map<String, Value>) -> Result<Option<u32>, Refusal> {
     let key = match form {
         Form::Chat if body.get("logprobs") != Some(&Value::Bool(true)) => return Ok(None),

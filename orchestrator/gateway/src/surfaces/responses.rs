@@ -11,7 +11,7 @@ use crate::answer::{Answer, AnswerFinish};
 pub(super) use input::read;
 pub(super) use stream::events;
 
-/// The items of output that a turn is.
+/// The output items of a turn.
 fn items(answer: &Answer) -> Vec<Value> {
     let mut items = Vec::new();
     if let Some(reasoning) = &answer.reasoning {
@@ -46,7 +46,7 @@ fn items(answer: &Answer) -> Vec<Value> {
     items
 }
 
-/// The response. `status` is that of a stream's beginning or of the end.
+/// The response. `status` is the status at the beginning of a stream or at its end.
 fn response(asked: &Asked, answer: &Answer, output: Vec<Value>, status: &str) -> Map<String, Value> {
     let mut response = Map::new();
     let mut set = |key: &str, value: Value| response.insert(key.to_owned(), value);
@@ -59,7 +59,7 @@ fn response(asked: &Asked, answer: &Answer, output: Vec<Value>, status: &str) ->
     set("incomplete_details", if is_cut { json!({ "reason": "max_output_tokens" }) } else { Value::Null });
     set("model", json!(answer.model));
     set("output", Value::Array(output));
-    // What the protocol returns of the request.
+    // The protocol repeats these fields of the request.
     for (key, default) in [
         ("instructions", Value::Null),
         ("metadata", json!({})),

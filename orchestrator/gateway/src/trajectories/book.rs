@@ -32,7 +32,7 @@ pub(crate) struct Settled {
 /// All trajectories.
 #[derive(Debug)]
 pub(crate) struct Book {
-    /// Random, and the same for all trajectories of this process.
+    /// A random number that all trajectories of this process share.
     life: u64,
     /// Maximum number of trajectories that are not buried.
     live_max: usize,
@@ -60,7 +60,7 @@ struct Pages {
     buried: BTreeMap<u64, Tombstone>,
     groups: BTreeMap<String, Group>,
     alarms: BTreeSet<(Instant, Alarm)>,
-    /// The alarm of each trajectory. It may be earlier than needed: then it is only set anew.
+    /// The alarm of each trajectory. It may be earlier than needed. In that case it is only set again.
     alarm_of: HashMap<u64, Instant>,
 }
 
@@ -72,7 +72,7 @@ pub(crate) enum Found {
 }
 
 impl Book {
-    /// An empty book, and the groups that end.
+    /// An empty book, and a receiver of the groups that end.
     pub(crate) fn new(life: u64, live_max: usize) -> (Arc<Self>, mpsc::UnboundedReceiver<Settled>) {
         // Each group is sent once and has a trajectory that is not buried, so `live_max` bounds the channel.
         let (settled, receiver) = mpsc::unbounded_channel();
@@ -80,8 +80,8 @@ impl Book {
         (Arc::new(book), receiver)
     }
 
-    /// Adds a trajectory. `number` is that of the log; absent for a new trajectory. Those of the log always have
-    /// room.
+    /// Adds a trajectory. `number` is the trajectory's number in the log; absent for a new trajectory. There
+    /// is always room for trajectories of the log.
     ///
     /// # Errors
     /// The group has all its members, or another size, or there is no room for a new trajectory.
@@ -125,7 +125,8 @@ impl Book {
         Ok(one)
     }
 
-    /// Looks at a trajectory after a change: sets its alarm, and ends its group if this was the last one.
+    /// Looks at a trajectory after a change: sets its alarm, and ends its group if this was the last
+    /// trajectory to be settled.
     pub(crate) fn changed(&self, one: &Arc<One>) {
         let (is_settled, deadline) = {
             let live = one.live.lock();
@@ -160,7 +161,7 @@ impl Book {
         }
     }
 
-    /// Hands a group on if it has ended.
+    /// Sends a group to the receiver if the group has ended.
     fn end_group(&self, pages: &mut Pages, name: &str) {
         if !pages.groups.get(name).is_some_and(|group| group.has_ended(Instant::now())) {
             return;
@@ -168,11 +169,11 @@ impl Book {
         let Some(group) = pages.groups.remove(name) else { return };
         pages.alarms.remove(&(group.deadline, Alarm::Group(name.to_owned())));
         let members = group.members.iter().filter_map(|number| pages.live.get(number).cloned()).collect();
-        // If the receiver is gone, the gateway ends, and its next life ends the group again.
+        // If the receiver is gone, the gateway is ending. The group ends again after the next start.
         let _ = self.settled.send(Settled { group: name.to_owned(), members });
     }
 
-    /// Waits for the next alarm whose time has come. Groups are looked after here. Cancel-safe.
+    /// Waits for the next alarm whose time has come. Alarms of groups are handled here. Cancel-safe.
     pub(crate) async fn alarm(&self) -> Arc<One> {
         loop {
             let alarmed = self.alarmed.notified();
@@ -217,7 +218,8 @@ impl Book {
         pages.found(*pages.by_uid.get(uid)?)
     }
 
-    /// Replaces a trajectory by what is left of it. Returns the numbers that are forgotten for it.
+    /// Replaces a trajectory with its tombstone. Returns the numbers of old trajectories that are forgotten
+    /// to make room.
     pub(crate) fn bury(&self, number: u64, tombstone: Tombstone) -> Vec<u64> {
         let mut pages = self.pages.lock();
         pages.next = pages.next.max(number + 1);

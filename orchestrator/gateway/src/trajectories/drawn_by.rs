@@ -1,4 +1,4 @@
-//! Which server drew each turn of a trajectory, in eight bytes for a turn.
+//! A table of the servers that drew the turns of a trajectory. It takes eight bytes per turn.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use rolldock_trajectory::TurnId;
 /// The servers of a trajectory's turns.
 #[derive(Debug, Default)]
 pub(crate) struct DrawnBy {
-    /// The names of the servers: few, and most often one.
+    /// The names of the servers. There are few of them, most often one.
     servers: Vec<Arc<str>>,
     /// In the order of their numbers.
     turns: Vec<Drawn>,

@@ -1,7 +1,7 @@
 //! The records of the log: what happened to a trajectory.
 //!
-//! A record is a byte for its kind and a body. The bodies of turns are those of the forest, so their size is
-//! that of their ids and texts; the others are JSON.
+//! A record is a byte for its kind and a body. The bodies for turns and other changes of the forest contain
+//! the forest's own records, so their size is that of their ids and texts. All other bodies are JSON.
 
 use rolldock_trajectory::Record;
 use serde::Serialize;
@@ -49,7 +49,7 @@ impl Event {
                 let record = record.encode();
                 let mut bytes = Vec::with_capacity(4 + extra.len() + record.len());
                 bytes.push(TURN);
-                // The text is a few hundred bytes, or the log-probabilities of one turn.
+                // The JSON text has a few hundred bytes, or contains the log-probabilities of one turn.
                 bytes.extend(((extra.len() - 1) as u32).to_le_bytes());
                 bytes.extend(&extra[1..]);
                 bytes.extend(record);

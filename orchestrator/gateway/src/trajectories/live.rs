@@ -13,7 +13,7 @@ use crate::config::{Limits, Spec};
 /// What a call may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Admitted {
-    /// The number of the call in the trajectory, which no other call has in this process.
+    /// The number of the call. No other call of the trajectory has this number in this process.
     pub(crate) call: u64,
     /// How many calls were in flight when it began.
     pub(crate) ahead: u32,
@@ -35,7 +35,7 @@ struct Reserved {
 pub(super) enum NotAdmitted {
     /// The limit that ends the trajectory.
     End(End),
-    /// Calls in flight have reserved what is left. They may give it back.
+    /// Calls in flight have reserved the remaining turns or tokens, and may return some of them.
     Later,
 }
 
@@ -43,7 +43,8 @@ pub(super) enum NotAdmitted {
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) forest: Trajectory,
-    /// What is needed to answer repeated requests, for turns that no later turn continues: mostly one.
+    /// The data to answer repeated requests. Only turns that no later turn continues have an entry, so there
+    /// is mostly one.
     extras: Vec<(TurnId, TurnExtra)>,
     drawn_by: DrawnBy,
     pub(crate) end: Option<End>,
@@ -79,7 +80,7 @@ impl Live {
         }
     }
 
-    /// Makes the change of a record that is durable.
+    /// Applies the change of a durable record.
     ///
     /// # Errors
     /// The record does not fit the trajectory.
@@ -136,7 +137,8 @@ impl Live {
         Ok(Admitted { call: self.next_call, ahead, tokens })
     }
 
-    /// A call has ended. What it has drawn is counted, and the rest of its tokens is free again.
+    /// Frees the reservation of a call that has ended. The tokens of its turn were counted when the turn was
+    /// recorded.
     pub(super) fn release(&mut self, body: u128, tokens: u32) {
         let is_it = |call: &Reserved| (call.body, call.tokens) == (body, tokens);
         if let Some(at) = self.in_flight.iter().position(is_it) {
@@ -197,7 +199,8 @@ impl Live {
         self.reward.is_some() || self.is_unrewarded
     }
 
-    /// Takes no further records: the one that buries the trajectory is the last.
+    /// Marks the trajectory as buried. It takes no further records, because the record that buries it is its
+    /// last.
     pub(crate) fn set_buried(&mut self) {
         self.is_buried = true;
     }

@@ -1,11 +1,11 @@
-//! What the owner of a trajectory learns of its calls while they run.
+//! The interface by which the owner of a trajectory observes its calls while they run.
 
 use std::fmt;
 use std::time::Duration;
 
 use rolldock_loadbalancer::Priority;
 
-/// Learns of the calls of one trajectory. Its methods are called from many tasks, and return at once.
+/// Observes the calls of one trajectory. Its methods are called from many tasks, and return at once.
 pub trait CallMeter: fmt::Debug + Send + Sync {
     /// The priority of the next request for a permit.
     fn priority(&self) -> Priority;

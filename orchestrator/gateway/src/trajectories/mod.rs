@@ -4,7 +4,7 @@
 //!   open --complete, a limit, cancelled--> ended --reward, or its deadline--> settled --group ended--> put
 //! ```
 //!
-//! - `open`: calls are served. Each limit ends the trajectory, with a name that is counted.
+//! - `open`: calls are served. Each limit is an end with its own name, and ends are counted by name.
 //! - `ended`: no calls are served. The reward may still arrive.
 //! - `settled`: the reward is known, or known never to come.
 //! - `put`: the rows of the group are in the queue. What is left of the trajectory is a [`Tombstone`].
@@ -17,8 +17,8 @@
 //!   that was drawn within the limits is lost to another call.
 //! - A reward is given once. Repeating the reward changes nothing, and another one is refused.
 //! - A group ends when all its trajectories are settled or its own deadline has passed, so an abandoned
-//!   session never holds its group.
-//! - Whatever is in memory can be made from the log.
+//!   session never blocks its group.
+//! - The state in memory can be rebuilt from the log.
 
 mod book;
 mod drawn_by;

@@ -21,7 +21,7 @@ pub(crate) struct One {
     pub(crate) life: u64,
     pub(crate) spec: Spec,
     pub(crate) live: Mutex<Live>,
-    /// Cancelled at the end. Calls in flight stop then.
+    /// Cancelled when the trajectory ends. Calls in flight stop then.
     pub(crate) ended: CancellationToken,
     /// Notified whenever a call ends.
     pub(super) released: Notify,
@@ -69,7 +69,7 @@ impl One {
 
     /// Reports calls to `meter` from now on.
     pub(crate) fn report_to(&self, meter: Arc<dyn CallMeter>) {
-        // It is called once, before there is a call.
+        // This method is called once, before the first call of the trajectory.
         let _ = self.meter.set(meter);
     }
 
@@ -84,7 +84,8 @@ impl One {
         self.meter.get().map_or(0, |meter| meter.policy_version())
     }
 
-    /// The cache salt of a request: that of the trajectory, or of the version where versions have their own.
+    /// The cache salt of a request: the trajectory's own salt, or else the salt of the version if versions
+    /// have salts.
     pub(crate) fn cache_salt(&self) -> Option<Cow<'_, str>> {
         let of_trajectory = self.spec.cache_salt.as_deref().map(Cow::Borrowed);
         let versions = || self.meter.get().filter(|meter| meter.salts_versions());

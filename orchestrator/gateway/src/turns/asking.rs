@@ -19,7 +19,8 @@ impl<'a> Asking<'a> {
         Self { one, since: Instant::now(), is_counted: false }
     }
 
-    /// Counts the tokens of an answer. A request that has failed before the engine can have begun it has none.
+    /// Counts the tokens of an answer. A request that failed before the engine can have begun it has no
+    /// tokens.
     pub(super) fn counted<T>(
         mut self,
         answer: Result<T, CallError>,

@@ -27,7 +27,7 @@ impl Maker {
         let (facts, permit) = under(permit, asking).await?;
         if facts.takes_ids {
             match self.by_ids(job, &facts, &base, Arc::clone(&server), permit, attempt).await {
-                // The permit was returned, so the other dialect needs another one.
+                // The permit was returned, so a request in the other dialect needs another permit.
                 Err(Failed::Call(CallError::Missing { .. })) => {
                     self.takes_no_ids(&base);
                     return Err(Failed::OtherDialect);
@@ -171,8 +171,8 @@ impl Maker {
     }
 }
 
-/// Waits for what an engine does under a permit, unless its server is lost meanwhile. A failure returns the permit,
-/// with what it says about the server.
+/// Waits for the engine's work under a permit, or until the server is lost. A failure returns the permit
+/// together with its outcome for the server.
 async fn under<T>(
     permit: Permit,
     working: impl Future<Output = Result<T, Failed>>,
@@ -191,8 +191,8 @@ async fn under<T>(
     }
 }
 
-/// The drawn ids without the end of the turn. Where a parser is configured, the engine's derender keeps special
-/// tokens in the text, also this one.
+/// The drawn ids without the end of the turn. Where a parser is configured, the engine's derender keeps
+/// special tokens in the text, including this one.
 fn shown<'a>(drawn: &'a Drawn, template: &dyn Template) -> &'a [u32] {
     match (&drawn.finish, drawn.ids.split_last()) {
         (Finish::Stop(None), Some((last, before))) if template.is_end(*last) => before,

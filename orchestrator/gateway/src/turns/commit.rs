@@ -26,7 +26,8 @@ pub(crate) async fn commit(
     let (committed, commitment) = oneshot::channel();
     let of_task = Arc::clone(core);
     core.scope.spawn_detached("turn commit", async move {
-        // If the receiver is gone, so is the agent, and the turn waits for its retry.
+        // If the receiver is gone, the agent has disconnected. The recorded turn then answers the agent's
+        // retry.
         let _ = committed.send(record(&of_task, in_flight, made).await);
     });
     commitment.await.unwrap_or_else(|_died| Err(Refusal::Store("the record of a turn was lost".to_owned())))
@@ -58,7 +59,7 @@ async fn record(core: &Core, in_flight: InFlight, made: Made) -> Result<(TurnId,
     Ok((turn, answer))
 }
 
-/// What the forest compares later requests with.
+/// The answer with which the forest compares later requests.
 fn emitted(answer: &Answer) -> Emitted {
     // Anthropic's clients return the signature of the reasoning, and OpenAI's responses the item's id.
     Emitted { message: answer.said(), ids: vec![answer.id.clone(), format!("msg_{}", answer.id)] }

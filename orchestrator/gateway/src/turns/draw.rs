@@ -21,7 +21,7 @@ pub(super) struct Draw<'a> {
     pub(super) base: &'a str,
     pub(super) model: &'a str,
     pub(super) prompt_ids: &'a [u32],
-    /// The ids of the prompt, written.
+    /// The ids of the prompt, serialized as JSON.
     pub(super) prompt_json: &'a RawValue,
     pub(super) sampling: Map<String, Value>,
     pub(super) reasoning_ended: Value,
@@ -35,7 +35,7 @@ pub(super) struct Whole {
     /// The engine's id of the last request.
     pub(super) request_id: String,
     pub(super) sample: CarriedSample,
-    /// The same tokens, for reading them.
+    /// The tokens of `sample`, in the form that the parsers take.
     pub(super) tokens: Drawn,
 }
 
@@ -86,7 +86,7 @@ impl Draw<'_> {
         Err(Failed::Aborted)
     }
 
-    /// The ids of the prompt and of the tokens so far, written; `None` if there are no tokens yet.
+    /// The ids of the prompt and of the tokens so far, serialized as JSON; `None` if there are no tokens yet.
     fn continued(&self, drawn: &[u32]) -> Result<Option<Box<RawValue>>, Failed> {
         if drawn.is_empty() {
             return Ok(None);
@@ -110,15 +110,15 @@ impl Draw<'_> {
         self.sampling.get("structured_outputs").is_some_and(|grammar| !grammar.is_null())
     }
 
-    /// Unique over trajectories, calls, attempts and requests. The capability is not part of it, because
-    /// engines log their requests.
+    /// The id of a request, unique over trajectories, calls, attempts and requests. The capability is not
+    /// part of it, because engines log their requests.
     fn request_id(&self, segment: u32) -> String {
         let (uid, call, attempt) = (&self.job.one.spec.uid, self.job.admitted.call, self.attempt);
         format!("{uid}-{:x}-{call}-{attempt}-{segment}", self.job.one.life)
     }
 }
 
-/// Ids as an engine reads them.
+/// Serializes ids in the form that an engine reads.
 pub(super) fn written(ids: &[u32]) -> Result<Box<RawValue>, Failed> {
     to_raw_value(ids).map_err(|error| Failed::Refused(Refusal::bad_request(error.to_string())))
 }

@@ -1,4 +1,4 @@
-//! A request as the engine gets it.
+//! A request in the form that the engine gets.
 
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
@@ -11,8 +11,8 @@ use crate::refusal::Refusal;
 /// Ids by which agents name turns. The messages of a chat do not have them.
 const NAMES: [&str; 2] = ["id", "signature"];
 
-/// Writes a request under the engine's own name of the model, and with only those members of messages that a chat
-/// has. It is written once, because two calls have it in their bodies, and it can be long.
+/// Serializes a request with the engine's own name of the model, and without the ids by which agents name
+/// turns. The request is serialized once, because two calls have it in their bodies, and it can be long.
 pub(super) fn for_engine(job: Job<'_>, facts: &Facts) -> Result<Box<RawValue>, Failed> {
     let request = ForEngine {
         request: &job.asked.request,

@@ -1,4 +1,4 @@
-//! Makes a turn: a permit, the prompt's ids, the drawn tokens, and what they say.
+//! Makes a turn: acquires a permit, finds the prompt's ids, draws tokens, and parses them.
 //!
 //! ```text
 //!   permit -> plan (the forest splices the ids) -> render -> generate -> permit returned -> derender
@@ -11,10 +11,10 @@
 //!
 //! # Invariants
 //! - The engine gets the ids of the forest's prompt, never ids that were encoded from sampled text. Only a
-//!   server without the endpoints for this encodes a conversation itself, and its turns say so.
+//!   server without the endpoints for this encodes a conversation itself, and its turns are marked.
 //! - A permit is held while an engine works on the call, and never between calls.
-//! - Sampling parameters are the trajectory's. The agent decides about messages, tools, stop strings and
-//!   grammars.
+//! - The trajectory decides about sampling parameters. The agent decides about messages, tools, stop strings
+//!   and grammars.
 //!
 //! [`attempts_max`]: crate::GatewayConfig::attempts_max
 
@@ -66,7 +66,7 @@ struct Facts {
     takes_ids: bool,
 }
 
-/// A call that wants a turn.
+/// A call for which a turn is made.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Job<'a> {
     pub(crate) one: &'a Arc<One>,
@@ -91,7 +91,7 @@ pub(crate) struct Made {
 enum Failed {
     /// The call to the engine failed.
     Call(CallError),
-    /// The engine ended the request early, more often than it is continued.
+    /// The engine ended the request early, more often than the gateway continues it.
     Aborted,
     /// The server was lost while it worked on the request.
     Revoked,
@@ -197,7 +197,7 @@ impl Maker {
         }
     }
 
-    /// The name of the model that agents see: that of the server that was asked last.
+    /// The model that agents see: the model of any known server, or else of the first server that answers.
     pub(crate) async fn model(&self) -> Result<Model, Refusal> {
         let known = self.facts.lock().values().next().map(|facts| facts.model.clone());
         if let Some(model) = known {

@@ -35,8 +35,8 @@ pub(super) fn enforce(mut params: Map<String, Value>, job: Job<'_>) -> Map<Strin
     params
 }
 
-/// Maximum tokens of a turn: what was reserved for it within the trajectory's limits and the agent's, or the room that
-/// the model has.
+/// Maximum tokens of a turn: the tokens that were reserved for it within the limits of the trajectory and the
+/// agent, but at most the room that the model has.
 pub(super) fn limit(job: Job<'_>, facts: &Facts, prompt_tokens: usize) -> Result<u32, Failed> {
     let asked = job.admitted.tokens;
     let Some(length_max) = facts.model.length_max else { return Ok(asked) };
@@ -50,7 +50,8 @@ pub(super) fn limit(job: Job<'_>, facts: &Facts, prompt_tokens: usize) -> Result
 /// The seed of a request. Equal trajectories with equal calls draw equal tokens.
 pub(super) fn turn_seed(job: Job<'_>, attempt: u32, segment: u32) -> u64 {
     let spec = &job.one.spec;
-    // The turns so far, and not the number of the call: a call that was cut off leaves no turn.
+    // The seed depends on the number of turns and not on the number of the call, because a call that was cut
+    // off leaves no turn.
     let turn = job.one.live.lock().turns();
     let words = format!("{}/{}/{turn}/{attempt}/{segment}", spec.seed, job.admitted.ahead);
     xxh3_64(words.as_bytes()) & SEED_MAX

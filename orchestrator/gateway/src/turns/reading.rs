@@ -21,7 +21,7 @@ pub(super) fn answer_of(
         Form::Text => Read { text: choice["text"].as_str().map(str::to_owned), ..Read::default() },
     };
     let stop = match &drawn.finish {
-        // The parsers see the tokens of the stop string too, and what the last token has behind it.
+        // The parsers also see the tokens of the stop string, and the text of the last token behind it.
         Finish::Stop(Some(stop)) if job.asked.stop.contains(stop) => {
             read.cut_at(stop);
             Some(stop.clone())
@@ -31,7 +31,7 @@ pub(super) fn answer_of(
     };
     let finish = match (&drawn.finish, stop) {
         (Finish::Length | Finish::Abort, _) => AnswerFinish::Length,
-        // The parsers report the engine's reason, also when they have found calls.
+        // The parsers report the engine's reason, even when they have found calls.
         (Finish::Stop(_), _) if !read.tool_calls.is_empty() => AnswerFinish::ToolCalls,
         (Finish::Stop(_), Some(stop)) => AnswerFinish::StopString(stop),
         (Finish::Stop(_), None) => AnswerFinish::Stop,
@@ -99,8 +99,8 @@ fn of_message(job: Job<'_>, message: &Value, id: &str) -> Result<Read, Failed> {
     Ok(Read { text, reasoning, tool_calls })
 }
 
-/// The id of a tool call. The server's is kept, because templates of some families show it in a certain form.
-/// If an earlier turn has the same id, it is minted anew, so that it names one turn.
+/// The id of a tool call. The server's id is kept, because the templates of some model families show it in a
+/// certain form. If an earlier turn has the same id, a new id is minted, so that each id names one turn.
 fn call_id(job: Job<'_>, theirs: &Value, id: &str, index: usize) -> String {
     let theirs = theirs.as_str().filter(|theirs| !theirs.is_empty());
     let is_new = |theirs: &&str| job.one.live.lock().forest.turn_of_minted(theirs).is_none();

@@ -67,8 +67,8 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     });
 }
 
-/// Checks that an estimator of turns gets the rewards of turns, and that no key changes only rewards of which it
-/// takes none.
+/// Checks that an estimator of turns gets the rewards of turns. Also checks that no key changes the rewards
+/// of trajectories, because such an estimator does not use them.
 fn check_advantage(recipe: &Recipe, checks: &mut Checks<'_>) {
     let reward = &recipe.reward;
     if reward.advantage != AdvantageEstimator::GrpoProcess {

@@ -54,7 +54,7 @@ pub struct Data {
     /// Number of passes over the data; unbounded if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epochs: Option<u32>,
-    /// What the run keeps of its prompts' results, and how later epochs use it; nothing if absent.
+    /// How later epochs use the results of the run's prompts. If absent, the run keeps no results.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<HistoryConfig>,
 }

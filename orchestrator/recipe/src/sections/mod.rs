@@ -54,7 +54,8 @@ pub struct Recipe {
     /// Measurements of the policy on other prompts every few steps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<Validation>,
-    /// What answers the model between the turns of a trajectory. If absent, a sample is one answer.
+    /// The environment that answers the model between the turns of a trajectory. If absent, a sample is one
+    /// answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub environment: Option<EnvironmentConfig>,
     /// The agent that makes each sample in several calls of the model. Without it, a sample is one answer.

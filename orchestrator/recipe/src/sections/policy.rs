@@ -15,8 +15,8 @@ use crate::Recipe;
 pub struct Policy {
     /// `off`, `sync`, `one_step_off` or `fully_async`.
     pub mode: PolicyMode,
-    /// Maximum staleness: the number of versions that a group may be behind when it is claimed. By default 0
-    /// in `sync`, and 1 in the other modes.
+    /// Maximum staleness: the number of versions that a group may be behind when it is claimed. The default
+    /// is 0 in `sync`, and 1 in the other modes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_staleness: Option<u64>,
     /// Whether dispatches are limited to the number that the trainer can take before they become too old.
@@ -85,8 +85,8 @@ impl Recipe {
     }
 
     /// When prompts are sent out: `rollout.launch` if it is set, and otherwise the default of the mode. In
-    /// `sync` and `one_step_off`, the servers get new weights between two steps, so surplus groups of a step are
-    /// too old in the next one. The default there is to launch on demand.
+    /// `sync` and `one_step_off`, the servers get new weights between two steps, so surplus groups of a step
+    /// are too old in the next step. The default of these two modes is therefore `on_demand`.
     pub fn launch(&self) -> Launch {
         let of_mode = match self.policy.mode {
             PolicyMode::Sync | PolicyMode::OneStepOff => Launch::OnDemand,

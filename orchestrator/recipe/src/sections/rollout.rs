@@ -26,7 +26,8 @@ pub struct Rollout {
     /// Maximum number of tokens of a response. The buffer of `reward.overlong` ends at this length.
     pub max_response_length: u32,
     /// When prompts are sent out: `batch`, or `on_demand` for as many as the measured accept rate requires.
-    /// By default `on_demand` in `policy.mode = "sync"`, and `batch` in the other modes.
+    /// The default is `on_demand` in `policy.mode = "sync"` and `"one_step_off"`, and `batch` in the other
+    /// modes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<Launch>,
     /// The probability with which the groups that `on_demand` has launched must reach the target, at least
@@ -54,8 +55,8 @@ pub struct Rollout {
     /// A guard that acts if early stopping prefers short answers; off if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bias_guard: Option<BiasGuard>,
-    /// The share, from 0 to 1, of the groups that run on after `first` with `discard` has cut them off, so
-    /// that the bias can be measured. These groups are never accepted, and no step waits for them.
+    /// The share, from 0 to 1, of the groups cut off by `first` with `discard` that continue to run, so that
+    /// the bias can be measured. These groups are never accepted, and no step waits for them.
     #[serde(default)]
     pub bias_audit: f64,
     /// How tokens are drawn.

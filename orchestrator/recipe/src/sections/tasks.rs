@@ -124,8 +124,9 @@ impl Serialize for ColumnType {
     }
 }
 
-/// The columns for which tasks wait and that are not in `schema`, the rollout's own columns. Other processes add
-/// them. Rows of chosen prompts have an importance weight, which is the rollout's own, too.
+/// The columns for which tasks wait and that other processes add. They are neither in `schema`, which has the
+/// rollout's own columns, nor the importance weight, nor the columns of partial scores (`score_*`). The
+/// rollout also makes the latter two.
 pub(crate) fn added_columns(tasks: &Tasks, schema: &Schema) -> BTreeSet<String> {
     let is_own = |name: &String| schema.column_with_name(name).is_some() || name == IMPORTANCE_WEIGHT;
     let is_added = |name: &String| !is_own(name) && !name.starts_with("score_");

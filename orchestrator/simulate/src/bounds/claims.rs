@@ -3,12 +3,13 @@
 //! A trainer claims one step after the other, trains for a while, and then announces the next version. With a
 //! staleness bound of `S`, step `s` (from 1) is claimed at version `s - 1`, so its groups may begin only when
 //! version `s - 1 - S` has been announced. Groups that the filter throws away obey this rule too, because a
-//! scheduler does not know beforehand which groups these are. A step is claimed no earlier than
+//! scheduler does not know beforehand which groups these are. A step is claimed only when all of these hold:
 //! - the trainer has ended the step before;
-//! - the fleet has done the work of the steps from any earlier one to this one, since that one could begin;
+//! - for each step up to this one, the fleet has done the work from that step to this one, counted from the
+//!   time at which that step could begin;
 //! - the longest sample of the step has run alone.
 //!
-//! The bound is the latest of these times.
+//! The bound is the earliest time at which all of them hold.
 //!
 //! # Invariants
 //! No schedule that keeps the rule beats the bound, even if it knows every length beforehand. A weight update

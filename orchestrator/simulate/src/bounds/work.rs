@@ -1,11 +1,11 @@
-//! The least time of given work on one server: no schedule is faster, also none that knows every length
+//! The least time of given work on one server: no schedule is faster, even if it knows every length
 //! beforehand.
 //!
 //! A server decodes in steps. A step costs a fixed time, a time per sample, and a time per token of the KV cache
 //! that it reads. The last two are sums over the tokens, so a schedule can only save steps. A step decodes at
 //! most one token of each sample that has a place. The samples of a step hold at most the tokens of the KV
-//! cache, so there are at least as many steps as the sum, over all decoded tokens, of the response tokens that
-//! their samples hold, divided by the tokens of the cache.
+//! cache. Take the sum, over all decoded tokens, of the response tokens that their samples hold. The number
+//! of steps is at least this sum divided by the tokens of the cache.
 //!
 //! # Deliberately absent
 //! Prefill, the prompts' part of the cache (samples may share it), the rounding to blocks, and the end of a
@@ -13,7 +13,7 @@
 
 use rolldock_simengine::ServerConfig;
 
-/// The work of a set of samples, in the units that a server's costs have.
+/// The work of a set of samples, in the units of a server's costs.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Work {
     /// Response tokens.
@@ -28,7 +28,7 @@ pub(super) struct Work {
     longest_s: f64,
 }
 
-/// The limits of a server that a bound knows.
+/// The limits of a server that a bound considers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Limit {
     /// The number of samples in a step.

@@ -25,7 +25,7 @@ pub struct Written<'a> {
     pub before: Duration,
     /// The time from the step's end until its last group was in the queue.
     pub put: Duration,
-    /// The dispatches of the step that ended in earlier processes.
+    /// The totals of the step's dispatches that ended in earlier processes.
     pub earlier: Option<&'a Totals>,
 }
 

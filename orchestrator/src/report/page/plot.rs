@@ -11,7 +11,7 @@ const TOP: f64 = 10.0;
 const BOTTOM: f64 = 26.0;
 /// The approximate number of labels of the horizontal axis.
 const LABELS: usize = 8;
-/// The maximum number of points of a line that are drawn in full size.
+/// The maximum number of points of a plot for which the points are drawn in full size.
 const LARGE_POINTS_MAX: usize = 60;
 /// The number of colours of series. `page.css` defines the colours.
 pub(super) const COLOURS: usize = 8;

@@ -150,7 +150,7 @@ mod tests {
             points: vec![point("a<1", ys[0]), point("b", ys[1])],
         };
         let svg = Scatter::svg(&[set("one", [1.0, 4.0]), set("other", [0.5, f64::NAN])]);
-        // Four in the legend's and the first set's places, and one in the second set.
+        // Two marks are in the legend, two are in the first set, and one is in the second set.
         assert_eq!(svg.matches("<circle").count(), 5);
         assert!(svg.contains("1 a&lt;1") && svg.contains("xmlns="), "{svg}");
         // The largest value is at the top tick: 4 is at the top of the first area.

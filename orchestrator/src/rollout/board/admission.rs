@@ -113,7 +113,8 @@ impl Board {
         if place >= self.config.staleness.admitted(self.policy_version, target) {
             return Some(Hold::Trainer);
         }
-        // The queue bounds the groups that it has. This bounds the groups that it does not have yet.
+        // The queue bounds the number of groups that it holds. This check bounds the number of groups that
+        // are not in the queue yet.
         let ahead_max = target.saturating_mul(self.config.staleness.max + 1);
         ((self.not_put + self.under_way()) as u64 >= ahead_max).then_some(Hold::Queue)
     }

@@ -1,4 +1,4 @@
-//! Which new prompts are sent out, if their results in earlier epochs count.
+//! Chooses the new prompts that are sent out, if the recipe uses their results in earlier epochs.
 
 use rolldock_dispatch::bias::GroupFigures;
 use rolldock_dispatch::history::{Chance, GradedGroup, HistoryCounts, is_kept};
@@ -6,7 +6,7 @@ use rolldock_dispatch::history::{Chance, GradedGroup, HistoryCounts, is_kept};
 use super::{Board, Dispatch};
 use crate::rollout::feed::Drawn;
 
-/// The choices of a step, and what was foreseen of its groups.
+/// The counts of a step's choices, and of the predictions for its groups.
 #[derive(Debug, Default)]
 pub(super) struct Chosen {
     step: HistoryCounts,
@@ -20,10 +20,10 @@ impl Chosen {
 
 impl Board {
     /// The next drawn prompt that is sent out, with the probabilities by which it was chosen. Prompts that
-    /// are not sent out are dropped: the data has them again in its next epoch.
+    /// are not sent out are dropped. The data source returns them again in its next epoch.
     ///
-    /// A prompt is chosen when it would be sent out, and not when it is drawn, because its number is known
-    /// then.
+    /// A prompt is chosen when it is about to be sent out, and not when it is drawn, because its number is
+    /// not known earlier.
     pub(super) fn next_fresh(&mut self) -> Option<(Drawn, Option<Chance>)> {
         loop {
             let drawn = self.fresh.pop_front()?;

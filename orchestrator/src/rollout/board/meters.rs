@@ -55,8 +55,8 @@ impl Board {
         }
     }
 
-    /// Writes the evidence of the launch to the ledger. It is written once or twice a step, because it is
-    /// longer than the other measurements.
+    /// Writes the evidence for launch decisions to the ledger. The evidence is written only once or twice per
+    /// step, because it is longer than the other measurements.
     pub(super) fn note_outlook(&self) {
         self.dispatches.note_outlook(|| self.outlook.to_bits().into());
     }

@@ -24,8 +24,8 @@ pub struct Restored {
 pub(super) struct BegunStep {
     /// Its accepted groups.
     pub(super) accepted: usize,
-    /// The new prompts that were sent out in it, without those whose groups were cancelled: they count for the
-    /// generation batches that were opened.
+    /// The number of new prompts that were sent out in the step, without prompts whose groups were cancelled.
+    /// This number determines how many generation batches count as opened.
     pub(super) sent_new: usize,
 }
 

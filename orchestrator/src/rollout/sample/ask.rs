@@ -36,7 +36,7 @@ fn turn_seed(trajectory_seed: u64, turn: u32) -> u64 {
 }
 
 /// Reports the end of a request to the timeline. If the request is dropped before its answer, the engine and
-/// the meter are told too.
+/// the meter are notified too.
 struct InFlight<'a> {
     context: &'a StepContext,
     server: Arc<str>,
@@ -71,7 +71,7 @@ impl SampleRequest<'_> {
             true => self.prompt_ids().iter().chain(&so_far.response_ids).copied().collect(),
             false => Arc::clone(self.prompt_ids()),
         };
-        // Servers that take only text cannot run turns, because their prompts are ids.
+        // Servers that take only text cannot run turns, because the prompts of turns are ids.
         let prompt_text = self.turn.map_or_else(|| Arc::clone(&self.dispatch.prompt.text), |_| "".into());
         GenerateRequest {
             request_id: Arc::clone(request_id),
@@ -88,7 +88,7 @@ impl SampleRequest<'_> {
         }
     }
 
-    /// The seed of the first sample of an attempt. Each turn of a trajectory has its own.
+    /// The seed of the first sample of an attempt. Each turn of a trajectory has its own seed.
     pub(super) fn first_seed(&self, attempt: u32) -> u64 {
         let prompt = &self.dispatch.prompt;
         let group_seed = sample_seed(self.context.config.seed, prompt.uid.0, prompt.visit, attempt);
@@ -174,7 +174,7 @@ impl SampleRequest<'_> {
         }
     }
 
-    /// Enters the request among those that may be moved, unless it may not.
+    /// Adds the request to the requests that can be moved, if this request may be moved.
     fn movable(&self, permit: &Permit, tries: &Tries, progress: Option<Progress>) -> Option<Entered> {
         let movable = self.context.movable.as_ref().filter(|_| self.can_move(tries))?;
         Some(movable.enter(Begun {
@@ -199,7 +199,7 @@ impl SampleRequest<'_> {
     }
 }
 
-/// Completes when the request must move; never if it may not be moved.
+/// Completes when the request must move. Never completes if the request may not be moved.
 async fn ordered(entered: &mut Option<Entered>) -> Vec<ServerId> {
     match entered {
         Some(entered) => entered.ordered().await,
@@ -207,8 +207,8 @@ async fn ordered(entered: &mut Option<Entered>) -> Vec<ServerId> {
     }
 }
 
-/// Completes when the engine has been asked to abort a request that moves, and the request goes on all the
-/// same.
+/// Completes if the engine was asked to abort a request that must move, but has not aborted the request
+/// within the grace period.
 async fn aborted(moves: &mut Option<(Vec<ServerId>, BoxFuture<'_, ()>)>, grace: Duration) {
     match moves {
         Some((_, abort)) => {

@@ -7,8 +7,8 @@ use super::{StepContext, Trouble};
 use crate::engine::{Admission, EngineError, Generation, Progress};
 use crate::rollout::tokens::Counted;
 
-/// A request that an engine works on. If this is dropped before its end is reported, the end of its group
-/// decides about the tokens.
+/// A request that an engine works on. If the value is dropped before the end of the request is reported, the
+/// end of the group determines the bucket of the tokens.
 pub(super) struct Asked<'a> {
     context: &'a StepContext,
     dispatch: DispatchId,
@@ -66,8 +66,8 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// The tokens that the engine reported as generated. Engines do not report this if the connection is cut;
-    /// then the count is an estimate, and at least the tokens that arrived.
+    /// The tokens that the engine reported as generated. Engines do not report the number if the connection
+    /// is cut. In that case the count is an estimate that is at least the number of tokens that arrived.
     fn counted(&self) -> Counted {
         let generated = self.progress.generated();
         if let Some(tokens) = generated.tokens {

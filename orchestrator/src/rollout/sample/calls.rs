@@ -60,7 +60,7 @@ pub struct ModelCalls {
 
 impl ModelCalls {
     /// Samples one turn: waits for a permit, asks an engine, and repeats a failed try as often as the recipe
-    /// allows. The permit is back when this returns. All tokens are counted.
+    /// allows. The permit has been returned when the call returns. All tokens are counted.
     ///
     /// Cancel-safe: dropping the future aborts the request and returns the permit.
     ///
@@ -93,7 +93,8 @@ impl ModelCalls {
         self.context.tokens.generated_in_vain(Counted { tokens, estimated }, waste);
     }
 
-    /// Counts a request that ended without an answer after this time. The number of its tokens is an estimate.
+    /// Counts a request that ended without an answer after the time `after`. The number of its tokens is an
+    /// estimate.
     pub fn gave_up(&self, after: Duration) {
         let tokens = self.context.meter.tokens_by(after, 1);
         self.context.tokens.generated(self.dispatch.id, Counted { tokens, estimated: tokens });

@@ -1,4 +1,4 @@
-//! From a finished response to a graded sample.
+//! Turns finished responses into graded samples.
 
 use std::sync::Arc;
 use std::time::Duration;

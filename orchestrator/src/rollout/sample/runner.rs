@@ -7,10 +7,11 @@
 //!
 //! # What a runner must do
 //! - It counts every token that a server samples for the trajectory exactly once: either it makes its turns
-//!   by [`ModelCalls::turn`], which counts, or it calls [`ModelCalls::sampled`] and [`ModelCalls::wasted`] as
-//!   soon as the number is known.
+//!   by [`ModelCalls::turn`], which counts the tokens, or it calls [`ModelCalls::sampled`] and
+//!   [`ModelCalls::wasted`] as soon as the number is known.
 //! - Its future is dropped when the group is cut off, becomes stale, is given up, or exceeds the time-out of
-//!   samples. Dropping it ends the whole trajectory: engine calls are aborted, permits return, processes end.
+//!   samples. Dropping the future must end the whole trajectory: engine calls are aborted, permits are
+//!   returned, and processes end.
 //! - It enters each wait by [`ModelCalls::enter`], so that `rolldock why` and the watchdog see the wait.
 //!
 //! # Deliberately absent
@@ -48,12 +49,12 @@ pub struct TrajectoryJob {
     pub index: u32,
     /// The seed of all random choices of this sample. A sample that starts again has the same seed.
     pub seed: u64,
-    /// The seed that all samples of the group share, for what must be equal for them: the world in which they
-    /// act.
+    /// The seed that all samples of the group share. It determines what must be equal for all of them: the
+    /// world in which they act.
     pub group_seed: u64,
     /// The sampling parameters of all turns.
     pub sampling: Arc<SamplingParams>,
-    /// When the sample's time is over: the future is dropped then.
+    /// The time at which the time limit of the sample ends. The future is dropped at that time.
     pub deadline: Instant,
     /// Cancelled when the group is cut off. The future is dropped at the same time, so this is for tasks and
     /// processes that the runner has started elsewhere.
@@ -67,17 +68,18 @@ pub struct TrajectoryJob {
 pub struct EndedTrajectory {
     /// The turns, with the rewards that they have.
     pub trajectory: Trajectory,
-    /// The reward of the whole trajectory. `None` leaves it to the recipe's scorer, which reads `answer`.
+    /// The reward of the whole trajectory. If it is `None`, the recipe's scorer grades the last answer of the
+    /// trajectory.
     pub reward: Option<f32>,
     /// Why it ended, as rows and metrics name it: `done`, `turns`, `tokens`, `time`, and further names of
     /// runners.
     pub end: &'static str,
     /// Whether a limit ended it before it was done. Its finish reason is then `length`.
     pub is_truncated: bool,
-    /// Turns whose prompt a server encoded itself, so that earlier tokens in it need not be those that were
-    /// sampled.
+    /// Turns whose prompt a server encoded itself. The earlier tokens in such a prompt may differ from the
+    /// sampled tokens.
     pub reencoded: Vec<TurnId>,
-    /// What was said about the trajectory, as the text of a JSON object. Rows have it as `metadata`.
+    /// Metadata of the trajectory, as the text of a JSON object. Rows have it as `metadata`.
     pub metadata: String,
     /// The time that it spent waiting for permits and on engines, as far as the runner knows.
     pub spent: Spent,

@@ -1,4 +1,4 @@
-//! A sample that is a trajectory: from the runner's result to a graded sample.
+//! Turns a runner's result into a graded sample, for samples that are trajectories.
 //!
 //! The sample's tokens are the sampled tokens that its rows train, turn after turn, so that gates, meters and
 //! the token book count a trajectory as they count an answer. Its rows are kept beside these tokens.
@@ -123,7 +123,7 @@ impl SampleRequest<'_> {
         Ok(sample)
     }
 
-    /// The scorer's grade of the last answer. If it is cut off, the trajectory is lost with it.
+    /// The scorer's grade of the last answer. If the grading is cut off, the trajectory is lost too.
     async fn score_answer(&self, answer: SampleOutput, tokens: u64) -> Result<Grade, Unfinished> {
         let _in_reward = self.context.waits.enter(Phase::Reward, self.subject());
         let (book, id) = (&self.context.tokens, self.dispatch.id);

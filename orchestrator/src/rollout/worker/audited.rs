@@ -9,7 +9,7 @@
 //! steps. Only the bias meter sees its end.
 //!
 //! # Invariants
-//! - The end of a step waits for no audit.
+//! - The end of a step does not wait for audits.
 //! - A drawn group counts on its own meter and gates. If the group ends before a cut, these counts are added
 //!   to the counts of the run. If it is cut off, they are dropped, and all its tokens count as audit.
 //! - A drawn group has the same time-outs as every group, so every audit ends.
@@ -41,7 +41,7 @@ pub(crate) struct Audits {
 }
 
 impl Audits {
-    /// The audits of a run. Their tasks run in `scope`, and end when this is dropped.
+    /// The audits of a run. Their tasks run in `scope`, and end when the value is dropped.
     pub(crate) fn new(config: &RolloutConfig, scope: Scope) -> Self {
         Self { share: config.audit_share(), seed: config.seed, scope, running: Mutex::default() }
     }
@@ -84,8 +84,8 @@ impl Outcome {
     }
 }
 
-/// The counts of a group whose outcome is open. When this is dropped, the counts are added to the run, unless
-/// the group was cut off.
+/// The counts of a group whose outcome is open. When the value is dropped, the counts are added to the run,
+/// unless the group was cut off.
 struct Books {
     outcome: Arc<Outcome>,
     meter: Arc<Meter>,
@@ -104,7 +104,7 @@ impl Drop for Books {
 }
 
 impl Books {
-    /// New books, and a context in which a group counts into these books.
+    /// Creates the counts of a group, and a context in which the group uses these counts.
     fn open(context: &StepContext, outcome: Arc<Outcome>) -> (Self, StepContext) {
         let meter = Arc::new(context.meter.apart());
         let gates = Arc::new(context.config.gates.with_own_counts());
@@ -128,7 +128,7 @@ impl Audited {
     async fn run(self, ended: oneshot::Sender<GroupEnd>) {
         let Self { context, dispatch, outcome, books, board } = self;
         let graded = Mutex::new(Vec::new());
-        // A launch that needs more groups learns it at the next end of a group, so nobody is woken here.
+        // No worker is woken here. If more groups are needed, workers start them when the next group ends.
         let heard = |samples: &[Sample]| {
             board.lock().finished(dispatch.id, dispatch.number, samples);
         };
@@ -150,8 +150,8 @@ impl Audited {
 }
 
 impl AgentLoopWorker {
-    /// Runs a group that [was drawn](Audits::takes). At a cut this returns immediately, and the group runs
-    /// on.
+    /// Runs a group that [was drawn](Audits::takes). At a cut the call returns immediately, and the group
+    /// runs on.
     pub(super) async fn run_audited(&self, dispatch: Dispatch) -> (Dispatch, GroupEnd) {
         let outcome = Arc::<Outcome>::default();
         let (books, context) = Books::open(&self.context, Arc::clone(&outcome));

@@ -1,9 +1,9 @@
-//! What the simulated model says in the turns of a trajectory: it calls the calculator and then repeats its
-//! result, or it plays the game of numbers.
+//! Generates what the simulated model says in the turns of a trajectory. The model calls the calculator and
+//! then repeats the result, or it plays the number game.
 //!
 //! A turn is a pure function of its prompt and its seed, like all answers of the simulation. The model reads
-//! the conversation in the form of Qwen's chat templates (ChatML). Of other templates it understands nothing,
-//! and answers with filler.
+//! the conversation in the form of Qwen's chat templates (ChatML). It cannot read other templates. If a
+//! conversation has another template, the model answers with filler.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ const OF_ASSISTANT: &str = "<|im_start|>assistant\n";
 const END: &str = "<|im_end|>";
 const RESULT: &str = "<tool_response>\n";
 const RESULT_END: &str = "\n</tool_response>";
-/// The numbers of the game, unless a row says otherwise.
+/// The largest number of the game, unless a row sets another number.
 const LARGEST: u32 = 100;
 
 /// An answer key that knows the environment.
@@ -29,13 +29,13 @@ pub(in crate::run) struct TurnKey {
     codec: Arc<TextCodec>,
     workload: Workload,
     filler: Vec<u32>,
-    /// Mean number of tokens before what a turn says.
+    /// Mean number of filler tokens before the text of a turn.
     filler_mean: f64,
 }
 
 impl TurnKey {
-    /// A key for this environment. `None` is an environment of which the model knows nothing, so it answers
-    /// at once.
+    /// A key for this environment. `None` is an environment that the model does not know. In such an
+    /// environment the model answers immediately.
     pub(in crate::run) fn new(
         key: &GrowingKey,
         environment: Option<BuiltIn>,
@@ -50,7 +50,7 @@ impl TurnKey {
         Self { key: key.clone(), environment, codec, workload, filler, filler_mean }
     }
 
-    /// What the model says in the turn that follows a conversation.
+    /// The text of the model's turn that follows a conversation.
     fn said(&self, conversation: &str, seed: u64) -> Option<String> {
         let question = conversation.split(OF_USER).nth(1)?.split(END).next()?;
         let known = self.key.questions.read().get(&question_hash(question)).cloned()?;
@@ -64,7 +64,8 @@ impl TurnKey {
         }
     }
 
-    /// The number that the model has in mind: the right one or a wrong one, as its difficulty says.
+    /// The number that the model answers. Whether it is right depends on the seed and on the difficulty of
+    /// the question.
     fn value(&self, question: &str, known: &Known, seed: u64) -> String {
         let difficulty = known.difficulty.map_or_else(|| share(question_hash(question), 1), f64::from);
         match share(seed, question_hash(question)) < self.workload.pass_chance(difficulty) {
@@ -114,7 +115,7 @@ fn call(value: &str, seed: u64) -> String {
     format!("<tool_call>\n{{\"name\": \"calculator\", \"arguments\": {arguments}}}\n</tool_call>")
 }
 
-/// A guess within the bounds that the answers of the game leave.
+/// A guess within the bounds that follow from the answers of the game.
 fn guess(conversation: &str, seed: u64) -> String {
     let (mut low, mut high) = (1, LARGEST);
     for turn in conversation.split(OF_ASSISTANT).skip(1) {

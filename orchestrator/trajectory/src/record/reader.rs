@@ -13,7 +13,7 @@ impl<'a> Reader<'a> {
         Self { bytes, at: 0 }
     }
 
-    /// The error that reading fails here.
+    /// The error of a failure at the current position.
     pub(super) fn damaged(&self, reason: String) -> TrajectoryError {
         TrajectoryError::Damaged { at: self.at, reason }
     }
@@ -31,7 +31,7 @@ impl<'a> Reader<'a> {
         Ok(u128::from_le_bytes(self.array()?))
     }
 
-    /// The item whose index the next byte is.
+    /// Reads one byte as an index, and returns the item with this index.
     pub(super) fn one_of<T: Copy>(&mut self, items: &[T]) -> Result<T, TrajectoryError> {
         let index = self.byte()?;
         let item = items.get(usize::from(index)).copied();

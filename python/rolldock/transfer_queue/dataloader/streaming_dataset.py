@@ -35,9 +35,9 @@ class StreamingDataset(IterableDataset[Pair]):
         task_name: the task that consumes the samples.
         dp_rank: the number of the rank, from 0.
         should_check_consumption_status: whether the iteration ends when the task has consumed all samples. By
-            default it goes on for ever.
-        fetch_batch_fn: what gets a batch; `default_fetch_batch_fn` by default.
-        process_batch_fn: what splits a batch; `chunk_batch_fn` by default.
+            default the iteration does not end.
+        fetch_batch_fn: the function that gets a batch; `default_fetch_batch_fn` by default.
+        process_batch_fn: the function that splits a batch; `chunk_batch_fn` by default.
 
     Raises:
         ValueError: an argument is not valid.
@@ -114,7 +114,7 @@ class StreamingDataset(IterableDataset[Pair]):
         self.batch_index = 0
 
     def step(self, partition_id: str) -> None:
-        """Goes on with another partition."""
+        """Continues with another partition."""
         self.buffer = []
         self.batch_index = 0
         self.partition_id = partition_id

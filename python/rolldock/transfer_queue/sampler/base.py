@@ -13,8 +13,9 @@ class BaseSampler(ABC):
     A sampler is an object of the controller, in the process that called `init`. Its calls happen one after
     the other.
 
-    What it chose for a rank may be kept in `_states[partition_id][task_name][dp_rank][batch_index]`, so that
-    other members of the rank get the same samples.
+    A sampler may keep the samples that it chose for a rank in
+    `_states[partition_id][task_name][dp_rank][batch_index]`, so that other members of the rank get the same
+    samples.
     """
 
     def __init__(self) -> None:

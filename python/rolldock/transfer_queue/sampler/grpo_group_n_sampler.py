@@ -42,10 +42,11 @@ class GRPOGroupNSampler(BaseSampler):
             task_name: the task.
             partition_id: the partition.
             *args: ignored.
-            **kwargs: `dp_rank` and `batch_index`: a rank that asks again for a batch gets the same one.
+            **kwargs: `dp_rank` and `batch_index`: a rank that asks again for a batch gets the same samples.
 
         Returns:
-            The samples, twice; none where there are too few whole groups.
+            The chosen indexes and the consumed indexes, which are equal. Both are empty if there are too few
+            whole groups.
 
         Raises:
             ValueError: groups cannot fill the batch.

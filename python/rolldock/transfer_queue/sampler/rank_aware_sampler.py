@@ -22,7 +22,7 @@ class RankAwareSampler(BaseSampler):
         *args: Any,
         **kwargs: Any,
     ) -> tuple[list[int], list[int]]:
-        """Chooses the samples of a batch. A call for the same batch again returns the earlier choice.
+        """Chooses the samples of a batch. A repeated call for a batch returns the earlier choice.
 
         Args:
             ready_indexes: the indexes of the ready samples.

@@ -11,7 +11,7 @@ from rolldock.transfer_queue.sampler.grpo_group_n_sampler import GRPOGroupNSampl
 
 class SeqlenBalancedSampler(GRPOGroupNSampler):
     """Chooses whole groups for all ranks at once, and gives each rank equally many groups with about equally
-    many tokens. `custom_meta` of a sample has its number of tokens, `total_lengths`; 1 by default. The
+    many tokens. `total_lengths` in the `custom_meta` of a sample is its number of tokens; 1 by default. The
     `batch_size` of `sample` is that of one rank. `dp_rank` and `batch_index` are 0 by default.
 
     Args:
@@ -102,7 +102,8 @@ def get_seqlen_balanced_partitions(
         _push(splits, start, parts)
     serial = len(ordered)
     while len(splits) > 1:
-        # The two with the greatest differences, the greatest sum of the one with the smallest of the other.
+        # Merges the two splits with the greatest differences. The greatest sum of one joins the smallest sum
+        # of the other.
         (_, _, one), (_, _, other) = heapq.heappop(splits), heapq.heappop(splits)
         merged = zip(one, reversed(other), strict=True)
         _push(splits, serial, [(mine[0] + more[0], mine[1] + more[1]) for mine, more in merged])

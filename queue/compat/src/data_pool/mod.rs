@@ -52,7 +52,7 @@ pub use step::{Path, Step, StepTurn};
 /// The column of the importance weight. It is null until a client has written it.
 const IMPORTANCE_WEIGHT: &str = "importance_weight";
 
-/// The number of trajectories of prompts that differ from the default.
+/// Returns the number of trajectories of a prompt, or `None` for the default number.
 pub type GroupSizes = Arc<dyn Fn(&str) -> Option<usize> + Send + Sync>;
 
 /// The configuration of a pool.
@@ -64,13 +64,13 @@ pub struct PoolConfig {
     pub partition: PartitionSpec,
     /// The number of trajectories of a prompt.
     pub group_size: usize,
-    /// The group sizes of prompts that differ from `group_size`. The function is called for every put of a
-    /// prompt, and must always return the same size for a prompt.
+    /// A function that returns the group size of a prompt, for prompts whose size differs from `group_size`.
+    /// It is called for every put of a prompt, and must always return the same size for a prompt.
     pub group_sizes: Option<GroupSizes>,
     /// The time after its first step at which an incomplete group is given up. The time is checked at each
     /// submission and fetch. If absent, no group is given up.
     pub group_deadline: Option<Duration>,
-    /// What happens to the steps of such a group.
+    /// What happens to the steps of a group that is given up.
     pub unfinished: Unfinished,
     /// A step is off-policy if its policy version is more than this many versions below the newest.
     pub staleness_threshold: u64,
@@ -338,7 +338,7 @@ impl DataPool {
 
     /// Frees all steps. Incomplete groups accept no more steps.
     ///
-    /// A dropped call may have given up the incomplete groups only.
+    /// A dropped call may have given up the incomplete groups without freeing the other steps.
     pub async fn clear(&self) -> Result<(), QueueError> {
         self.queue.close_groups(self.partition(), Duration::ZERO, Unfinished::Drop).await?;
         self.queue.clear_all(self.partition()).await.map(drop)

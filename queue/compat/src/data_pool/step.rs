@@ -41,11 +41,11 @@ pub struct Step {
     pub path: Path,
 }
 
-/// What the row of a step says as a row of a trajectory, in the columns that rows of runs and of the gateway have, too
-/// (`docs/src/rows.md`). The default is a step of one turn, all of whose tokens are trained.
+/// The data that describes a step as a path of a trajectory. Rows of runs and of the gateway also have these
+/// columns (`docs/src/rows.md`). The default is a step of one turn in which all tokens are trained.
 ///
-/// A row may also be a path of several turns. `response_ids` then has everything after the first sampled token, and
-/// `response_mask` tells what the policy sampled and what this row trains.
+/// A row may also be a path of several turns. In that case, `response_ids` contains everything from the first
+/// sampled token on, and `response_mask` marks the tokens that the policy sampled and this row trains.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Path {
@@ -53,22 +53,24 @@ pub struct Path {
     pub sample_index: u32,
     /// The index of the path in the trajectory. `UInt32`.
     pub branch: u32,
-    /// 1 for each token of `response_ids` that is trained, else 0; absent if all are. `List<UInt8>`.
+    /// 1 for each token of `response_ids` that is trained, and 0 for the others. Absent if all tokens are
+    /// trained. `List<UInt8>`.
     pub response_mask: Option<Vec<u8>>,
     /// One log-probability for each token of `response_ids`, in nats, or none at all. `List<Float32>`.
     pub rollout_logprobs: Vec<f32>,
-    /// The turns, in order; absent for one turn of all of `response_ids` with the reward of the step. The columns
-    /// `turn_starts` and `turn_ends`, `List<UInt32>`, and `turn_rewards`, `List<Float32>` with null items.
+    /// The turns, in order. If absent, the step is one turn that consists of all of `response_ids` and has
+    /// the reward of the step. The turns are stored in the columns `turn_starts` and `turn_ends`,
+    /// `List<UInt32>`, and `turn_rewards`, `List<Float32>` with null items.
     pub turns: Option<Vec<StepTurn>>,
     /// `stop`, or `length` at a token limit. `Utf8`.
     pub finish_reason: String,
-    /// The newest policy version of the tokens; absent if it is `policy_version`, which is the column
-    /// `policy_version_min`, too. `UInt64`.
+    /// The newest policy version of the tokens. Absent if it equals `policy_version`. `UInt64`. The column
+    /// `policy_version_min` has the value of `policy_version`.
     pub policy_version_max: Option<u64>,
-    /// Whether a server encoded the prompt itself, so that earlier tokens need not be those that were sampled.
-    /// `Boolean`.
+    /// Whether a server encoded the prompt itself. In that case, earlier tokens may differ from the tokens
+    /// that were sampled. `Boolean`.
     pub is_reencoded: bool,
-    /// Why the trajectory ended; empty if that is not known. `Utf8`.
+    /// The reason why the trajectory ended. Empty if the reason is unknown. `Utf8`.
     pub end: String,
 }
 
@@ -96,7 +98,7 @@ pub struct StepTurn {
     pub start: u32,
     /// One past the last sampled token.
     pub end: u32,
-    /// The reward of the turn; absent if it has none of its own.
+    /// The reward of the turn. Absent if the turn has no reward of its own.
     #[serde(default)]
     pub reward: Option<f32>,
 }

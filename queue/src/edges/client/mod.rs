@@ -2,13 +2,14 @@
 //! from everywhere else.
 //!
 //! The server names its socket at `GET /v1/local`, together with a number that identifies this run of the
-//! server. A client is on the server's host if it finds the socket, and the same number behind it. Names
-//! and addresses do not show that: they may belong to a container, a proxy or a tunnel.
+//! server. A client is on the server's host if it finds the socket and the server behind the socket reports
+//! this number. Host names and addresses are no proof, because they may belong to a container, a proxy or a
+//! tunnel.
 //!
 //! # Why the choice can change
-//! A server that was restarted has another socket, or runs on another host. The connection through shared
-//! memory therefore asks for the place again whenever it connects. If that fails for the client's whole
-//! patience, the call fails, and the next call chooses anew.
+//! A server that was restarted has another socket, or runs on another host. The client therefore asks the
+//! server for its socket again whenever it connects through shared memory. If no attempt succeeds within the
+//! client's patience, the call fails, and the next call chooses the transport again.
 //!
 //! # Deliberately absent
 //! A server with storage units names no socket: its clients read rows from the units, without the detour
@@ -48,7 +49,7 @@ pub struct QueueClient {
     remote: RemoteQueue,
     local: LocalQueue,
     chosen: Arc<Mutex<Option<Transport>>>,
-    /// Locked while a call chooses, so that other calls do not ask the server too.
+    /// Locked while a call chooses the transport, so that other calls do not ask the server too.
     choosing: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -114,7 +115,8 @@ impl QueueClient {
         self.known().unwrap_or(&self.remote)
     }
 
-    /// Notes the outcome of a call. A server that cannot be reached may have moved to another host.
+    /// Returns the outcome of a call. If the server cannot be reached, it may have moved to another host, so
+    /// the next call chooses the transport again.
     fn note<T>(&self, outcome: Result<T, QueueError>) -> Result<T, QueueError> {
         if self.choice == TransportChoice::Auto
             && let Err(QueueError::Unreachable { .. }) = &outcome

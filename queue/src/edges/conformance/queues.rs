@@ -24,6 +24,8 @@ const GROUPS: i64 = 24;
 const GROUP_ROWS: i64 = 4;
 /// The time for which a failed call is repeated.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// The time between two attempts.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Runs all checks. `dir` need not exist.
 pub(super) async fn run(subject: &dyn Subject, dir: &Path) -> Result<(), Failure> {
@@ -42,12 +44,14 @@ fn open(subject: &dyn Subject, dir: &Path) -> Result<TransferQueue, QueueError> 
     TransferQueue::open_with(QueueConfig { dir, journal_bytes: 4 << 10, ..QueueConfig::default() }, store)
 }
 
-/// Repeats a call until it succeeds, or fails with an error that a repetition cannot help.
+/// Repeats a call until it succeeds, fails with an error that is not retryable, or has failed for `PATIENCE`.
 async fn patiently<T>(mut call: impl AsyncFnMut() -> Result<T, QueueError>) -> Result<T, QueueError> {
     let give_up = Instant::now() + PATIENCE;
     loop {
         match call().await {
-            Err(error) if error.class() == ErrorClass::Retryable && Instant::now() < give_up => {}
+            Err(error) if error.class() == ErrorClass::Retryable && Instant::now() < give_up => {
+                tokio::time::sleep(PAUSE).await;
+            }
             outcome => return outcome,
         }
     }

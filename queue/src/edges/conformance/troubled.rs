@@ -39,7 +39,7 @@ pub struct Troubled {
 }
 
 impl Troubled {
-    /// Puts such a network in front of `store`.
+    /// Puts a simulated network in front of `store`.
     pub fn new(store: Arc<dyn Store>, trouble: Trouble) -> Self {
         Self { store, trouble, calls: AtomicU64::new(0) }
     }
@@ -56,7 +56,7 @@ fn failed() -> QueueError {
     QueueError::Unreachable { url: "store".to_owned(), reason: "a failure that a test injects".to_owned() }
 }
 
-/// A subject whose store is behind such a network.
+/// A subject whose store is behind a simulated network.
 pub(super) struct Under<'a> {
     pub(super) subject: &'a dyn Subject,
     pub(super) trouble: Trouble,

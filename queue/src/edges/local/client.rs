@@ -30,8 +30,8 @@ use crate::{
 /// The maximum time that one call waits at the server. After that, the client calls again, so that it detects
 /// a server that hangs.
 const WAIT_MAX: Duration = Duration::from_secs(20);
-/// The time after its deadline within which a put may be answered: a put that finds room at the last moment
-/// still has to be written.
+/// A put may be answered up to this much later than its deadline, because a put that finds room at the last
+/// moment still has to be written.
 const WRITE_MAX: Duration = Duration::from_secs(4);
 /// A lease with at most this many bytes is read on the caller's task. A larger lease is read on the blocking
 /// pool.

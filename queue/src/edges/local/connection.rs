@@ -40,7 +40,7 @@ pub(super) type Numbers = Arc<AtomicU64>;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limit {
     pub(super) at: Instant,
-    /// Whether this is the caller's deadline. If so, a server that has not answered may still work.
+    /// Whether this is the caller's deadline. If so, a missing answer does not show that the server hangs.
     pub(super) is_callers: bool,
 }
 
@@ -118,7 +118,8 @@ impl Drop for Waiter<'_> {
 }
 
 impl Connection {
-    /// Connects, and waits for the server's hello. With a `life`, a server of another life is an error.
+    /// Connects, and waits for the server's hello. If `life` is given, a server with another life is an
+    /// error.
     ///
     /// Cancel-safe.
     pub(super) async fn open(

@@ -54,16 +54,16 @@ pub(crate) trait Locate: Send + Sync + std::fmt::Debug {
 /// What a link connects to.
 #[derive(Debug)]
 enum Target {
-    /// Whichever server listens at this socket.
+    /// Any server that listens at this socket.
     Socket(PathBuf),
-    /// One server, wherever it listens.
+    /// One server, at any socket.
     Server(Arc<dyn Locate>),
 }
 
 #[derive(Debug)]
 pub(super) struct Link {
     target: Target,
-    /// The server, as errors name it.
+    /// The address of the server, as it appears in errors.
     pub(super) url: String,
     patience: Duration,
     /// The runtime in which connections run.
@@ -83,7 +83,7 @@ pub(super) enum Repeat {
     Unsent,
 }
 
-/// Connects, again if necessary, until the patience runs out.
+/// The attempts of one call, which are repeated until the patience runs out.
 pub(super) struct Attempts<'a> {
     link: &'a Link,
     give_up: Option<Instant>,
@@ -130,7 +130,7 @@ impl Attempts<'_> {
         }
     }
 
-    /// Notes that the server answers, so that patience starts anew.
+    /// Notes that the server answers. At the next failure, the patience starts again.
     pub(super) fn answered(&mut self) {
         (self.give_up, self.pause) = (None, RETRY_MIN);
     }

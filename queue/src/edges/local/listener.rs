@@ -104,7 +104,7 @@ impl LocalListener {
     }
 
     /// Creates a socket without a file, with a random name. Only processes of the same user, or of root, get
-    /// an answer. Clients find the socket by its [`place`](Self::place). It leaves nothing behind.
+    /// an answer. Clients find the socket by its [`place`](Self::place). The socket leaves nothing behind.
     pub fn unnamed(config: LocalServiceConfig) -> Result<Self, QueueError> {
         let life = rand::random();
         let name = format!("rolldock-queue-{life:016x}");
@@ -130,7 +130,8 @@ impl LocalListener {
         LocalPlace { socket, life: self.life }
     }
 
-    /// Whether a process of the user `uid` gets answers. The permissions of a file decide for themselves.
+    /// Whether a process of the user `uid` gets answers. For a socket with a file, the operating system has
+    /// already checked the file's permissions.
     pub(super) fn admits(&self, uid: u32) -> bool {
         match self.name {
             SocketName::File { .. } => true,

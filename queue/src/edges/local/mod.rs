@@ -20,9 +20,9 @@
 //! - A region is lent for writing only when it contains no chunk and no client holds rows of it.
 //! - A region becomes idle only when every client that used it has released it. A region that a client was
 //!   using when its connection ended is never lent again, because that client may still read or write it.
-//! - A socket that its client closes immediately ends the client's leases, and drops the rows that the client
-//!   was about to put. A server that ends leaves the leases to its clients, and a durable queue knows them
-//!   when it is opened again.
+//! - When a client closes its socket, its leases end immediately, and the rows that it was about to put are
+//!   dropped. A server that ends leaves the leases to its clients, and a durable queue knows them when it is
+//!   opened again.
 //! - Everything that a client sends or writes is checked before it is used: lengths, places, and every value
 //!   of a stream.
 //!

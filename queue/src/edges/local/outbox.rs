@@ -12,9 +12,9 @@ use super::socket::Socket;
 /// Sends frames on the sender's own task, as far as the socket accepts them immediately. [`Self::drain`]
 /// sends the rest.
 ///
-/// The outbox itself does not limit the rest, because leases and regions are given back in `drop`, which
-/// cannot wait. The rest is limited by the calls in progress, and by the leases and regions that the client
-/// held.
+/// The outbox itself does not limit the number of waiting frames, because leases and regions are given back
+/// in `drop`, which cannot wait. This number is limited by the calls in progress, and by the leases and
+/// regions that the client held.
 #[derive(Debug)]
 pub(super) struct Outbox {
     socket: Arc<Socket>,

@@ -1,4 +1,5 @@
-//! The messages of client and server. Both come from the same build, so there is only one version.
+//! The messages between client and server. Client and server come from the same build, so the protocol has
+//! only one version.
 
 use arrow_schema::Schema;
 use serde::{Deserialize, Serialize};

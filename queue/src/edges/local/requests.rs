@@ -348,8 +348,9 @@ impl Service {
         Ok((lease, packed))
     }
 
-    /// Returns the partition of a lease. An earlier run of the server may have granted the lease: numbers of
-    /// leases are not used twice. A queue in memory has lost its partitions with that run.
+    /// Returns the partition of a lease. An earlier run of the server may have granted the lease: lease
+    /// numbers are never used again, so the number still identifies this lease. A queue in memory has lost
+    /// the partitions of the earlier run.
     fn partition_of(&self, name: &LeaseName) -> Result<Partition, QueueError> {
         self.queue.partition(&name.partition).map_err(|error| match name.life == self.life {
             true => error,

@@ -1,8 +1,8 @@
 //! A connected Unix socket that wakes its task when bytes arrive, and not when the peer reads.
 //!
 //! Tokio's own `UnixStream` also waits for room to write. The operating system reports room whenever the peer
-//! reads, so each message would wake the task that sent it: one more switch between threads at both ends.
-//! This socket waits for room only while a write needs it.
+//! reads, so each message would wake the task that sent it. That would cost one more switch between threads
+//! at both ends. This socket waits for room only while a write needs it.
 
 use std::collections::VecDeque;
 use std::io::{self, Error, ErrorKind, IoSlice, IoSliceMut};
@@ -27,7 +27,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Makes a socket of a stream of tokio.
+    /// Makes a socket from a tokio stream.
     pub(super) fn new(stream: tokio::net::UnixStream) -> io::Result<Self> {
         Ok(Self { stream: registered(stream.into_std()?, Interest::READABLE)? })
     }
@@ -53,7 +53,8 @@ impl Socket {
     }
 
     /// Receives bytes, waiting for them, and appends received descriptors to `descriptors`, if there are any.
-    /// Without `descriptors`, the operating system drops what the peer sends. 0 bytes are the end.
+    /// Without `descriptors`, the operating system drops the descriptors that the peer sends. Returns 0 at
+    /// the end of the stream.
     ///
     /// Cancel-safe.
     pub(super) async fn receive(
@@ -62,8 +63,8 @@ impl Socket {
         mut descriptors: Option<&mut VecDeque<OwnedFd>>,
     ) -> io::Result<usize> {
         loop {
-            // A read that ends where descriptors begin is short, although more bytes may have arrived. So only
-            // a read that would block ends the readiness.
+            // A read that ends where descriptors begin is short, although more bytes may have arrived. So
+            // only a read that would block clears the readiness.
             let mut ready = self.stream.readable().await?;
             match ready.try_io(|stream| receive_now(stream.get_ref(), into, descriptors.as_deref_mut())) {
                 Ok(Err(error)) if error.kind() == ErrorKind::Interrupted => {}
@@ -76,8 +77,8 @@ impl Socket {
 
 #[expect(unsafe_code, reason = "tokio cannot check that the descriptor stays the same")]
 fn registered(stream: UnixStream, interest: Interest) -> io::Result<AsyncFd<UnixStream>> {
-    // SAFETY: the stream owns its descriptor, which is open and stays the same until the stream is dropped, and
-    // the result owns the stream.
+    // SAFETY: the stream owns its descriptor, which is open and stays the same until the stream is dropped,
+    // and the result owns the stream.
     Ok(unsafe { AsyncFd::register_with_interest(stream, interest) }?)
 }
 

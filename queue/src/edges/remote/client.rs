@@ -38,8 +38,8 @@ const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// The pause before a take is repeated because its rows were lost in transit.
 const RETRY: Duration = Duration::from_millis(50);
-/// The time after its deadline within which a put may be answered: a put that finds room at the last moment
-/// still has to be written.
+/// A put may be answered up to this much later than its deadline, because a put that finds room at the last
+/// moment still has to be written.
 const WRITE_MAX: Duration = Duration::from_secs(4);
 
 /// The maximum time to wait for a server to name its socket.

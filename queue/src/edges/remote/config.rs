@@ -14,8 +14,8 @@ pub struct RemoteConfig {
     /// The time for which a client tries to reach a server before a call fails. A call with an earlier
     /// deadline (a take that waits, a put with a `wait`, a watch) fails within a few seconds of that
     /// deadline. A put that waits for room without a deadline waits as long as the server answers. If a
-    /// server has accepted a call and does not answer, the attempt fails after the same time, limited to
-    /// between 10 s and 60 s.
+    /// server has accepted a call and does not answer, the attempt fails after the patience, but at the
+    /// earliest after 10 s and at the latest after 60 s.
     pub patience: Duration,
     /// The tasks that give rows back after a lease or a waiting take was dropped. The owner of the runtime
     /// can wait for them before it ends.

@@ -25,8 +25,8 @@ use super::body::RequestBody;
 use crate::QueueError;
 
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// If the last answer arrived within this time, the client polls for the next answer for the same time,
-/// without sleeping. Waking up would take about as long.
+/// If the last answer arrived within this time, the client polls for the next answer for this time, without
+/// sleeping. Waking up would take about as long.
 const AWAKE_MAX: Duration = Duration::from_micros(200);
 /// The maximum number of polls, as a bound if the clock does not advance.
 const AWAKE_TURNS_MAX: u32 = 10_000;
@@ -202,8 +202,8 @@ impl Wire {
         Box::pin(self.sender.send_request(request))
     }
 
-    /// Closes the sending half at the next poll of an answer: a server that has not answered yet ends the
-    /// call.
+    /// Closes the sending half at the next poll of an answer. A server that has not answered yet then ends
+    /// the call.
     pub(super) fn end_requests(&self) {
         self.ends.store(true, Ordering::Relaxed);
     }

@@ -31,7 +31,7 @@ use crate::edges::wire::ErrorBody;
 use crate::edges::wire::ipc::Blocks;
 
 /// The client waits for an answer for the time that the request may wait at the server, plus the client's
-/// patience within these bounds. It waits for each piece of an answer for its patience within the same
+/// patience within these bounds. For each piece of an answer, the client waits for its patience within these
 /// bounds.
 const ANSWER_MIN: Duration = Duration::from_secs(10);
 const ANSWER_MAX: Duration = Duration::from_secs(60);
@@ -71,7 +71,7 @@ pub(super) struct Call {
     pub(super) undo: Option<Undo>,
 }
 
-/// Makes the call that undoes another one, from the head of that one's answer.
+/// Makes the call that undoes another call, from the head of the other call's answer.
 pub(super) type Undo = Arc<dyn Fn(&HeaderMap) -> Option<Call> + Send + Sync>;
 
 impl Call {

@@ -22,8 +22,8 @@ use crate::store::{Chunk, ChunkId, Encoded, Loaded, payload_bytes};
 /// to check its checksum. The size is therefore no larger than necessary to make the overhead of the stream's
 /// head small.
 const PACK_BYTES: usize = 256 << 10;
-/// A frame is closed when its records take this many bytes. A writer and a reader hold it several times, and
-/// longer ones hardly compress better.
+/// A frame is closed when its records take this many bytes. A writer and a reader hold several copies of the
+/// frame, and longer frames hardly compress better.
 const FRAME_BYTES: usize = 256 << 10;
 /// A frame is closed when its payloads take this many bytes.
 const FRAME_PAYLOAD_BYTES: usize = 1 << 20;

@@ -320,7 +320,8 @@ impl<'a> Restoration<'a> {
 
 impl Drop for Restoration<'_> {
     fn drop(&mut self) {
-        // Otherwise, a chunk that still waits to be written would reach the store after it was freed.
+        // Waits for all writes. Otherwise, a chunk that still waits to be written would reach the store after
+        // it was freed.
         while !self.in_flight.is_empty() {
             let _ = self.await_place();
         }

@@ -161,7 +161,8 @@ fn broken(error: arrow_schema::ArrowError) -> QueueError {
     bad(format!("arrow stream: {error}"))
 }
 
-/// An estimate of the encoded size of a batch. A buffer of this capacity need not grow, so it is not copied.
+/// An estimate of the encoded size of a batch. A buffer of this capacity need not grow, so its contents are
+/// not copied.
 pub(crate) fn encoded_bytes(batch: &RecordBatch) -> usize {
     let payload = batch.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap_or(0));
     payload.sum::<usize>() + 256 * batch.num_columns() + 1024

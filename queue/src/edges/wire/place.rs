@@ -20,7 +20,7 @@ pub(crate) struct LocalAnswer {
     pub(crate) place: Option<LocalPlace>,
 }
 
-/// Numbers as text: JSON numbers of many languages have 53 bits.
+/// Numbers as text, because many languages read JSON numbers with a precision of 53 bits.
 mod hexadecimal {
     use serde::{Deserialize, Deserializer, Serializer, de};
 

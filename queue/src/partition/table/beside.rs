@@ -1,7 +1,7 @@
 //! The records of a table that do not describe rows, for a rewritten journal and for snapshots.
 //!
-//! They are made one at a time, and each has a limited size. What they are made of is shared with the table:
-//! it takes no memory of its own, and stays as it was when the table changes.
+//! The records are made one at a time, and each has a limited size. Their texts are shared with the table.
+//! The texts therefore take no extra memory, and they do not change when the table changes.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use crate::row::Runs;
 
 /// The maximum number of names, tokens or owner records in a record.
 const TEXTS_MAX: usize = if cfg!(test) { 16 } else { 1024 };
-/// The size at which a record gets no more of them, in bytes.
+/// The size at which a record gets no more names, tokens or owner records, in bytes.
 const TEXT_BYTES: usize = 64 << 10;
 
 /// Makes the records. Their order does not matter.

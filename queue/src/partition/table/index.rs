@@ -168,7 +168,7 @@ fn merged<'a>(sets: impl Iterator<Item = &'a BTreeSet<u64>>) -> impl Iterator<It
     })
 }
 
-/// A random order, which is computed as far as it is read.
+/// A random order. Only the part that is read is computed.
 fn shuffled(ids: &[u64], seed: u64, number: u64) -> impl Iterator<Item = u64> + '_ {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(number);

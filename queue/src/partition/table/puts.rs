@@ -21,7 +21,8 @@ impl Table {
     /// Checks whether a group that counts rows accepts this many more rows.
     pub(crate) fn check_group(&self, key: &str, size: usize, rows: usize) -> Result<(), QueueError> {
         let there = self.open_groups.get(key).and_then(|id| self.groups.get(id));
-        // A put of a whole group with an existing name begins a new group. A part of a group is late.
+        // A put of a whole group with an existing name begins a new group. A put of only a part of the group
+        // is late.
         let there = there.filter(|group| rows < size || !group.is_whole());
         let under_way = self.puts.group(key);
         let declared = there.map(|group| group.size).or(under_way.map(|way| way.size));

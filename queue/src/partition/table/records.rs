@@ -2,8 +2,9 @@
 //! them.
 //!
 //! # Invariants
-//! The bytes of the records are counted. A put is refused if its record would exceed the limit. A record counts
-//! once its put is published, so puts that are in progress at the same time can exceed the limit together.
+//! The bytes of the records are counted. A put is refused if its record would exceed the limit. A record
+//! counts once its put is published, so puts that are in progress at the same time can exceed the limit
+//! together.
 
 use super::Table;
 use super::texts::Texts;

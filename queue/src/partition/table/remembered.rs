@@ -1,5 +1,5 @@
-//! The latest of some texts, which are found by their bytes: tokens, and names of groups that accept no more
-//! rows. Their number and their size are limited; the oldest are forgotten first.
+//! The latest texts of one kind: tokens, or names of groups that accept no more rows. A text is looked up by
+//! its bytes. The number and the size of the texts are limited, and the oldest texts are forgotten first.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -19,8 +19,8 @@ const INDEX_BYTES: usize = 32;
 pub(super) struct Remembered<V> {
     texts: Texts<V>,
     /// The number of each text, by its hash. The hash has a random key, so no client can choose texts with
-    /// equal hashes. If it happens by chance, which is less likely than a fault of the memory, the older text
-    /// is not found any more.
+    /// equal hashes. If two hashes are equal by chance, which is less likely than a memory fault, the older
+    /// text is no longer found.
     numbers: BTreeMap<u64, u64>,
     key: RandomState,
     bytes: usize,

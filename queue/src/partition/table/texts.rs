@@ -1,8 +1,8 @@
-//! Texts in the order in which they came. The oldest are forgotten first.
+//! Texts in the order in which they were added. The oldest texts are forgotten first.
 //!
-//! The texts lie one behind the other in blocks, so a text takes little more than its bytes, and the memory
-//! of forgotten texts is given back block by block. A clone shares the blocks. It takes no memory for each
-//! text, and does not change with the original.
+//! The texts are stored one after another in blocks, so a text takes little more than its bytes. The memory
+//! of forgotten texts is freed block by block. A clone shares the blocks. It takes no memory for each text,
+//! and does not change with the original.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,8 +13,9 @@ const BLOCK_BYTES: usize = 16 << 10;
 
 /// A value that is kept with a text.
 pub(crate) trait Value: Clone {
-    /// The bytes that it needs on the heap. A clone needs the same, whatever the allocator gave it: a block
-    /// that is shared is copied, and sizes are subtracted again when texts are forgotten.
+    /// The number of bytes that the value needs on the heap. A clone must return the same number, even if its
+    /// allocation is larger or smaller: a shared block is copied before a write, and the number is subtracted
+    /// from the total when the text is forgotten.
     fn heap_bytes(&self) -> usize;
 }
 
@@ -30,7 +31,7 @@ struct Block<V> {
     /// The number of the first text.
     first: u64,
     text: String,
-    /// Where each text ends in `text`, and its value.
+    /// The end of each text in `text`, and the value of the text.
     entries: Vec<(usize, V)>,
     bytes: usize,
 }
@@ -95,7 +96,7 @@ impl<V: Value> Texts<V> {
             self.blocks.push_back(Arc::new(Block::new(number)));
         }
         if let Some(block) = self.blocks.back_mut() {
-            // A block that a clone shares is copied, and the clone keeps what it had.
+            // A block that a clone shares is copied, so the clone does not change.
             Arc::make_mut(block).push(text, value);
         }
         number
@@ -124,7 +125,8 @@ impl<V: Value> Texts<V> {
         }
     }
 
-    /// Removes the oldest texts and returns them: at most `texts_max`, and no more once they have `bytes`.
+    /// Removes the oldest texts and returns them. Stops at `texts_max` texts, or when the removed texts have
+    /// at least `bytes` bytes.
     pub(super) fn take_oldest(&mut self, texts_max: usize, bytes: usize) -> Vec<(String, V)> {
         let (mut taken, mut taken_bytes) = (Vec::new(), 0);
         while taken.len() < texts_max

@@ -32,8 +32,9 @@ impl SegmentWriter {
         Ok(Self { segment: first, file: None, length: 0, fresh: false, failed: None, dir, store })
     }
 
-    /// Writes a chunk and returns its location. After a failed write the segment is closed, so that no chunk
-    /// follows a partial chunk.
+    /// Writes a chunk and returns its location. After a failed write, the partial chunk is cut off. The
+    /// segment is then closed, unless the disk was full and the cut succeeded. No chunk follows a partial
+    /// chunk.
     fn write(&mut self, rows: &Encoded) -> Result<ChunkLocation, QueueError> {
         if self.length > 0 && self.length + rows.len() > self.store.segment_bytes {
             self.roll();

@@ -48,7 +48,7 @@ impl Asked {
         }
     }
 
-    /// See [`RewardRunner::check`].
+    /// Checks that jobs can be scored, with [`RewardRunner::check`].
     pub(super) async fn check(&self) -> Result<(), RewardError> {
         self.runner.check().await
     }

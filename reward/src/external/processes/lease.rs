@@ -1,4 +1,4 @@
-//! Workers that one caller has for several questions: the processes of environments.
+//! Workers that one caller holds for several questions: the processes of environments.
 //!
 //! # Invariants
 //! A leased worker that is dropped while it owes an answer is killed, because its late answer would be read
@@ -27,7 +27,7 @@ impl WorkerPool {
         Self(ProcessPool::new(spec, tracker, token))
     }
 
-    /// Starts a worker, to see whether workers start. Cancel-safe.
+    /// Starts a worker, to check that workers can start. Cancel-safe.
     ///
     /// # Errors
     /// No worker could be started.
@@ -35,7 +35,7 @@ impl WorkerPool {
         self.0.check().await
     }
 
-    /// A worker of one's own, as soon as there is one. Cancel-safe.
+    /// Leases a worker as soon as one is available. Cancel-safe.
     ///
     /// # Errors
     /// No worker could be started, or the pool was closed.
@@ -46,8 +46,8 @@ impl WorkerPool {
     }
 }
 
-/// A worker process that one caller has until it is given back. If it is dropped instead, its process is
-/// killed.
+/// A worker process that one caller holds until it gives the worker back. If this value is dropped instead,
+/// the process is killed.
 pub struct LeasedWorker {
     pool: Arc<Pool>,
     /// Absent while the worker owes an answer, and after its end.

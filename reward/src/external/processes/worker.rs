@@ -27,8 +27,8 @@ pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
 const STDERR_BYTES_MAX: usize = 2048;
 /// How many of the last lines of standard error an error shows.
 const STDERR_LINES_MAX: usize = 6;
-/// How long a process that has closed its pipes may take to exit by itself. Only then its exit status is
-/// known.
+/// How long a process that has closed its pipes may take to exit by itself. Its exit status is known only if
+/// it does.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 /// The interval of the checks whether the process has exited.
 const EXIT_POLL: Duration = Duration::from_millis(5);

@@ -2,13 +2,14 @@
 //!
 //! A program sees the system's directories, a few files of `/etc` and the paths that it is shown, all
 //! read-only. It writes to `/tmp`, its home, and to `/dev/shm`, which are in memory and end with it. It has
-//! namespaces of its own for mounts, processes, IPC and the host name, no capabilities, and the environment
-//! that it is given, nothing of this process's.
+//! namespaces of its own for mounts, processes, IPC and the host name, and no capabilities. Its environment
+//! has only the variables that it is given, `HOME`, `TMPDIR` and a few variables of this process.
 //!
 //! # Deliberately absent
 //! The network is that of the host, because the program calls servers whose addresses the sandbox does not
-//! know. There is no user of its own: a program of `root` stays `root` without capabilities, so that it can read
-//! what it is shown. There is no weaker level: where `bwrap` does not work, the sandbox cannot be made.
+//! know. A program has no user of its own: a program of `root` stays `root` without capabilities, so that it
+//! can read the paths that it is shown. There is no weaker level: where `bwrap` does not work, the sandbox
+//! cannot be made.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -45,7 +46,7 @@ const KEPT: [&str; 6] = ["PATH", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_C
 /// What a program in a sandbox needs.
 #[derive(Debug, Clone, Default)]
 pub struct ProgramView {
-    /// Files and directories that it can read. Those that do not exist are an error.
+    /// Files and directories that it can read. A path that does not exist is an error.
     pub readable: Vec<PathBuf>,
     /// A Python interpreter that it can run.
     pub interpreter: Option<String>,
@@ -63,7 +64,8 @@ pub struct ProgramSandbox {
 }
 
 impl ProgramSandbox {
-    /// A sandbox with this view. Whether this host can make it is seen when a program runs. Cancel-safe.
+    /// A sandbox with this view. Only the run of a program shows whether this host can make the sandbox.
+    /// Cancel-safe.
     ///
     /// # Errors
     /// [`RewardError::Unloadable`]: a path does not exist, or the interpreter cannot be run.
@@ -96,13 +98,14 @@ impl ProgramSandbox {
         Ok(Self { words: words.0.into(), executable })
     }
 
-    /// The path of the interpreter in the sandbox. The name that it was found by may be that of a script that the
-    /// sandbox does not see.
+    /// The path of the interpreter in the sandbox. The name by which the interpreter was found may be that of
+    /// a script that is not visible in the sandbox.
     pub fn executable(&self) -> Option<&str> {
         self.executable.as_deref()
     }
 
-    /// The words before those of a program whose processes have this address space, in bytes.
+    /// The words that precede those of a program. `memory_bytes` limits the address space of each of its
+    /// processes.
     pub(super) fn words(&self, memory_bytes: Option<u64>) -> Vec<OsString> {
         let mut words = self.words.to_vec();
         words.extend(

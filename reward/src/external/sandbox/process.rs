@@ -68,7 +68,7 @@ pub(in crate::external) struct Ended {
 /// The time limits of a run.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::external) struct Times {
-    /// The limit until the first output, which shows that it has started.
+    /// The limit until the first output, which shows that the run has started.
     pub(in crate::external) start: Duration,
     /// The limit from the first output on.
     pub(in crate::external) run: Duration,

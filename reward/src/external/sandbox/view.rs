@@ -47,7 +47,7 @@ impl View {
         self.bind(path, path);
     }
 
-    /// Adds those of these paths that the host has.
+    /// Adds the given paths that exist on the host.
     pub(in crate::external) fn show_existing(&mut self, paths: &[&str]) {
         paths.iter().filter(|path| Path::new(path).exists()).for_each(|path| self.show(path));
     }
@@ -61,8 +61,8 @@ impl View {
         &self.0
     }
 
-    /// The words of `bwrap` that make this view. The directories `writable` and the shared memory are in
-    /// memory, of `bytes` each.
+    /// The words of `bwrap` that make this view. The directories `writable` and `/dev/shm` are in memory, and
+    /// each has at most `bytes` bytes.
     pub(in crate::external) fn bubblewrap(&self, writable: &[&str], bytes: u64) -> Vec<OsString> {
         let mut words = Words::default();
         let memory_at = |path: &str| format!("--size {bytes} --perms 1777 --tmpfs {path}");

@@ -34,15 +34,14 @@ pub const SCHEMA_BYTES_MAX: usize = 64 * 1024;
 pub const SCHEMA_DEPTH_MAX: usize = 32;
 /// Maximum number of patterns of a schema.
 pub const SCHEMA_PATTERNS_MAX: usize = 32;
-/// Approximate maximum of checks of a value against a schema, for one document; a long text counts as
-/// several.
+/// Approximate maximum number of checks of a value against a schema, for one document; a long text counts as
+/// several checks.
 pub const SCHEMA_STEPS_MAX: usize = 1 << 22;
 
 /// A compiled schema.
 #[derive(Debug)]
 pub(super) struct Schema {
-    /// The first part is the whole schema. Parts refer to each other by index, so references may form
-    /// circles.
+    /// The first part is the whole schema. Parts refer to each other by index, so references may form cycles.
     parts: Vec<Part>,
 }
 

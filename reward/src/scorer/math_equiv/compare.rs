@@ -247,8 +247,8 @@ impl Comparison {
         }
     }
 
-    /// The values of both at the points where both have a value. If enough of them are real, only those are
-    /// returned.
+    /// The values of both nodes at the points where both have a value. If enough of the pairs are real, only
+    /// the real pairs are returned.
     fn valid_points(&self, left: NodeId, right: NodeId) -> Vec<(Approx, Approx)> {
         let at = |side: &Side, node: NodeId| {
             let start = node * self.points;

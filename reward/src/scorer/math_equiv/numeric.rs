@@ -36,8 +36,8 @@ pub(super) struct Approx {
 const NOTHING: Approx = Approx { value: Complex64::new(f64::NAN, f64::NAN), noise: 0.0 };
 
 impl Approx {
-    /// The result of an operation. Its noise is that of the operands (`inherited`) and the rounding of the
-    /// operation.
+    /// The result of an operation. Its noise is the noise of the operands (`inherited`) plus the rounding of
+    /// the operation.
     fn new(value: Complex64, inherited: f64) -> Self {
         let noise = inherited + value.norm() * ROUNDING;
         if !value.is_finite() || !noise.is_finite() {
@@ -91,7 +91,7 @@ fn variable(name: &str) -> [f64; POINTS] {
     values
 }
 
-/// The values of every node at every point: `points` of them for each node, in the tree's order.
+/// The values of every node at every point: `points` values for each node, in the tree's order.
 pub(super) fn evaluate(tree: &Tree, exact: &[Exact], points: usize) -> Vec<Approx> {
     let mut values: Vec<Approx> = Vec::with_capacity(tree.nodes().len() * points);
     for (id, node) in tree.nodes().iter().enumerate() {

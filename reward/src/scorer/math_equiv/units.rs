@@ -83,7 +83,7 @@ fn worth(unit: &str) -> Option<Worth> {
     })
 }
 
-/// The number of right units in one left unit; `None` if their dimensions differ.
+/// The number of `right` units in one `left` unit; `None` if their dimensions differ.
 pub(super) fn ratio(left: &Units, right: &Units) -> Option<Rational> {
     let ((left_bases, left_worth), (right_bases, right_worth)) = (in_bases(left)?, in_bases(right)?);
     (left_bases == right_bases).then(|| left_worth / right_worth)

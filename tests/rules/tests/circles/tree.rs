@@ -181,8 +181,8 @@ impl Collector<'_> {
         }
     }
 
-    /// Collects the paths in the arguments of a macro. The arguments are not parsed, so it searches their
-    /// tokens.
+    /// Collects the paths in the arguments of a macro. The arguments are not parsed, so their tokens are
+    /// searched.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path = Names::new();
         let mut colons = 0;

@@ -1,5 +1,5 @@
-//! The rules that must hold under every fault. Only the clients keep the account that is checked, and its
-//! code shares nothing with the code of the system.
+//! The rules that must hold under every fault. The checks use an account that only the clients keep, and
+//! whose code shares nothing with the code of the system.
 //!
 //! - Every group that the trainer gets is complete, has the columns of its own rows, and is within the bounds
 //!   of the recipe.
@@ -193,7 +193,7 @@ mod tests {
         (0..SAMPLES as u32).map(row).collect()
     }
 
-    /// The violations of a second batch after one that was trained on.
+    /// The violations that a second batch causes after a first batch was trained on.
     fn found(rows: &[Row]) -> Vec<String> {
         let audit = Audit::default();
         let first = audit.taken("1".to_owned(), &group("a"));

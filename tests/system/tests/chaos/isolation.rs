@@ -1,8 +1,8 @@
 //! Small disks that can be full, and a separate network for one storage unit.
 //!
-//! Both need namespaces. The test runs itself again as a child in new namespaces of users, mounts, networks
-//! and processes, which needs no privilege on most systems. The child is the root user of its namespaces.
-//! When the child ends for any reason, its mounts, devices and processes end with it.
+//! The disks and the network need namespaces. The test runs itself again as a child in new namespaces of
+//! users, mounts, networks and processes, which needs no privilege on most systems. The child is the root
+//! user of its namespaces. When the child ends for any reason, its mounts, devices and processes end with it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -82,8 +82,9 @@ impl Disk {
     const SIZE: &str = "size=512m";
     /// The space that a full disk has left, in bytes.
     const LEFT: u64 = 16 << 10;
-    /// How often [`fill`](Self::fill) tries. The system refuses a size that is below what is in use, and the
-    /// disk's users go on writing between the look at the disk and the change of its size.
+    /// The maximum number of attempts of [`fill`](Self::fill). The system refuses a size that is below the
+    /// space in use, and processes may write to the disk after this space was read and before the size is
+    /// changed.
     const TRIES: usize = 100;
 
     pub(crate) fn mount(at: &Path) -> Self {

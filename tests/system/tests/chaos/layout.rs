@@ -20,7 +20,7 @@ pub(crate) const TRAIN_TASK: &str = "train";
 pub(crate) const REFERENCE_COLUMN: &str = "ref_logprobs";
 /// Samples of a group.
 pub(crate) const SAMPLES: usize = 4;
-/// Groups of a step. The trainer announces a version after every such number of groups.
+/// Groups of a step. The trainer announces a version each time it has trained on this number of groups.
 pub(crate) const STEP_GROUPS: usize = 6;
 /// The longest response, in tokens.
 pub(crate) const RESPONSE_MAX: usize = 96;

@@ -39,7 +39,7 @@ use system::System;
 const ROUNDS: u64 = 10;
 /// New groups that the trainer must get after each round.
 const ROUND_GROUPS: usize = 6;
-/// The test checks after every such number of rounds that all permits are returned.
+/// The number of rounds between two checks that all permits are returned.
 const PERMIT_ROUNDS: usize = 25;
 
 /// Waits until `holds` returns true. Panics with the name `what` after the time `within`.

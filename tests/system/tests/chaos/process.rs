@@ -78,9 +78,9 @@ impl Process {
         assert_eq!(code, Some(TERMINATED), "the exit code of {} after SIGTERM\n{log}", self.name);
     }
 
-    /// Returns the exit status of a process that has ended and was not killed with [`kill`](Self::kill). Returns
-    /// `None` while the process runs. After the status was returned, later calls return `None` until the process
-    /// is started again.
+    /// Returns the exit status of a process that has ended and was not killed with [`kill`](Self::kill).
+    /// Returns `None` while the process runs. After the status was returned, later calls return `None` until
+    /// the process is started again.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         let status = self.child.as_mut()?.try_wait().unwrap()?;
         self.child = None;

@@ -1,7 +1,7 @@
 //! The faults of each round. The schedule is a pure function of its seed.
 //!
 //! Kinds of faults are drawn from a shuffled deck, so a schedule as long as the deck has every kind. Some
-//! rounds have a second fault at the same time, which never affects the same part of the system.
+//! rounds have two faults at the same time, which always affect different parts of the system.
 
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, SliceRandom};
@@ -130,7 +130,7 @@ enum Kind {
     Dawdle,
 }
 
-/// The deck. A schedule of as many rounds has every kind.
+/// The deck. A schedule with at least as many rounds as the deck has cards contains every kind.
 const DECK: [Kind; 12] = [
     Kind::Kill,
     Kind::Kill,

@@ -130,7 +130,7 @@ impl Trainer {
         }
     }
 
-    /// Announces the version that follows from the trained groups, if the run does not have it.
+    /// Announces the version that follows from the trained groups, if the run does not have this version yet.
     async fn announce(&self) -> anyhow::Result<()> {
         let version = self.audit.next_version(STEP_GROUPS);
         let known: Value = self.http.get(&self.policy_url).send().await?.json().await?;

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::support::metrics::scrape;
 use crate::support::{Rolldock, SMALL, Simengine, recipe, wait_for};
 
-/// What all agents begin with. An agent adds its process to the file `processes`.
+/// The code at the beginning of each agent. An agent appends its process id to the file `processes`.
 pub(crate) const CHAT: &str = r#"
 import json, os, sys, time, urllib.error, urllib.request
 with open(os.environ["PROCESSES"], "a") as file:
@@ -22,7 +22,7 @@ def chat(messages):
     return json.load(urllib.request.urlopen(call))["choices"][0]["message"]
 "#;
 
-/// An agent that asks twice, and gives the conversation back as it got it.
+/// An agent that makes two calls. The second call repeats the first call's messages and answer unchanged.
 pub(crate) const TWO_TURNS: &str = r#"
 task = json.load(sys.stdin)
 messages = task["messages"]
@@ -30,7 +30,7 @@ for _ in range(2):
     messages += [chat(messages), {"role": "user", "content": "Are you sure?"}]
 "#;
 
-/// A function that rewards itself.
+/// An agent that is a function and returns its own reward.
 const FUNCTION: &str = r#"
 def work(task):
     chat(task["messages"])
@@ -77,7 +77,7 @@ impl Place {
         run.set(agent).set(&format!("agent.env={{PROCESSES=\"{}\"}}", noted.display()))
     }
 
-    /// The processes of agents that live.
+    /// The ids of the agents' processes that still run.
     fn living(&self) -> Vec<String> {
         let noted = fs::read_to_string(self.dir.path().join("processes")).unwrap_or_default();
         let lives = |process: &&str| {
@@ -106,7 +106,7 @@ pub(crate) fn of_server(server: &Simengine, name: &str) -> u64 {
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as u64).sum()
 }
 
-/// The numbers of the line of a summary that begins with `tokens: `.
+/// The rest of the summary's line that begins with `tokens: `.
 pub(crate) fn tokens_line(stdout: &str) -> &str {
     stdout.lines().find_map(|line| line.strip_prefix("tokens: ")).unwrap()
 }
@@ -142,7 +142,8 @@ fn agents_make_the_samples_of_a_run_and_every_token_is_counted() {
 
 #[test]
 fn an_early_stop_kills_agents_in_a_call() {
-    // The agents of two prompts end as soon as another agent calls. The others call for ever.
+    // The agents of the first two prompts end as soon as an agent of another prompt has begun its endless
+    // loop of calls.
     let agent = r#"
 import fcntl
 task = json.load(sys.stdin)

@@ -1,5 +1,5 @@
-//! Tests of runs whose agents run elsewhere: workers take tasks from the run's queue over HTTP, and start a process
-//! for each, which calls the model through the run's gateway.
+//! Tests of runs whose agents run elsewhere: workers take tasks from the run's queue over HTTP, and start a
+//! process for each task. The process calls the model through the run's gateway.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -88,7 +88,7 @@ impl Worker {
         Self { queue: RemoteQueue::new(RemoteConfig::new(url)).unwrap() }
     }
 
-    /// Takes a task. `None` if the run has no more of them.
+    /// Takes a task. Returns `None` if the run has no more tasks.
     async fn take(&self) -> Option<(Lease, Value)> {
         let take = Take::rows("agent", 1).until(Instant::now() + PATIENCE);
         let lease = self.queue.take(TASKS, &take).await.unwrap()?;
@@ -96,7 +96,7 @@ impl Worker {
         Some((lease, serde_json::from_str(&text).unwrap()))
     }
 
-    /// Takes the rows of `count` groups in a trainer's place. Returns the names of their trajectories, and the
+    /// Takes the rows of `count` groups, as a trainer does. Returns the names of their trajectories, and the
     /// number of tokens that they train.
     async fn train(&self, count: usize) -> (Vec<String>, u64) {
         let (mut names, mut tokens) = (Vec::new(), 0);
@@ -189,7 +189,7 @@ async fn the_task_of_a_dead_worker_is_a_new_attempt() {
     );
 }
 
-/// One call. Prints the status and the advice of a refusal.
+/// Makes one call. Prints the status and the retry advice of a refusal.
 const REFUSED: &str = r#"
 try:
     chat(json.load(sys.stdin)["messages"])
@@ -206,7 +206,8 @@ async fn an_early_stop_takes_tasks_back() {
     let worker = Worker::new(&run);
     let held = Mutex::new(Vec::new());
     let working = async {
-        // The tasks of two prompts are ended, which are a step. The others are held without an end.
+        // The tasks of two prompts are completed, which is a whole step. The tasks of other prompts are held
+        // and never completed.
         let (mut prompts, mut done) = (Vec::new(), 0);
         while done < 8 {
             let (lease, task) = worker.take().await.unwrap();
@@ -223,7 +224,7 @@ async fn an_early_stop_takes_tasks_back() {
                 held.lock().push(task);
             }
         }
-        // Tasks that were waiting are gone, and those of the next step are worked on.
+        // The waiting tasks of this step are gone, and the worker takes the tasks of the next step.
         while let Some((lease, task)) = worker.take().await {
             match work(&place, &lease, TWO_TURNS, &task).await {
                 Ok(_) => lease.ack().await.unwrap(),

@@ -7,7 +7,8 @@ use tempfile::TempDir;
 
 use crate::support::{Rolldock, Running, SMALL, Simengine, recipe, root, small_run, wait_for};
 
-/// Settings that replace the data and the tokenizer of a recipe for a real model by those of the repository.
+/// Settings that replace the data and the tokenizer of a recipe for a real model with the data and the
+/// tokenizer of the repository.
 const OUR_DATA: [&str; 4] = [
     "fleet.endpoints=[]",
     "model.tokenizer=builtin",

@@ -90,8 +90,9 @@ fn the_recipe_of_the_calculator_makes_rows_of_turns() {
     assert_eq!(rewards.len(), 2, "right and wrong answers: {rewards:?}");
 }
 
-/// The advantages of a group's turns by the definition, in 64 bits: the normalised rewards of the turns from each one
-/// on. A trajectory whose turns have no reward has its own reward at its end.
+/// The advantages of a group's turns by the definition, in 64 bits. The advantage of a turn is the sum of the
+/// normalised rewards of this turn and of all later turns. If no turn of a trajectory has a reward, the
+/// reward of the trajectory counts as the reward of its last turn.
 fn process_advantages(rows: &[&Value]) -> Vec<Vec<f64>> {
     let of_row = |row: &&Value| -> Vec<Option<f64>> {
         let mut rewards: Vec<Option<f64>> = list(row, "turn_rewards").iter().map(Value::as_f64).collect();
@@ -157,7 +158,7 @@ fn a_run_of_trajectories_that_is_killed_loses_nothing_and_doubles_nothing() {
     check_end(&out, &ended);
 }
 
-/// An environment that does what the row's number says.
+/// An environment whose behaviour depends on the index of its row.
 const CLASS: &str = r#"
 import os, time
 
@@ -218,7 +219,7 @@ fn python_recipe(class: &str) -> String {
     )
 }
 
-/// A run of [`python_recipe`] for a class of a file with this text.
+/// A run of [`python_recipe`] with the class `class` from a file that contains `text`.
 fn python_run(dir: &TempDir, text: &str, class: &str) -> Rolldock {
     let (file, written) = (dir.path().join("worlds.py"), dir.path().join("recipe.toml"));
     std::fs::write(&file, text).unwrap();

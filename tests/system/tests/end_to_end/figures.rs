@@ -23,7 +23,8 @@ const SMALL: [&str; 12] = [
     "fleet.simulated.mean_response_length=40",
     "rollout.train_batch_size=4",
     "rollout.gen_batch_size=8",
-    // The first launch on demand is generous. Its groups would not be decided, and the bias not be known, in 4 steps.
+    // With a launch on demand, the first launch is generous. Within 4 steps, its groups would not be decided,
+    // and the bias would not be known.
     "rollout.launch=batch",
     "rollout.samples_per_prompt=4",
     "rollout.max_response_length=256",

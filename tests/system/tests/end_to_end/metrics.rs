@@ -13,8 +13,8 @@ use tempfile::TempDir;
 use crate::support::metrics::{Scrapes, documented, scrape};
 use crate::support::{Rolldock, Running, Simengine, pause_for, recipe, wait_for};
 
-/// Counters of rare faults and of moves, which exist and stay 0 in the run below. The tests of their crates cause
-/// these faults, and the simulation has the moves.
+/// Counters of rare faults and of moves. They exist and stay 0 in the run below. The tests of their crates
+/// cause these faults, and the simulation tests cause the moves.
 const RARE: [&str; 5] = [
     "rolldock_aborts_dropped_total",
     "rolldock_engines_recovered_total",
@@ -22,14 +22,15 @@ const RARE: [&str; 5] = [
     "rolldock_moves_total",
     "rolldock_weight_update_failures_total",
 ];
-/// The longest time until all other metrics have moved.
+/// The longest time until all other metrics have changed.
 const MOVED_MAX: Duration = Duration::from_secs(300);
-/// How many servers may die with their requests until requests of an ended step have been sent again. A group that
-/// is cut off has no further attempts, so one server may not be enough.
+/// The maximum number of servers that die while they have requests. Servers die one after the other until
+/// requests of an ended step have been sent again. A group that is cut off has no further attempts, so one
+/// death may not be enough.
 const VICTIMS: usize = 5;
-/// Steps from the death of one server to that of the next.
+/// The number of steps from the death of one server to the death of the next.
 const STEPS_BETWEEN: usize = 6;
-/// For this long a server answers nothing before it dies, so that it has requests when it dies.
+/// The time for which a server is stopped before it dies, so that it has requests when it dies.
 const STOPPED: Duration = Duration::from_millis(400);
 
 /// Waits for the line of the address, and returns the URL.

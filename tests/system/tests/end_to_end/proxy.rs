@@ -245,7 +245,7 @@ async fn a_proxy_with_too_many_connections_holds_it_against_no_server() {
         clients.push(TcpStream::connect(&address).await.unwrap());
     }
     wait_for("complaint", || proxy.process.stderr_so_far().contains("cannot accept a connection"));
-    // The monitor checks the fleet every second, and has no file descriptor left for it either.
+    // The monitor checks the fleet every second, and has no file descriptor left for its checks either.
     tokio::time::sleep(Duration::from_millis(3_500)).await;
     let body = "{\"model\":\"simulated\",\"prompt\":[1,2],\"max_tokens\":1}";
     let head = "POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";

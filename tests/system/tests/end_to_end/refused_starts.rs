@@ -1,4 +1,4 @@
-//! Tests of starts that are refused: the exit code, the message, and what stays as it was.
+//! Tests of starts that are refused: the exit code, the message, and what stays unchanged.
 
 use std::fs;
 use std::net::TcpListener;

@@ -152,7 +152,7 @@ fn a_run_that_is_killed_at_any_moment_loses_nothing_and_doubles_nothing() {
     eprintln!("{kills} kills in {runs} runs");
 }
 
-/// The groups of a batch that a killed process sent out are sent out again, and no further batch with them.
+/// The groups of a batch that a killed process sent out are sent out again, but no further batch is sent out.
 #[test]
 fn a_batch_that_was_sent_out_before_a_kill_is_not_opened_again() {
     let dir = TempDir::new().unwrap();

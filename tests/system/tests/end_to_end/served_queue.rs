@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::{Rolldock, Running, untaken_recipe};
 
-/// The longest time that a call may take whose server is killed.
+/// The longest time of a call to a server that is killed.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Settings for the published recipe with a simulated fleet, the data of the repository, and space for the

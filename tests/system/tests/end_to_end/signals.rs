@@ -81,7 +81,7 @@ fn a_run_that_gets_a_signal_ends_in_order_and_can_be_resumed() {
         assert!(back <= cut_off, "{signal}: {said}\n{}", on.stdout);
         came_back += back;
         assert!(on.stdout.contains(&format!("done: {steps} steps; ")), "{signal}: {}", on.stdout);
-        // The counts continue those of the first process.
+        // The counts continue from the counts of the first process.
         assert!(tokens_of(&on.stdout) >= tokens_of(&ended.stdout), "{signal}: {}", on.stdout);
         let seen = |text: &str| number_before(" groups seen", text);
         assert!(seen(&on.stdout) >= seen(&ended.stdout), "{signal}: {}", on.stdout);
@@ -127,7 +127,7 @@ fn a_signal_before_the_run_began_ends_it_at_once_and_leaves_nothing() {
     }
 }
 
-/// A run whose server hangs cannot end in order, because it waits for the tokens of its requests.
+/// A run whose server hangs cannot end gracefully, because it waits for the tokens of its requests.
 #[test]
 fn a_second_signal_ends_a_run_at_once_and_names_the_command() {
     let server = Simengine::start(&["--time-scale", "20"]);

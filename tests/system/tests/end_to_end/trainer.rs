@@ -60,8 +60,8 @@ struct Addresses {
     policy: String,
 }
 
-/// An address that no process uses. Its port is below the range from which the system chooses ports, so it
-/// stays unused while no life of the run has it.
+/// An address that no process uses. Its port is below the range from which the system chooses ports, so the
+/// address stays unused while no process of the run listens there.
 fn unused_address() -> String {
     static ASKED: AtomicU32 = AtomicU32::new(0);
     loop {
@@ -198,7 +198,8 @@ async fn forget_that_steps_ended(run: &Path) {
 }
 
 /// A trainer may be quick enough to take a step, to train on it and to announce its version before the run
-/// has recorded that the step has ended. If the run is killed then, the version is that of the next step.
+/// has recorded that the step has ended. If the run is killed at that moment, this version is the version of
+/// the next step.
 #[tokio::test]
 async fn a_step_that_the_trainer_has_trained_on_needs_no_other_version_after_a_kill() {
     let dir = TempDir::new().unwrap();

@@ -107,7 +107,7 @@ async fn the_group_that_holds_the_permits_is_given_up_and_not_the_waiting_one() 
         said = giving_up.run() => panic!("{said}"),
         ended = manager.generate(&feed, 2) => panic!("{ended:?}"),
     };
-    // Dispatch 2 repeats the group of dispatch 0, and dispatch 3 that of dispatch 1.
+    // Dispatch 2 repeats the group of dispatch 0, and dispatch 3 repeats the group of dispatch 1.
     assert_eq!(given_up, [DispatchId(0), DispatchId(1), DispatchId(2)]);
     world.engine.servers().for_each(SimServer::heal);
     world.scope.close(Duration::from_secs(1)).await;

@@ -2,8 +2,8 @@
 //! log-probabilities in the forms of both dialects.
 //!
 //! # Invariants
-//! - A run ends before the first value that fails a check or has an unusual form, so the values and the errors
-//!   are those of the scanner's calls.
+//! - A run ends before the first value that fails a check or has an unusual form. The values and the errors
+//!   are therefore the same as without runs.
 
 use super::{AnswerNode, Columns, is_poisoned};
 use crate::http::content;
@@ -23,7 +23,8 @@ impl Columns {
         }
     }
 
-    /// Compares ids of the echoed prompt up to the first that differs. Returns their length in `rest`.
+    /// Compares ids of the echoed prompt up to the first id that differs. Returns the length of the equal ids
+    /// in `rest`.
     fn run_of_prompt(&mut self, rest: &[u8]) -> usize {
         let mut taken = 0;
         while let Some((token, end)) = element(rest, taken, leading_u32)
@@ -35,7 +36,7 @@ impl Columns {
         taken
     }
 
-    /// Appends token ids, as many as are asked for. Returns their length in `rest`.
+    /// Appends token ids, up to the requested number of tokens. Returns their length in `rest`.
     fn run_of_tokens(&mut self, rest: &[u8]) -> usize {
         let Some(choice) = self.choices.last_mut() else { return 0 };
         let Some(token_ids) = &mut choice.token_ids else { return 0 };
@@ -49,8 +50,8 @@ impl Columns {
         taken
     }
 
-    /// Appends log-probabilities up to the first that is poisoned, and as many as are asked for. `read` reads
-    /// an element with the comma that follows it. Returns their length in `rest`.
+    /// Appends log-probabilities up to the first poisoned one, and up to the requested number of tokens.
+    /// `read` reads an element with the comma that follows it. Returns the length of the elements in `rest`.
     fn run_of_logprobs(&mut self, rest: &[u8], read: impl Fn(&[u8], usize) -> Option<(f32, usize)>) -> usize {
         let Some(choice) = self.choices.last_mut() else { return 0 };
         let mut taken = 0;

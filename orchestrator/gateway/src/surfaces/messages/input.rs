@@ -42,7 +42,8 @@ pub(in crate::surfaces) fn read(mut body: Map<String, Value>) -> Result<Asked, R
     }
     chat.insert("messages".to_owned(), Value::Array(messages));
     tools(&body, &mut chat)?;
-    // A server's own parameter, which its clients send as an extra one.
+    // This parameter belongs to the server, not to the protocol. Clients of the server send it as an extra
+    // one.
     if let Some(kwargs) = body.remove("chat_template_kwargs") {
         chat.insert("chat_template_kwargs".to_owned(), kwargs);
     }
@@ -135,7 +136,7 @@ fn tools(body: &Map<String, Value>, chat: &mut Map<String, Value>) -> Result<(),
             let reason = format!("expected tools with an input_schema, found {tool}");
             return Err(Refusal::bad_request(reason));
         };
-        // In the order in which OpenAI's clients write the keys, since templates show them.
+        // The keys are in the order in which OpenAI's clients write them, because templates show the keys.
         let mut function = Map::new();
         function.insert("name".to_owned(), tool["name"].clone());
         let others = [("description", tool.get("description")), ("parameters", Some(schema))];

@@ -124,8 +124,8 @@ impl Items {
         }
     }
 
-    /// The assistant's message that is being read. A text after a call or after another text begins a new
-    /// message, as turns do.
+    /// The assistant's message that is being read. A new message begins if the last message is not the
+    /// assistant's, or if reasoning precedes the item.
     fn assistant(&mut self) -> &mut Value {
         let is_open = self.messages.last().is_some_and(|last| last["role"] == json!("assistant"));
         if !is_open || self.reasoning.is_some() {

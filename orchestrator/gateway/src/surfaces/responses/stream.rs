@@ -1,4 +1,4 @@
-//! A response as a stream of events, which have numbers.
+//! A response as a stream of numbered events.
 
 use serde_json::{Value, json};
 

@@ -5,8 +5,8 @@ use super::{Alarm, Book};
 use crate::trajectories::{One, Tombstone};
 
 impl Book {
-    /// Takes a trajectory out of its group, which is its own, and replaces it by what is left of it, so that
-    /// later calls are refused.
+    /// Removes the group of a trajectory, which has no other member, and replaces the trajectory with its
+    /// tombstone, so that later calls are refused.
     pub(crate) fn leave(&self, one: &One, tombstone: Tombstone) {
         {
             let mut pages = self.pages.lock();

@@ -1,5 +1,5 @@
 //! Puts rows directly on storage units, and gets them directly from units. The controller only gets the
-//! places of the rows, and their bytes do not pass through it.
+//! places of the rows. The bytes of the rows do not pass through the controller.
 //!
 //! If a unit cannot be used, the rows are sent through the controller instead.
 

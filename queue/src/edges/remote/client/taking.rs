@@ -91,7 +91,8 @@ impl RemoteQueue {
         let is_placed = answer.headers.get("content-type").is_some_and(|kind| kind == "application/json");
         let id = name.split('-').next().and_then(|id| u64::from_str_radix(id, 16).ok()).unwrap_or_default();
         let hold = Held { link: Arc::clone(&self.link), path: path(partition, &format!("/leases/{name}")) };
-        // The lease is created before its rows arrive, so that it gives them back if they do not.
+        // The lease is created before its rows arrive. If they do not arrive, dropping the lease gives them
+        // back.
         let mut lease = Lease::new(Box::new(hold), id, Vec::new(), Labels::default(), Vec::new());
         lease.fresh_from = fresh_from;
         if !is_placed {

@@ -1,8 +1,8 @@
 //! The calls for operators: snapshots, restoring, verifying, exports, and the removal of partitions.
 //!
-//! Long bodies are sent and received in pieces. Reading and checking the bodies blocks, so it runs on
-//! separate threads, a few at a time. At most a few pieces wait between such a thread and the connection. The
-//! faster side waits for the slower side.
+//! Long bodies are sent and received in pieces. Reading and checking the bodies blocks the thread. This work
+//! therefore runs on separate threads, a few at a time. At most a few pieces wait between such a thread and
+//! the connection. The faster side waits for the slower side.
 
 use std::io::{self, Read};
 use std::sync::Arc;

@@ -107,7 +107,7 @@ async fn write_placed_columns(
     let partition = service.queue.partition(&partition)?;
     let PlacedColumnsBody { rows, columns, pieces } = json_of(&service, body).await?;
     if query.overwrite {
-        // The tokens of replaced values are counted from the rows.
+        // An overwrite must send the rows, because the controller counts their tokens.
         let reason = "expected columns that are not there yet; send others to `columns`".to_owned();
         return Err(QueueError::BadRequest { reason }.into());
     }

@@ -144,7 +144,7 @@ pub(super) fn batch<'a>(
     let mut left = body.len();
     for buffer in buffers {
         let (_, length) = place(buffer, body)?;
-        // Buffers that overlap would become more bytes than were received.
+        // Buffers that overlap would have more bytes in total than were received.
         left = left.checked_sub(length).ok_or_else(|| refused("expected buffers that do not overlap"))?;
     }
     let mut arrays = Arrays {

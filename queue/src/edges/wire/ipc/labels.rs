@@ -38,7 +38,7 @@ fn handle(number: u64) -> RowHandle {
     RowHandle { slot: number as u32, generation: (number >> 32) as u32 }
 }
 
-/// Returns the batch with the columns of `schema`, which follow the columns with the labels of its rows.
+/// Returns a batch whose first columns are the labels of the rows, followed by the columns of `schema`.
 pub(crate) fn labelled(
     batch: &RecordBatch,
     schema: &SchemaRef,

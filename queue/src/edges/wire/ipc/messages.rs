@@ -138,8 +138,9 @@ impl Messages {
     }
 }
 
-/// Makes room for `more` bytes of `length` in all. The capacity grows in steps until it is the length, so
-/// that a length whose bytes never arrive costs little, and the result has no unused capacity.
+/// Makes room for `more` bytes of a part that has `length` bytes in all. The capacity grows in steps up to
+/// `length`. A length whose bytes never arrive therefore costs little, and a complete part has no unused
+/// capacity.
 fn reserve(begun: &mut Vec<u8>, more: usize, length: usize) {
     let needed = begun.len() + more;
     if begun.capacity() < needed {

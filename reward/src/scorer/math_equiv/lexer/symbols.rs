@@ -68,7 +68,7 @@ pub(super) fn symbol_of(name: &str) -> Option<char> {
     })
 }
 
-/// The symbol that replaces symbols of similar looks.
+/// The symbol that replaces symbols of similar appearance.
 pub(super) fn one_spelling(symbol: char) -> char {
     match symbol {
         '−' | '–' | '—' => '-',

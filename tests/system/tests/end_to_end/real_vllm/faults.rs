@@ -49,7 +49,8 @@ impl Step {
         ];
         let process = settings.iter().fold(run, |run, setting| run.set(setting)).start();
         let mut step = Self { process, out, _dir: dir };
-        // Every look asks both servers: requests of one may end while another is waited for.
+        // Each check asks both servers, because the requests of one server may end while the test waits for
+        // the other.
         let mut are_seen = [false; 2];
         wait_for("requests on both engines", || {
             for (is_seen, server) in are_seen.iter_mut().zip(servers) {

@@ -7,8 +7,8 @@ use super::GENERATED;
 use crate::support::vllm::{Vllm, post_json};
 use crate::support::{Rolldock, recipe, shared, wait_within};
 
-/// Runs two steps of `recipes/agent_gsm8k_tool.toml`, in which sizes, paths and addresses are changed. A model with
-/// random weights answers nothing right, so its groups have no variance, and the filter is off.
+/// Runs two steps of `recipes/agent_gsm8k_tool.toml`, with other sizes, paths and addresses. A model with
+/// random weights gives no right answer. Its groups therefore have no variance, and the filter is off.
 pub(super) fn the_recipe_with_a_tool_makes_steps_for_a_trainer(server: &Vllm) {
     let [Some(train), Some(validation)] = ["data/gsm8k_train.jsonl", "data/gsm8k_test.jsonl"].map(shared)
     else {
@@ -38,7 +38,7 @@ pub(super) fn the_recipe_with_a_tool_makes_steps_for_a_trainer(server: &Vllm) {
     let queue = run.url_after("serving the queue at ");
     for version in 1..=2 {
         let wait = GENERATED.as_secs().to_string();
-        // A take may find one group of the step before the other.
+        // A take may find only one of the step's two groups, so each take asks for one group.
         let trainer = ["consume", "--groups", "1", "--max-batches", "2", "--wait", &wait];
         let trained = Rolldock::new(&trainer).arg(&queue).succeeds().stdout;
         assert!(trained.contains("2 batches, 4 rows consumed"), "{trained}");

@@ -58,7 +58,8 @@ pub(crate) fn get_json(url: &str, path: &str) -> Option<Value> {
     body_of(&ask(url, &format!("GET {path}"))?)
 }
 
-/// Posts a JSON body. The result is as in `get_json`.
+/// Posts a JSON body. Returns the JSON of an answer with status 200 or 202, or `None` for another status or
+/// no answer.
 pub(crate) fn post_json(url: &str, path: &str, body: &Value) -> Option<Value> {
     body_of(&tell(url, &format!("POST {path}"), &body.to_string())?)
 }
