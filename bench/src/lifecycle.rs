@@ -179,7 +179,7 @@ fn figures_of(plan: Plan, outcome: &Outcome, sync: &Outcome, bounds: &Bounds) ->
         bar.into_iter().fold(figure, |figure, most| figure.bar(Bar::AtMost(most)))
     };
     let bias = Figure::new(name("length bias"), outcome.bias, "x");
-    let acc_bias = Figure::new(name("accept-rate bias"), outcome.acc_bias, "x");
+    let acc_bias = Figure::new(name("accuracy bias"), outcome.acc_bias, "x");
     let oldest = outcome.ages.keys().next_back().copied().unwrap_or(0);
     let groups: u64 = outcome.ages.values().sum();
     let mean_age =

@@ -153,7 +153,7 @@ fn figures_of(shape: FleetShape, mode: Mode, outcome: &Outcome, off: f64) -> Vec
         Figure::new(name("run time / saturation bound"), outcome.over_saturation_bound, "x"),
         // Decisions in dispatch order cannot be biased.
         if mode == Mode::First { bias } else { bias.bar(Bar::Within(0.99, 1.01)) },
-        Figure::new(name("accept-rate bias"), outcome.acc_bias, "x"),
+        Figure::new(name("accuracy bias"), outcome.acc_bias, "x"),
         Figure::new(name("wasted tokens / tokens"), outcome.wasted, "x"),
     ]
 }

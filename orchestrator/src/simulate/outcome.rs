@@ -46,7 +46,7 @@ pub struct Outcome {
     pub length_bias: Option<Ratio>,
     /// The share of right answers in the accepted groups, divided by the share in the reference groups of
     /// `length_bias`.
-    pub accept_rate_bias: Option<Ratio>,
+    pub accuracy_bias: Option<Ratio>,
     /// Claimed groups by staleness. Without a trainer all groups have the staleness 0.
     pub staleness: BTreeMap<u64, u64>,
     /// Dispatches that were given up because they had become too old.
@@ -145,7 +145,7 @@ impl Counted {
             waste: (tokens.wasted.total() + tokens.stale) as f64 / generated,
             filtered: tokens.filtered as f64 / generated,
             length_bias: accepted.bias(reference, Lengths::mean_length),
-            accept_rate_bias: accepted.bias(reference, Lengths::mean_acc),
+            accuracy_bias: accepted.bias(reference, Lengths::mean_acc),
             staleness,
             stale,
             preemptions,

@@ -13,7 +13,7 @@ pub fn pareto(results: &[(Setting, Outcome)]) -> String {
     let distance = |outcome: &Outcome| {
         let bias =
             |ratio: Option<rolldock_simulate::ratio::Ratio>| ratio.map(|ratio| (ratio.value - 1.0).abs());
-        bias(outcome.length_bias).zip(bias(outcome.accept_rate_bias)).map(|(one, other)| one.max(other))
+        bias(outcome.length_bias).zip(bias(outcome.accuracy_bias)).map(|(one, other)| one.max(other))
     };
     let costs: Vec<[f64; 3]> = results
         .iter()

@@ -14,7 +14,7 @@ const COLUMNS: [&str; 10] = [
     "wasted",
     "filtered",
     "length bias",
-    "accept-rate bias",
+    "accuracy bias",
     "staleness",
     "preempted",
 ];
@@ -50,7 +50,7 @@ fn row(setting: &Setting, outcome: &Outcome) -> Vec<String> {
         format!("{:.1} %", 100.0 * outcome.waste),
         format!("{:.1} %", 100.0 * outcome.filtered),
         ratio(outcome.length_bias),
-        ratio(outcome.accept_rate_bias),
+        ratio(outcome.accuracy_bias),
         format!("{:.2} (max {oldest})", outcome.mean_staleness()),
         outcome.preemptions.to_string(),
     ];

@@ -54,7 +54,7 @@ fn dispatch_order_is_unbiased_and_no_step_beats_its_bound() {
     let outcome = run(&["rollout.early_stop=fifo"], &TERMS);
     assert_eq!(outcome.steps, 4);
     let bias = outcome.length_bias.unwrap();
-    assert_eq!((bias.value, outcome.accept_rate_bias.unwrap().value), (1.0, 1.0), "{outcome:?}");
+    assert_eq!((bias.value, outcome.accuracy_bias.unwrap().value), (1.0, 1.0), "{outcome:?}");
     assert!(outcome.over_fifo().unwrap() > 1.0 && outcome.over_saturation().unwrap() > 1.0, "{outcome:?}");
     // A simulated server of speed 1 needs at least 5.5 ms for a token, and no response has more than 500.
     assert!(outcome.fifo_bound_s.unwrap() < 500.0 * 0.0058 + 1.0, "{outcome:?}");

@@ -17,7 +17,7 @@ use crate::store::{ChunkId, ChunkSizes};
 const WASTE_BYTES_MAX: u64 = 16 << 20;
 
 /// A chunk that keeps fewer bytes than this is small.
-const SMALL_BYTES: u64 = 8 << 10;
+const SMALL_BYTES: u64 = 32 << 10;
 /// Small chunks are joined once this many were added, if at least half of that number still exist.
 const SMALL_CHUNKS: usize = if cfg!(test) { 4 } else { 64 };
 

@@ -108,6 +108,10 @@ impl Items {
         let content = text_of(&item["content"])?;
         match item["role"].as_str() {
             Some("assistant") => {
+                // A message has one text, so a second text begins a message.
+                if self.open().is_some_and(|open| !open["content"].is_null()) {
+                    self.begin();
+                }
                 self.assistant()["content"] = json!(content);
                 Ok(())
             }
@@ -124,19 +128,28 @@ impl Items {
         }
     }
 
-    /// The assistant's message that is being read. A new message begins if the last message is not the
-    /// assistant's, or if reasoning precedes the item.
+    /// The assistant's message that is being read, if it goes on: the last message is the assistant's, and no
+    /// reasoning follows it.
+    fn open(&mut self) -> Option<&mut Value> {
+        let is_open = self.reasoning.is_none();
+        self.messages.last_mut().filter(|last| is_open && last["role"] == json!("assistant"))
+    }
+
+    /// The assistant's message to which the next item belongs.
     fn assistant(&mut self) -> &mut Value {
-        let is_open = self.messages.last().is_some_and(|last| last["role"] == json!("assistant"));
-        if !is_open || self.reasoning.is_some() {
-            let mut message = json!({ "role": "assistant", "content": null });
-            if let Some(reasoning) = self.reasoning.take() {
-                message["reasoning"] = json!(reasoning);
-            }
-            self.messages.push(message);
+        if self.open().is_none() {
+            self.begin();
         }
         let last = self.messages.len() - 1;
         &mut self.messages[last]
+    }
+
+    fn begin(&mut self) {
+        let mut message = json!({ "role": "assistant", "content": null });
+        if let Some(reasoning) = self.reasoning.take() {
+            message["reasoning"] = json!(reasoning);
+        }
+        self.messages.push(message);
     }
 }
 
@@ -205,5 +218,29 @@ fn format(body: &Map<String, Value>, chat: &mut Map<String, Value>) {
             chat.insert("response_format".to_owned(), wanted);
         }
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_second_text_of_the_assistant_is_a_message_of_its_own() {
+        let call = json!({ "type": "function_call", "call_id": "c", "name": "f", "arguments": "{}" });
+        let text = |text: &str| json!({ "role": "assistant", "content": text });
+        let items = [text("one"), call.clone(), text("two"), text("three"), call];
+        let Value::Object(body) = json!({ "input": items }) else { unreachable!() };
+        let asked = read(body).unwrap();
+        let texts_and_calls: Vec<(&Value, bool)> = asked.request["messages"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|message| (&message["content"], message["tool_calls"].is_array()))
+            .collect();
+        let expected = [(&json!("one"), true), (&json!("two"), false), (&json!("three"), true)];
+        assert_eq!(texts_and_calls, expected);
     }
 }
