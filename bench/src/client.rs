@@ -1,4 +1,5 @@
-//! `client`: the cost of a request in this process, while it runs and after it has finished.
+//! `client`: the cost of a request in this process, while it runs and after it has finished, and the CPU time
+//! of a run that only waits.
 //!
 //! - `reading`: the time to read an answer, compared with the JSON libraries;
 //! - `receiving`: the CPU time of a request, compared with a client that drops the bytes of the answer;

@@ -2,12 +2,13 @@
 //!
 //! The gateway is the binary `rolldock` in a process of its own. The process of the bench has the agents and
 //! an engine. The engine measures its own work, from the last byte of a request to the first byte of its
-//! answer. It shares no clock and no code with the gateway. The time of a turn beyond the engine is the time
-//! that an agent waits minus the work of the engine. It includes the connections on both sides and the
-//! agent's HTTP client. The agent whose turns are timed has one thread, as most agents do, and the engine has
-//! one thread, so the time includes no hand-over between threads of the bench. After each turn the agent
-//! sends its next request directly to an endpoint of the engine that does no work. The time of this **bare
-//! call** belongs to the bench and the machine, and shows how fast the machine is.
+//! answer. It shares no clock with the gateway, and no code except the tokenizer and the chat template. The
+//! time of a turn beyond the engine is the time that an agent waits minus the work of the engine. It includes
+//! the connections on both sides and the agent's HTTP client. The agent whose turns are timed has one thread,
+//! as most agents do, and the engine has one thread, so the time includes no hand-over between threads of the
+//! bench. After each turn the agent sends its next request directly to an endpoint of the engine that does no
+//! work. The time of this **bare call** belongs to the bench and the machine, and shows how fast the machine
+//! is.
 //!
 //! The engine draws random ids. A tokenizer would not choose these ids for their text. For each trajectory,
 //! the engine records which ids were sent and drawn, and counts the ids that a later prompt lacks or changes.

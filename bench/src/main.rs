@@ -112,7 +112,7 @@ struct LifecycleOptions {
 struct FleetOptions {
     #[command(flatten)]
     options: Options,
-    /// Also asks the routers vllm-router, sglang-router and smg, round by round; installs them first into
+    /// Also measures the routers vllm-router, sglang-router and smg, round by round; installs them first into
     /// ~/.cache/rolldock-routers or the folder that ROLLDOCK_ROUTERS_ENV names
     #[arg(long)]
     peer: bool,

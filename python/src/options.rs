@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::errors::bad;
 use crate::rows::Rows;
 
-/// The longest wait with a deadline. A longer wait has none.
+/// The longest wait with a deadline. For a longer one, `wait` returns `None`.
 const WAIT_MAX: Duration = Duration::from_secs(86_400 * 365);
 
 pub(crate) fn read<T: DeserializeOwned>(json: &str) -> PyResult<T> {
@@ -62,7 +62,7 @@ pub(crate) struct TakeOptions {
 }
 
 impl TakeOptions {
-    /// Makes the take, whose deadline is in `wait`.
+    /// Makes the take. Its deadline is after `wait`, or after `WAIT_MAX` if `wait` is `None`.
     pub(crate) fn take(self, wait: Option<Duration>) -> PyResult<Take> {
         let task = self.task;
         let take = match (self.rows, self.groups, self.tokens, self.only) {

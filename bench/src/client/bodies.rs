@@ -202,9 +202,9 @@ impl Draw {
     }
 }
 
-/// Draws tokens as a trained policy does. The policy is nearly certain of a third of its tokens, so their
-/// log-probabilities are zero or a few steps of `f32` below zero. Small ids are more frequent than large
-/// ones.
+/// Draws tokens as a trained policy does. The policy is nearly certain of 30 % of its tokens, so their
+/// log-probabilities are zero, or below zero by less than 64 times `f32::EPSILON`. Small ids are more
+/// frequent than large ones.
 fn draw(tokens: usize) -> Vec<Draw> {
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
     let mut each = || {
@@ -233,7 +233,8 @@ fn offsets(draws: &[Draw]) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Formats a number as Python does: with the shortest digits, and with an exponent if it is small.
+/// Formats a number as Python does: with the shortest digits, and with an exponent if the magnitude is below
+/// 1e-4 or at least 1e16.
 fn python(value: f64) -> String {
     let scientific = format!("{value:e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));

@@ -6,10 +6,10 @@
 //! interval. The other times and rates are medians over the rounds, and their ratios are ratios of medians.
 //! Memory is measured after the last round.
 //!
-//! The backends and the client of the sequential requests are each pinned to a core, because in a fleet they
-//! never share one. They poll instead of sleeping, because the time to wake a sleeping core of a virtual
-//! machine can change five-fold from one minute to the next. The client of the concurrent requests and the
-//! routers are not pinned.
+//! The two backends are pinned to one core and the client of the sequential requests to another, because in a
+//! fleet a client and a backend never share a core. They poll instead of sleeping, because the time to wake a
+//! sleeping core of a virtual machine can change five-fold from one minute to the next. The client of the
+//! concurrent requests and the routers are not pinned.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -26,7 +26,7 @@ const QUICK_FUZZ_S: u64 = 5;
 
 #[derive(Args)]
 pub(crate) struct RewardArgs {
-    /// Also asks verl's scorers and the library math-verify, both in Python; installs them first into
+    /// Also measures verl's scorers and the library math-verify, both in Python; installs them first into
     /// ~/.cache/rolldock-scorers or the folder that ROLLDOCK_SCORERS_ENV names
     #[arg(long)]
     peer: bool,

@@ -36,7 +36,7 @@ pub use pictures::{PARETO_FILE, pareto, requests};
 pub use replay::Replay;
 pub use table::{json, table};
 
-/// Number of steps of a simulation. The bias is defined over at least this many steps.
+/// Default number of steps of a simulation.
 pub const STEPS: u64 = 20;
 
 /// A recipe to simulate.

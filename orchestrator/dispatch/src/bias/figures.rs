@@ -88,9 +88,9 @@ pub(super) struct CohortSums {
 }
 
 impl CohortSums {
-    /// The sums of a cohort. In dispatch order, only the numbers before the first number that was passed over
-    /// are counted. Among later numbers, only those that ended early have a decision, and these would bias
-    /// the sums.
+    /// The sums of a cohort. Filtered and failed groups are only counted before the first number in dispatch
+    /// order that was passed over. After it, only those that ended early have a decision, and these would
+    /// bias the sums.
     pub(super) fn new(step: u64, decisions: &[Option<Decision>], weights: &[f32]) -> Self {
         let mut sums = Self { step, ..Self::default() };
         let passed_over = decisions.iter().position(|decision| *decision == Some(Decision::PassedOver));

@@ -64,7 +64,7 @@ pub(super) struct Turned {
 
 type Making = BoxFuture<'static, Result<Turned, Refusal>>;
 
-/// A body.
+/// The body of an answer.
 pub(super) struct Outgoing {
     surface: Surface,
     asked: Arc<Asked>,

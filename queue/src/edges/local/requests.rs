@@ -253,7 +253,8 @@ impl Service {
         let lent = desk.held.lock().loans.get(&loan).cloned();
         let lent = lent.ok_or_else(|| bad(format!("call={loan} has lent no region")))?;
         let stream = lent.buffer(length).ok_or_else(|| bad("rows that are longer than their region"))?;
-        // If more regions are in use, rows are copied out, so that open files and mappings stay bounded.
+        // If more than `regions_max` regions are in use, rows are copied out, so that the numbers of open
+        // files and mappings stay bounded.
         let copies = self.regions.stats().in_use > self.regions_max;
         let read = move || {
             let batch = ipc::one(&ipc::decode_batches(stream, rows_max)?)?;

@@ -158,7 +158,8 @@ impl Drop for Vllm {
 fn launch(script: &Path, log: &Path, port: u16, flags: &[&str]) -> Child {
     let output = File::options().create(true).append(true).open(log).unwrap();
     let mut command = Command::new(script);
-    // The process of the engine executes the model itself. A process for the executor would start 10 s later.
+    // The process of the engine executes the model itself. With a separate process for the executor, the
+    // server would start 10 s later.
     command.env("VLLM_ENABLE_V1_MULTIPROCESSING", "0");
     let executor = ["--distributed-executor-backend", "uni"];
     command.arg(port.to_string()).args(executor).args(flags).process_group(0).stdin(Stdio::null());
