@@ -342,7 +342,7 @@ async fn the_probe_refuses_a_server_that_does_not_fit() {
         ),
         (vec![status(404, "<html>nothing</html>")], "found status=404: an HTML page; is it a vLLM server?"),
         (vec![status(200, r#"{"models":[]}"#)], r#"found {"models":[]}; is it"#),
-        (vec![status(401, r#"{"error":"Unauthorized"}"#)], "api key"),
+        (vec![status(401, r#"{"error":"Unauthorized"}"#)], "API key"),
     ];
     for (scripts, words) in cases {
         let scope = Scope::new();
