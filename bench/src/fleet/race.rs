@@ -197,12 +197,15 @@ fn start_echo() -> anyhow::Result<(Process, [SocketAddr; 2])> {
 
 fn start_ours(backends: &[SocketAddr]) -> anyhow::Result<Target> {
     let binary = std::env::current_exe()?.with_file_name("rolldock");
-    let mut command = Command::new(binary);
+    let mut command = Command::new(&binary);
     command.args(["proxy", "--listen", "127.0.0.1:0", "--engine", "openai"]);
     for backend in backends {
         command.arg("--endpoint").arg(format!("http://{backend}"));
     }
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+    let spawned = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let mut child = spawned.with_context(|| {
+        format!("cannot start {}; build the command with the profile of the bench", binary.display())
+    })?;
     let mut line = String::new();
     BufReader::new(child.stdout.take().context("the output of the process is not captured")?)
         .read_line(&mut line)?;
