@@ -6,8 +6,9 @@ usage: bench/build.py [--only PART]... [--base COMMIT] [--keep DIR] [--json FILE
 The cost is CPU seconds, user and system. Parts: base (builds of the older commit; takes half an hour), head (builds of
 this commit), size (the shipped binary), rates (the speed of the binaries of the profiles `dev` and `dist` in
 `rolldock-bench client`). Without --only all parts are measured. If a bar does not hold, the exit code is 1. Changes
-that are not committed are not measured. Crates are fetched before the clock runs. With --keep the cost of a clone that
-has been built in DIR is read again instead of measured, so the parts can be measured one after another.
+that are not committed are not measured. Crates are fetched before the clock runs. With --keep the clones stay in DIR,
+and a clone that an earlier call built there is not measured again: its recorded cost is read. The parts can therefore
+be measured one after another.
 """
 
 import argparse
@@ -24,7 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BASE = "5cf4ca0"
 BOARD = "orchestrator/src/rollout/board.rs"
 PARTS = ["base", "head", "size", "rates"]
-# The incremental compilation is short, so single measurements differ much. Their median counts.
+# The incremental compilation is short, so single measurements differ much. The figure is their median.
 TOUCHES = 3
 TESTS = ["test", "--workspace", "--no-run", "--locked"]
 # The compilation of the first command in the README.
@@ -79,7 +80,7 @@ class Clone:
         self.call(["cargo", "fetch", "--locked", "--quiet"])
 
     def call(self, command):
-        """Runs a command in the clone. Returns its CPU seconds, with those of the processes that it waited for."""
+        """Runs a command in the clone. Returns its CPU seconds, including those of its child processes."""
         print(f"{self.name}: {' '.join(map(str, command))}", file=sys.stderr, flush=True)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(

@@ -3,13 +3,13 @@
 
 usage: bench/pairs.py [--rounds N] [--json FILE] BEFORE AFTER COMMAND [COMMAND...]
 
-BEFORE and AFTER are binaries. COMMAND is a command of them, with options if it is quoted: "queue --quick". In each
+BEFORE and AFTER are binaries. COMMAND is a command of both; quote it to add options: "queue --quick". In each
 round both binaries run each command; the binary that runs first alternates. The table has the figures that both
 binaries print: the medians, and the median of the rounds' ratios AFTER / BEFORE with the least and the greatest ratio.
 
 A figure is WORSE if the median ratio is worse by more than a tenth, and the ratio is worse in every round. Rates are
-better if they are greater. Times, bytes and CPU are better if they are less. A figure of another unit is only WORSE if
-its bar holds before in every round, and not after. If a figure is WORSE, the exit code is 1.
+better if they are greater. Times, bytes and CPU are better if they are less. A figure of another unit is WORSE only if
+its bar holds with BEFORE and fails with AFTER in every round. If a figure is WORSE, the exit code is 1.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def figures(binary, command, folder):
     """The figures of one run, by name."""
     file = pathlib.Path(folder) / "figures.json"
     file.unlink(missing_ok=True)
-    # The exit code is ignored, because it also says that a bar does not hold.
+    # The exit code is ignored, because a bar that does not hold changes it too.
     done = subprocess.run(
         [binary, *shlex.split(command), "--json", file],
         stdout=subprocess.DEVNULL,

@@ -6,10 +6,10 @@
 writes `arithmetic/train.jsonl` (2,000 rows, seed 20261) and `arithmetic/validation.jsonl` (64 rows, seed
 20262) beside this file, or below DIR. The same Python source gives the same bytes everywhere: it uses the
 standard library only, a random generator that is defined below, and no iteration over sets or hashes. A test
-of the orchestrator runs it and compares the files.
+of the orchestrator runs this script and compares the files.
 
 Rows have the columns of the DAPO / verl data sets. `extra_info.difficulty` is added by us: every model solves
-a problem of difficulty 0, and none a problem of difficulty 1. It grows with the operands and the number of
+a problem of difficulty 0, and no model solves a problem of difficulty 1. It grows with the operands and the number of
 steps. The last kinds cannot be solved without a calculator. So there are groups with only right answers, with
 right and wrong ones, and with only wrong ones.
 """
@@ -200,7 +200,7 @@ def main():
         "--out", type=pathlib.Path, default=pathlib.Path(__file__).parent, help="folder to write arithmetic/ into"
     )
     out = parser.parse_args().out
-    # Both calls share it, so that no validation question is in the training rows.
+    # Both calls of `rows` share this set, so that no validation question is in the training rows.
     taken = set()
     write(out / "arithmetic" / "train.jsonl", rows(TRAIN_ROWS, TRAIN_SEED, "train", taken))
     write(out / "arithmetic" / "validation.jsonl", rows(VALIDATION_ROWS, VALIDATION_SEED, "validation", taken))

@@ -3,10 +3,11 @@
 
     python3 data/train_tokenizer.py [--out DIR]
 
-A byte-level BPE as the GPT-2 family has it, so every byte string has ids and every id sequence decodes; digits
-stand alone, as in Qwen's tokenizers. It is trained on the questions of `arithmetic/train.jsonl` and on the
-word list below. Standard library only, ties broken by the pair itself: the same input gives the same bytes.
-The vocabulary ends at VOCAB_SIZE_MAX or when no pair stands twice in the corpus.
+The tokenizer is a byte-level BPE like that of the GPT-2 family, so every byte string has ids and every id
+sequence decodes. Each digit is a token of its own, as in Qwen's tokenizers. The tokenizer is trained on the
+questions of `arithmetic/train.jsonl`, on the word list below and on a few symbols. The script uses only the
+standard library, and breaks ties by the pair itself, so equal input gives equal bytes. The vocabulary is
+complete at VOCAB_SIZE_MAX tokens, or when no pair occurs twice in the corpus.
 """
 
 import argparse
@@ -18,7 +19,8 @@ import re
 VOCAB_SIZE_MAX = 4096
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
-# What the tokenizer does, and the same for the ASCII text it is trained on (Python's `re` has no \p{L}).
+# The pattern by which the tokenizer splits text, and an equivalent pattern for the ASCII text on which it is
+# trained (Python's `re` has no \p{L}).
 PATTERN = r" ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 TRAINING_PATTERN = re.compile(r" ?[A-Za-z]+|[0-9]| ?[^\sA-Za-z0-9]+|\s*[\r\n]+|\s+(?!\S)|\s+")
 
@@ -75,7 +77,7 @@ wrong yard year years yellow yes yesterday yet yield you young your zero
 
 
 def byte_alphabet():
-    """GPT-2's printable character for every byte: vocabularies are written in these."""
+    """The printable character of every byte in GPT-2's alphabet. Vocabularies are written in these characters."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
     alphabet = {byte: chr(byte) for byte in printable}
     others = (byte for byte in range(256) if byte not in alphabet)
@@ -84,7 +86,7 @@ def byte_alphabet():
 
 
 def corpus(train_file):
-    """Pieces of text with how often each stands there."""
+    """The pieces of the training text, each with its number of occurrences."""
     counts = collections.Counter()
     with train_file.open(encoding="utf-8") as file:
         for line in file:
@@ -129,7 +131,7 @@ def train(counts, merges_max):
 
 
 def merge(symbols, pair):
-    """`symbols` with every occurrence of `pair` made one symbol, from the left."""
+    """Returns `symbols` with every occurrence of `pair` merged into one symbol, from the left."""
     merged = []
     index = 0
     while index < len(symbols):

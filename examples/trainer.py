@@ -52,7 +52,7 @@ while True:
     rows = pa.ipc.open_stream(answer).read_all()
     threading.Thread(target=renew, args=(lease, done := threading.Event()), daemon=True).start()
     rows = rows.filter(pc.invert(pc.is_in(rows["_group"], pa.array(state["groups"], pa.string()))))
-    if rows.num_rows:  # Otherwise an earlier life was killed between its checkpoint and the ack of these rows.
+    if rows.num_rows:  # Otherwise an earlier process died between its checkpoint and its ack of these rows.
         print(f"{rows.num_rows} rows of version {max(version, announced)}: {train(rows):.6f}", flush=True)
         state = {"version": max(version, announced) + 1, "groups": rows["_group"].unique().to_pylist()}
         if args.state: save(state)

@@ -31,8 +31,8 @@ __all__ = [
 ROOT = Path(__file__).resolve().parent.parent
 #: The folder that `pyproject.toml` names as `data`: `scripts` goes to `bin`, `data` to the prefix.
 DATA = ROOT / "target" / "wheel.data"
-#: What the wheel has in `share/rolldock`, where the binary looks for recipes. The data stand as the recipes
-#: name them.
+#: What the wheel has in `share/rolldock`, where the binary looks for recipes. The data have the paths that
+#: the recipes name.
 SHARED = ("recipes", "data/arithmetic")
 
 

@@ -3,7 +3,7 @@
 # Python environment of its own.
 #
 # tests/agents.sh          the openai and anthropic packages, on a simulated server that follows a script; then a run
-#                          whose [agent] is each of them, with weight updates in its turns; then faults: the
+#                          with each of the two as [agent], with weight updates during turns; then faults: the
 #                          gateway, agents and engines are killed (10 rounds, or ROLLDOCK_AGENT_FAULT_ROUNDS)
 # tests/agents.sh --all    also smolagents, openai-agents and mini-swe-agent
 # tests/agents.sh --vllm   on a vLLM server on the CPU with random weights, which this script starts if VLLM_URL is not

@@ -6,8 +6,8 @@
 #        tests/learn.sh ARGUMENTS...          examples/learn/learn.py with these arguments; --all for all runs
 #        tests/learn.sh --agent ARGUMENTS...  examples/learn/learn_agent.py with these arguments
 #
-# A caller that has installed the wheel and pytest names their folder, ROLLDOCK_SITE, and the binary,
-# ROLLDOCK_BINARY. Otherwise the script builds the wheel.
+# A caller that has installed the wheel and pytest sets ROLLDOCK_SITE to their folder, and ROLLDOCK_BINARY to
+# the binary. Otherwise the script builds the wheel.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 home=${ROLLDOCK_LEARN_HOME:-$HOME/.cache/rolldock-learn}

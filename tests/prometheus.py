@@ -16,14 +16,14 @@ import urllib.request
 from pathlib import Path
 
 ROLLDOCK = sys.argv[1]
-# The longest time until all metrics have moved.
+# The longest time until all metrics have changed.
 MOVED_MAX_S = 300
-# How many servers may die with their requests until requests of an ended step have been sent again, and the seconds
-# between their deaths. For STOPPED_S a server answers nothing before it dies, so that it has requests when it dies.
+# Servers die while they have requests, until requests of an ended step have been sent again. At most VICTIMS servers
+# die, DEATHS_APART_S apart. A server answers nothing for STOPPED_S before it dies, so that it has requests then.
 VICTIMS = 5
 DEATHS_APART_S = 8
 STOPPED_S = 0.4
-# Counters of rare faults and of moves, which exist and stay 0 here.
+# Counters of rare faults, and of samples that move away from slow servers. They exist and stay 0 here.
 RARE = {
     "rolldock_aborts_dropped_total",
     "rolldock_engines_recovered_total",
@@ -82,7 +82,7 @@ SMALL = sets(
 
 
 def start_run(folder):
-    """Starts a run. Returns its URL, the run, and the servers that the test kills. One more server lives."""
+    """Starts a run. Returns its URL, the run, and the servers that the test kills. One more server runs."""
     flags = ["--time-scale", "0.1", "--data", "data/arithmetic/train.jsonl", "--mean-response-length", "40"]
     servers = [start(ROLLDOCK, "simengine", "--ports", "0", *flags) for _ in range(1 + VICTIMS)]
     endpoints = [("--endpoint", line_of(server, " serves ").split(" ")[0]) for server in servers]
@@ -159,7 +159,7 @@ def query(prometheus, words):
 
 
 def found(prometheus, job):
-    """The names of a job's metrics in Prometheus, and the names of those with a value other than 0."""
+    """The names of a job's metrics in Prometheus, and the names of the metrics with a value other than 0."""
     series = query(prometheus, f'{{__name__=~"rolldock_.*",job="{job}"}}[2m]')
     there, moved = set(), set()
     for one in series:
@@ -200,7 +200,7 @@ def check(folder):
             continue
         missing = {job: sorted(wanted[job] - RARE - moved) for job, (_, moved) in seen.items()}
         missing |= {f"{job}, absent": sorted(wanted[job] - there) for job, (there, _) in seen.items()}
-        # On a busy machine a scrape can take longer than its time-out, so one that failed is not yet an error.
+        # On a busy machine a scrape can take longer than its time-out, so a failed scrape is not yet an error.
         missing["targets that are down"] = sorted(set(targets) - up_jobs(prometheus))
         if not any(missing.values()):
             break

@@ -1,9 +1,9 @@
 """Compares `rolldock simulate` with real runs on two vLLM servers.
 
-One of the servers is calibrated while the other is measured too, as both share the processors of a machine. A run of
-STEPS steps is made with each of three settings. It filters no group, so no step begins with groups of another one.
-The recorded run of the last setting is then simulated with all three. The median time of the steps after the first
-must be within ERROR_MAX of that of the same steps of the real run, and the settings in the same order.
+Both servers are calibrated at the same time, because they share the processors of a machine. A run of STEPS steps is
+made with each of three settings. It filters no group, so no step begins with groups of another step. The recorded run
+of the last setting is then simulated with all three settings. The median simulated time of the steps after the first
+must be within ERROR_MAX of the median real time, and both times must give the settings the same order.
 
 python3 tests/simulate_vllm.py BINARY FOLDER TOKENIZER ENDPOINT ENDPOINT
 """
@@ -15,12 +15,12 @@ import statistics
 import subprocess
 import sys
 
-STEPS = 6  # The first opens the connections, and is not counted.
+STEPS = 6  # The first step opens the connections, and is not counted.
 ERROR_MAX = 0.2
 SETTING = "rollout.max_concurrent_prompts"
 VALUES = [1, 2, 6]
-# Random weights draw nearly all ids alike, so one of VOCABULARY / MEAN_LENGTH ids ends a response after MEAN_LENGTH
-# tokens on the average.
+# A model with random weights draws all ids with about equal probability. One of MEAN_LENGTH ids is a stop token, so a
+# response has MEAN_LENGTH tokens on average.
 VOCABULARY, MEAN_LENGTH = 151_669, 64
 RECIPE = """
 [model]
@@ -61,7 +61,7 @@ def call(*command):
 
 
 def calibrated(rolldock, folder, endpoints):
-    """Measures both servers at the same time. Returns the file of the first."""
+    """Calibrates both servers at the same time. Returns the file of the first server."""
     files = [folder / f"engine-{number}.toml" for number in range(len(endpoints))]
     arguments = ["--seconds", "40", "--max-batch", "32"]
     measuring = [

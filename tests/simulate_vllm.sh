@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compares the step times of `rolldock simulate`, after `rolldock calibrate`, with those of runs on two real vLLM
-# servers that have a tiny random model. The figures are times of this machine, so nothing else should run on it.
+# Compares the step times of `rolldock simulate`, after `rolldock calibrate`, with the step times of runs on two real
+# vLLM servers that have a tiny random model. The figures are times of this machine, so nothing else should run on it.
 # usage: tests/simulate_vllm.sh [PORT]   (uses PORT, which is 18131 by default, and PORT + 1)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

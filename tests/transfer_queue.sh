@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Runs the tests and tutorials of the package transfer_queue over `rolldock.transfer_queue`, compares its
-# signatures with ours, and prints a table. Nothing of the package but its wheel is downloaded, and its code
-# is not imported.
+# signatures with ours, and prints a table. Only the wheel of the package is downloaded. The code of
+# the package is not imported.
 #
-# A caller that has installed rolldock and the packages of transfer_queue/requirements.txt names their folder,
-# ROLLDOCK_SITE, which the Python of the vLLM servers uses with its own torch. Without ROLLDOCK_SITE the
+# A caller that has installed rolldock and the packages of transfer_queue/requirements.txt sets ROLLDOCK_SITE to
+# their folder. The Python of the vLLM servers uses this folder with its own torch. Without ROLLDOCK_SITE the
 # script builds the wheel, and installs it with torch into a folder of its own.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,4 +1,4 @@
-"""The Python scorers that Rolldock's are measured against, for `rolldock-bench reward --peer`.
+"""The Python scorers with which Rolldock's scorers are compared, for `rolldock-bench reward --peer`.
 
 The scorers are verl's `math_dapo`, `gsm8k` and `math_reward`, each loaded from its own file, so that nothing
 else of verl is imported, and the library `math-verify`. The process reads one JSON command per line from
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from math_verify import parse, verify
 
-# The releases of verl whose `math_dapo` are our variants 2025 and 2026. The other two scorers are equal in
+# The releases of verl whose `math_dapo` our variants 2025 and 2026 reproduce. The other two scorers are equal in
 # both releases.
 RELEASES = {"2025": "0.9.0", "2026": "0.9.1"}
 
@@ -45,7 +45,7 @@ class Peer:
         return {"rows": len(self.rows)}
 
     def round(self, variant: str) -> dict:
-        """Scores all rows. Returns the seconds of processor time, and how many were right."""
+        """Scores all rows. Returns the seconds of processor time, and the number of right responses."""
         score, right = self.math_dapo[variant].compute_score, 0
         started = time.process_time()
         for response, truth in self.rows:

@@ -89,7 +89,7 @@ class Client:
             lease = client.take(partition, groups=1)
             takes.append((lease, tensors(lease)))
             if calls > 1:
-                # The acks of small rows are part of the work, as the peer's marks of consumption are.
+                # The acks of small rows are measured, because the peer also marks rows as consumed.
                 lease.ack()
         take = time.perf_counter() - started
         for lease, taken in takes:
@@ -172,8 +172,8 @@ def work(number, url, payload_bytes, seconds, begin, end, results):
         taken.torch("payload")
         taken.ack()
         rows += ROWS_OF_PROCESS
-    # The exit of an interpreter that has imported torch takes half a second of CPU, which the other processes
-    # would lack.
+    # The exit of an interpreter that has imported torch takes half a second of CPU. The other processes
+    # must not lose this time.
     end.wait(START_S)
     results.put(rows / elapsed)
 

@@ -72,7 +72,7 @@ def small_batch(rows: int, payload_bytes: int) -> TensorDict:
 
 
 def check(taken: TensorDict, columns: list[str], batch: TensorDict) -> None:
-    """Fails unless every row taken is one that was put. A row's reward is its number."""
+    """Checks that every row that was taken had been put. A row's reward is its number."""
     numbers = [int(reward) for reward in taken["reward"]]
     for column in columns:
         for number, theirs in zip(numbers, taken[column], strict=True):
@@ -82,7 +82,7 @@ def check(taken: TensorDict, columns: list[str], batch: TensorDict) -> None:
 
 
 def check_all(rewards: list[torch.Tensor], calls: int, batch: TensorDict) -> None:
-    """Fails unless a round took every row that it put, once.
+    """Checks that a round took each row that it put exactly once.
 
     The check ignores which take has which row. Freed row numbers are reused, and a take follows the order of
     the row numbers, so a take after the first `clear` can mix the rows of several puts.

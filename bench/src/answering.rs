@@ -1,4 +1,5 @@
-//! A minimal HTTP server for the engines of benchmarks. The server itself costs little beside the answers.
+//! A minimal HTTP server for the engines of benchmarks. The server itself costs little, compared with making
+//! the answers.
 
 use memchr::memmem;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -28,7 +28,7 @@ use crate::workload::{EOS, EveryPrompt, Numbered, answers};
 const SEED: u64 = 42;
 const SERVERS: usize = 8;
 const PERMITS: u32 = 64;
-/// Number of running samples. It is half of the fleet's places, so a policy always has a choice.
+/// Number of running samples. It is half of the fleet's permits, so a policy always has a choice.
 const AT_ONCE: usize = SERVERS * PERMITS as usize / 2;
 /// The time at which the fault begins, as a share of the least possible time of the batch.
 const FAULT_AT: f64 = 1.0 / 3.0;
@@ -36,7 +36,7 @@ const FAULT_AT: f64 = 1.0 / 3.0;
 const GROUP: u64 = 8;
 const PROMPT_TOKENS: usize = 512;
 const MAX_RESPONSE: u32 = 4096;
-/// Number of blocks of a small cache. The samples of half of the permits fill it.
+/// Number of blocks of a small cache. It is full when samples hold half of the server's permits.
 const SMALL_CACHE: u32 = 2_500;
 /// The time after which the monitor notices a stalled server.
 const STALL: Duration = Duration::from_secs(5);
@@ -147,7 +147,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
 async fn pick(rounds: usize, group_of: impl Fn(u64) -> Option<u64>) -> anyhow::Result<f64> {
     const PICKS: u64 = 10_000;
     let balancer = large_fleet()?;
-    // Half of the fleet's places are taken, so the loads differ.
+    // Half of the fleet's permits are held, so the loads differ.
     let mut held = Vec::new();
     for _ in 0..FLEET as u32 * PERMITS / 2 {
         held.push(balancer.acquire(PermitRequest::new(1)).await?);
@@ -218,8 +218,8 @@ fn start(shape: Shape, workload: &Arc<Workload>, scope: &Scope) -> anyhow::Resul
         .collect()
 }
 
-/// The time of a batch divided by the least possible time, and the samples of the busiest server divided by
-/// those of the idlest.
+/// The time of a batch divided by the least possible time, and the number of samples of the busiest server
+/// divided by the number of samples of the idlest server.
 async fn batch(shape: Shape, policy: Policy, samples: u64) -> anyhow::Result<(f64, f64)> {
     let scope = Scope::new();
     let workload = Arc::new(Workload::new(WorkloadConfig {

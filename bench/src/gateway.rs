@@ -2,15 +2,15 @@
 //!
 //! The gateway is the binary `rolldock` in a process of its own. The process of the bench has the agents and
 //! an engine. The engine measures its own work, from the last byte of a request to the first byte of its
-//! answer. It shares no clock with the gateway, and no code except the tokenizer and the chat template. The
-//! time of a turn beyond the engine is the time that an agent waits minus the work of the engine. It includes
+//! answer. The engine shares no clock with the gateway, and no code except the tokenizer and the chat template. The
+//! time of a turn beyond the engine is the time that an agent waits minus the work of the engine. This time includes
 //! the connections on both sides and the agent's HTTP client. The agent whose turns are timed has one thread,
 //! as most agents do, and the engine has one thread, so the time includes no hand-over between threads of the
 //! bench. After each turn the agent sends its next request directly to an endpoint of the engine that does no
 //! work. The time of this **bare call** belongs to the bench and the machine, and shows how fast the machine
 //! is.
 //!
-//! The engine draws random ids. A tokenizer would not choose these ids for their text. For each trajectory,
+//! The engine draws random ids. Their text usually encodes to other ids. For each trajectory,
 //! the engine records which ids were sent and drawn, and counts the ids that a later prompt lacks or changes.
 
 mod agent;
@@ -79,7 +79,7 @@ impl Gateway {
 }
 
 pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
-    // With a second thread, tokio would hand each event of a connection to it.
+    // If there were a second thread, tokio would pass each event of a connection to that thread.
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let scope = Scope::new();
     let engine = runtime.block_on(Engine::start(&scope))?;

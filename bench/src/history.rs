@@ -129,7 +129,7 @@ impl Sums {
 struct Outcome {
     /// Response tokens that the engines decoded.
     tokens: u64,
-    /// Accepted samples of each epoch, with the weights of their groups and without.
+    /// Accepted samples of each epoch: weighted with the weights of their groups, and unweighted.
     weighted: [Sums; 2],
     plain: [Sums; 2],
     /// Accepted groups of each epoch.

@@ -3,9 +3,9 @@
 //! announces versions.
 //!
 //! Training takes half as long as a synchronous rollout. Two bounds are printed, both computed from the
-//! draws. At the saturation bound, the fleet is never idle. No schedule beats the bound for the plan's
-//! staleness, even if it knows all lengths. The trainer claims batches from the queue, and the staleness of
-//! the claimed groups is compared with the plan's `max_staleness`.
+//! draws. The saturation bound is the time of a fleet that is never idle. The other bound is for the plan's
+//! staleness: no schedule is faster, even if it knows all lengths in advance. The trainer claims batches from
+//! the queue, and the staleness of the claimed groups is compared with the plan's `max_staleness`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,8 +35,8 @@ use crate::workload::{LastToken, Numbered};
 /// Number of steps. The first [`WARM_UP`] steps do not count.
 const STEPS: u64 = 24;
 const WARM_UP: u64 = 4;
-/// Number of groups that a worker runs at a time. Together they have more samples than the fleet has places,
-/// so no place is empty while the last sample of a group runs.
+/// Number of groups that a worker runs at a time. Together the groups have more samples than the fleet has slots,
+/// so no slot is empty while the last sample of a group runs.
 const CONCURRENT_PROMPTS: usize = 32;
 /// The time of training divided by the time of a synchronous rollout.
 const TRAINING_SHARE: f64 = 0.5;
@@ -59,7 +59,7 @@ struct Plan {
     bars: Bars,
 }
 
-/// The most that a step's time may be, relative to the two bounds.
+/// The largest allowed time of a step, relative to each of the two bounds.
 #[derive(Debug, Clone, Copy, Default)]
 struct Bars {
     staleness: Option<f64>,
@@ -117,9 +117,11 @@ struct Outcome {
     rollout_s: Option<f64>,
     /// Claimed groups of all steps by their staleness.
     ages: BTreeMap<u64, u64>,
-    /// Mean length of the accepted samples, divided by that of the valid groups' samples in data order.
+    /// Mean length of the accepted samples, divided by the mean length of the samples of the valid groups in
+    /// data order.
     bias: f64,
-    /// The share of right samples among the accepted ones, divided by that of the valid groups in data order.
+    /// The share of right samples among the accepted samples, divided by the share among the samples of the
+    /// valid groups in data order.
     acc_bias: f64,
     stale: u64,
     preemptions: u64,

@@ -1,6 +1,6 @@
 //! Runs peers in Python: sets up an environment once, and starts a script that answers lines of JSON.
 //!
-//! The first argument of a script is its folder. When it is ready, the script reports the versions of the
+//! The first argument of a script is its folder. When the script is ready, it reports the versions of the
 //! packages that it measures. It answers every line of its standard input with a line on its standard output,
 //! and ends when its input ends.
 
@@ -115,8 +115,8 @@ impl Drop for Script {
         // The script's output ends when the script ends.
         let deadline = Instant::now() + END_WAIT;
         while self.answers.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok() {}
-        // The group is killed before the script is waited for, because until then no other process can get
-        // the script's id.
+        // The group is killed before the script is reaped. Until it is reaped, no other process can get the
+        // script's id.
         let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         // The group may have no processes left.
         let _ = group.map(|group| kill_process_group(group, Signal::KILL));
@@ -159,7 +159,7 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    /// The folder with the installed packages. Calls `install` unless an earlier run has set it up.
+    /// The folder with the installed packages. If no earlier run has set the folder up, calls `install`.
     pub(crate) fn ready(
         &self,
         install: impl FnOnce(&Installation) -> anyhow::Result<()>,

@@ -1,8 +1,8 @@
 //! `rollout`: the step time compared with the best possible time for the drawn work, and the bias of the
 //! accepted data.
 //!
-//! The KV caches of the servers hold fewer samples than their batches have places, and the bounds take this
-//! into account. The figures "without KV limit" are relative to bounds that ignore it.
+//! The KV caches of the servers hold fewer samples than their batches have places, and the bounds take the
+//! caches into account. The figures "without KV limit" are relative to bounds that ignore the caches.
 //!
 //! All rollouts run in virtual time. Only the CPU time of the simulated fleet is measured in real time. The
 //! work is drawn by a pure function of the seed, so the bounds and the unbiased reference are computed from

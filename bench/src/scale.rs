@@ -10,7 +10,7 @@
 //! time of a request.
 //!
 //! A further task asks for a permit again and again. The time of a permit is the CPU time of this thread
-//! between the request and the grant. There is always a free place, so the task does not wait for one. The
+//! between the request and the grant. There is always a free permit, so the task never waits. The
 //! CPU time does not include other programs on the machine.
 
 use std::sync::Arc;
@@ -94,7 +94,7 @@ struct Cost {
 }
 
 impl Cost {
-    /// The cost with less CPU time, and with the larger memory of the two costs.
+    /// Returns the cost with less CPU time. Its memory is set to the larger of the two.
     fn or(self, other: Self) -> Self {
         let memory = self.memory.max(other.memory);
         let less = if other.cpu < self.cpu { other } else { self };
@@ -110,7 +110,7 @@ impl Cost {
 pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let mut figures = Vec::new();
     let mut first = None;
-    // The first run of a process pays for pages and caches that later runs find. It is not measured.
+    // The first run of a process fills pages and caches that later runs reuse. It is not measured.
     in_virtual_time(rollout(CURVE[0], CURVE[0].groups(true)))?;
     for point in CURVE {
         let (engines, whole) = costs(point, point.groups(quick), if quick { 1 } else { ROUNDS })?;

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from characters import END_ID, FIRST, UNKNOWN, write_tokenizer
 
-#: The tokens in the order of their ids. The vocabulary of the model has 32 tokens, of which these 15 are
-#: used.
+#: The tokens in the order of their ids. The vocabulary of the model has 32 tokens. Only these 15 are used.
 TOKENS = (*FIRST, *"0123456789+=")
 VOCABULARY = 32
 #: The number of tokens of a prompt, and the maximum number of tokens of an answer.

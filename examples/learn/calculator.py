@@ -33,7 +33,7 @@ TURN_TOKENS_MAX = 16
 
 @dataclass(frozen=True)
 class Question:
-    """A question, with the call and the answer that are right."""
+    """A question with its right call and its right answer."""
 
     text: str
     call: str
@@ -55,7 +55,7 @@ def questions() -> tuple[list[Question], list[Question]]:
 
 
 def reward_of(question: Question, said: str) -> float:
-    """Returns 1 if the agent's last words are the answer, otherwise 0."""
+    """Returns 1 if the agent's last text is the answer, otherwise 0."""
     return float(said == question.answer)
 
 
@@ -70,7 +70,7 @@ def message_ids(role: str, text: str) -> list[int]:
 
 
 def text_of(ids: list[int]) -> str:
-    """Returns the text of ids up to the end token, with marks by their names."""
+    """Returns the text of ids up to the end token. Marks are written as their names."""
     text = [TOKENS[number] for number in ids]
     return "".join(text[: text.index(END)] if END in text else text)
 

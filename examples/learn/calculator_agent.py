@@ -3,7 +3,7 @@ rewards or training.
 
     python calculator_agent.py http://127.0.0.1:8000/v1 "81 minus 34"
 
-The model calls the calculator in words, `calc(81-34)`. The agent finds the call in the text, computes it, and
+The model calls the calculator as text, `calc(81-34)`. The agent finds the call in the text, computes it, and
 sends the result as the next message. Text without a call is the agent's answer.
 """
 

@@ -1,6 +1,6 @@
 """Measures a model on questions with torch alone: no server, no gateway, no agent. It reads the calls and
-computes the right answers with separate code, so a fault of the rewards cannot make it count a wrong answer
-as right.
+computes the right answers with separate code, so a fault of the rewards cannot make a wrong answer count as
+right.
 """
 
 from __future__ import annotations

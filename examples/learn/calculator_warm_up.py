@@ -1,6 +1,6 @@
-"""The model that the agent begins with: it knows the form of calls and of answers, which are often wrong.
+"""The model that the agent begins with. It knows the form of calls and answers, but is often wrong.
 
-As in `warm_up`, the model first learns right conversations, and then wrong ones beside right ones.
+As in `warm_up`, the model first learns right conversations, and then a mix of wrong and right conversations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from warm_up import supervised_step, train_until
 
 BATCH = 128
 #: The first part ends when the mean probability of everything that the model says in a conversation has
-#: reached this.
+#: reached this value.
 RIGHT_PROBABILITY = 0.95
 RIGHT_LEARNING_RATE = 2e-3
 RIGHT_STEPS_MAX = 1500
@@ -59,7 +59,7 @@ def warm_model(folder: Path) -> Path:
 
 def conversation(question: str, call: str, answer: str) -> tuple[list[int], list[bool]]:
     """Returns the ids of a conversation in two turns, and for each id whether the model says it. The
-    calculator computes the call, whether it is the right one or not.
+    calculator computes the call, even if the call is wrong.
     """
     parsed = CALL.fullmatch(call)
     if parsed is None:
@@ -80,7 +80,7 @@ def conversation(question: str, call: str, answer: str) -> tuple[list[int], list
 
 
 def with_errors(question: Question, draw: random.Random) -> tuple[list[int], list[bool]]:
-    """Returns a conversation whose call is often that of another question, and whose answer is often not the
+    """Returns a conversation. Its call is often the call of another question, and its answer is often not the
     calculator's result.
     """
     called = question if draw.random() < RIGHT_SHARE else _near(question, draw)

@@ -29,7 +29,7 @@ from warm_up import warm_model
 HERE = Path(__file__).parent
 SEEDS = (1, 2, 3)
 MODES = ("sync", "fully_async")
-#: The accuracy that every run must reach, and the control must not.
+#: The accuracy that every run must reach, and the accuracy that the control must not exceed.
 LEARNED, NOT_LEARNED = 0.80, 0.25
 #: The longest time of a run, in seconds. A run that takes longer hangs.
 RUN_S_MAX = 900.0
@@ -127,7 +127,7 @@ def lines_of(file: Path) -> list[Any]:
 
 
 def result_of(plan: Plan, out: Path, engine: Engine, warm: Path) -> dict[str, Any]:
-    """Runs a plan, and returns its figures, which it also writes to `result.json` in the plan's folder.
+    """Runs a plan, writes its figures to `result.json` in the plan's folder, and returns the figures.
 
     The curve has the run's measurements on the held-out problems, with the server's weights. This process
     measures `final`, with torch and the last checkpoint.

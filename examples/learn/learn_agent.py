@@ -46,7 +46,7 @@ SETTINGS = Settings(
     gradient_clip=1.0,
     mini_batch_rows=64,
 )
-#: The accuracy that every run must reach, and the control must not.
+#: The accuracy that every run must reach, and the accuracy that the control must not exceed.
 LEARNED, NOT_LEARNED = 0.6, 0.3
 #: The steps between two measurements on the held-out questions.
 MEASURED_EVERY = 15
@@ -96,13 +96,13 @@ class Agents:
 
 
 def rewards_in_random_order(rewards: list[float], draw: random.Random) -> list[float]:
-    """Returns the rewards with those of each group in a random order."""
+    """Returns the rewards. Within each group, they are in a random order."""
     groups = [rewards[start : start + SAMPLES] for start in range(0, len(rewards), SAMPLES)]
     return [reward for group in groups for reward in draw.sample(group, len(group))]
 
 
 def rows_of(batch: MicroBatch, version: int) -> Rows:
-    """Returns the rows that teach something: those of groups with different rewards.
+    """Returns the rows that teach something: the rows of groups with different rewards.
 
     Raises:
         ValueError: an agent's turns are not one row, or a token was not sampled from the newest weights.
@@ -162,7 +162,7 @@ def trained(plan: Plan, folder: Path, engine: Engine, gateway: Gateway, trainer:
 
 
 def result_of(plan: Plan, out: Path, engine: Engine, warm: Path) -> dict[str, Any]:
-    """Runs a plan, and returns its figures, which it also writes to `result.json` in the plan's folder."""
+    """Runs a plan, writes its figures to `result.json` in the plan's folder, and returns the figures."""
     folder = out / plan.name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -172,7 +172,7 @@ def result_of(plan: Plan, out: Path, engine: Engine, warm: Path) -> dict[str, An
     with Gateway(engine.url, out / "tokenizer", folder) as gateway:
         found = trained(plan, folder, engine, gateway, trainer)
     seconds = time.monotonic() - began
-    # The last weights of the server are read from the folder from which the server has loaded them.
+    # The server loaded its last weights from this folder.
     final = accuracy(load(trainer.weights), [question.text for question in questions()[1]])
     found["curve"].append({"version": trainer.version, "accuracy": final})
     initial = found["curve"][0]["accuracy"]
@@ -186,7 +186,7 @@ def result_of(plan: Plan, out: Path, engine: Engine, warm: Path) -> dict[str, An
 
 
 def warm_of(warming: Process, warm: Path) -> Path:
-    """Returns the folder of the warm model when it is there."""
+    """Waits until the warm model is trained, and returns its folder."""
     end = time.monotonic() + WARM_S_MAX
     while not warming.has_ended():
         if time.monotonic() > end:
@@ -203,7 +203,7 @@ def plans_of(args: argparse.Namespace) -> list[Plan]:
 
 
 def failure_of(result: dict[str, Any], learned: float) -> str | None:
-    """Returns what a run did not reach, if it did not."""
+    """Returns the expectation that a run did not meet, or `None` if it met all."""
     name = f"seed {result['seed']}" + ", the control" * result["shuffle_rewards"]
     initial, final = result["initial"], result["final"]
     if initial >= NOT_LEARNED:

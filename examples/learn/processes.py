@@ -30,7 +30,7 @@ def free_port() -> int:
 
 
 def rolldock_binary() -> str:
-    """Returns the `rolldock` command: that of `ROLLDOCK_BINARY`, of this environment, or of `PATH`."""
+    """Returns the `rolldock` command from `ROLLDOCK_BINARY`, from this environment, or from `PATH`."""
     beside = Path(sys.executable).with_name("rolldock")
     found = os.environ.get("ROLLDOCK_BINARY") or (
         str(beside) if beside.exists() else shutil.which("rolldock")

@@ -111,7 +111,7 @@ def test_a_flat_batch_is_padded() -> None:
 
 
 def test_the_loss_is_that_of_the_paper() -> None:
-    # The sum over tokens in plain Python, with the logits of each sequence alone.
+    # The expected loss is a sum over tokens in plain Python, with the logits of one sequence at a time.
     model = new_model(seed=3)
     loss, figures = loss_of(model, padded(flat(SEQUENCES)), SETTINGS)
     total, tokens, clipped = 0.0, 0, 0

@@ -233,7 +233,7 @@ def test_a_turn_is_sampled_from_the_model(monkeypatch: pytest.MonkeyPatch) -> No
     both = calculator_measure.turn(model, prompts * 4, draw)
     assert all(row[-1] == END_ID or len(row) == 16 for row in both)
     monkeypatch.setattr(calculator_measure, "TURN_TOKENS_MAX", 1)
-    # The second prompt is longer, and does not change the first.
+    # The second prompt is longer. It must not change the answers to the first prompt.
     counts = Counter(row[0] for row in calculator_measure.turn(model, prompts * 500, draw)[::2])
     with torch.no_grad():
         expected = model(input_ids=torch.tensor(prompts[:1])).logits[0, -1].softmax(-1).tolist()
@@ -286,7 +286,7 @@ def test_a_batch_has_one_row_for_each_agent_and_one_version() -> None:
 def test_only_sampled_tokens_have_a_gradient() -> None:
     said = [two_turns(question) for question in questions()[0][: GROUPS * SAMPLES]]
     rows = rows_of(batch_of(said, [1.0, 0.0] * (len(said) // 2), version=0), 0)
-    # At each place, the logits give the next token half of the probability.
+    # At each position, the logits give the next token half of the probability.
     logits = torch.zeros(*rows.tokens[:, 1:].shape, len(TOKENS))
     logits.scatter_(2, rows.tokens[:, 1:, None], math.log(len(TOKENS) - 1)).requires_grad_()
 
@@ -305,7 +305,7 @@ def test_only_sampled_tokens_have_a_gradient() -> None:
     for ids, places, parts in zip(rows.tokens.tolist(), learned.tolist(), said, strict=True):
         marks = [marked for part, marked in parts for _ in part]
         assert ids[: len(marks)] == [number for part, _ in parts for number in part]
-        # The logits at a place are those of the token after it.
+        # The logits at a position predict the next token.
         assert places == [*marks[1:], *[False] * (len(ids) - len(marks))]
 
 

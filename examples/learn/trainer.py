@@ -27,8 +27,8 @@ from rolldock.torch import Fields, MicroBatch, StreamingDataLoader, StreamingDat
 
 #: How long a call is repeated while the run does not answer, in seconds.
 PATIENCE_S = 300.0
-#: The number of versions whose weights stay on disk, the newest ones. A server that returns loads the last
-#: announced ones.
+#: The number of newest versions whose weights stay on disk. A server that returns loads the weights of the
+#: last announced version.
 WEIGHTS_KEPT = 4
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Rows:
             yield self.at(places)
 
     def at(self, places: torch.Tensor) -> Rows:
-        """Returns the rows at some places, given as indices or as a mask."""
+        """Returns the rows that `places` selects by their indices or by a mask."""
         return Rows(
             self.tokens[places],
             self.mask[places],
@@ -107,10 +107,10 @@ def shuffled(advantages: torch.Tensor, groups: list[str], draw: torch.Generator)
 
 
 def loss_of(model: LlamaForCausalLM, rows: Rows, settings: Settings) -> tuple[torch.Tensor, dict[str, float]]:
-    """Returns DAPO's loss, which is the mean over the tokens of these rows, with its figures.
+    """Returns DAPO's loss with its figures. The loss is the mean over the tokens of these rows.
 
-    The ratio compares with the log-probabilities of the engine. Its upper bound, `1 + clip_ratio_high`, is
-    farther from 1 than its lower bound.
+    The ratio compares the model's log-probabilities with the engine's. Its upper bound,
+    `1 + clip_ratio_high`, is farther from 1 than its lower bound.
     """
     logprobs, entropy = logprobs_of(model, rows.tokens)
     advantages = rows.advantages[:, None]
@@ -137,10 +137,10 @@ class Trainer:
         self._optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=settings.learning_rate, betas=settings.betas
         )
-        #: The steps that the model was trained on, which is also the policy version of its weights.
+        #: The number of steps that the model was trained on. It is also the policy version of its weights.
         self.version = 0
         self._updates = 0
-        #: The loader's state of the checkpoint.
+        #: The loader's state in the checkpoint.
         self.taken: dict[str, Any] | None = None
         if self._checkpoint.exists():
             state = torch.load(self._checkpoint)

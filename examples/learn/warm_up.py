@@ -1,7 +1,7 @@
 """The model that reinforcement learning begins with: it knows the form of an answer, and is mostly wrong.
 
-First the model learns to add from right answers. Then it learns wrong answers beside right ones, until it
-gives the right one about a quarter of the time. Such a model can improve by reward alone. A model whose first
+First the model learns to add from right answers. Then it learns wrong answers beside right ones, until about
+a quarter of its answers are right. Such a model can improve by reward alone. A model whose first
 training was stopped early does not improve, because its entropy collapses.
 """
 
@@ -18,7 +18,7 @@ from model import accuracy, logprobs_of, new_model, save
 from transformers import LlamaForCausalLM
 
 BATCH = 256
-#: The first part ends when the mean probability of a right answer in a batch has reached this.
+#: The first part ends when the mean probability of a right answer in a batch has reached this value.
 RIGHT_PROBABILITY = 0.97
 RIGHT_LEARNING_RATE = 2e-3
 RIGHT_STEPS_MAX = 1000
@@ -54,7 +54,8 @@ def warm_model(folder: Path) -> Path:
 
 
 def train_until(probability: float, steps_max: int, step: Callable[[], float]) -> None:
-    """Repeats a step on right examples until it returns at least this mean probability of what it trains."""
+    """Repeats a step on right examples until the mean probability that the step returns reaches
+    `probability`."""
     reached, steps = 0.0, 0
     while reached < probability:
         if steps == steps_max:
@@ -91,8 +92,8 @@ def supervised_step(
     rows: list[list[int]],
     marks: list[list[bool]],
 ) -> float:
-    """Trains on the marked tokens of some rows of ids, and returns their mean probability before the update:
-    the mean over the rows of the probability of all marked tokens of a row.
+    """Trains on the marked tokens of some rows of ids. Returns the mean probability of a row before the
+    update. The probability of a row is the product over its marked tokens.
     """
     length = max(map(len, rows))
     tokens = torch.tensor([row + [PAD_ID] * (length - len(row)) for row in rows])

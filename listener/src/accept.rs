@@ -12,8 +12,8 @@ use crate::ticket::Ticket;
 
 /// Time without data from a client after which the kernel probes its connection.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// Pause after an error of the listener. Usually file descriptors have run out, and other connections have to
-/// close first.
+/// Pause after a failed accept. The usual cause is a lack of file descriptors, which lasts until other
+/// connections close.
 const ERROR_PAUSE: Duration = Duration::from_millis(50);
 /// Shortest time between two log lines about errors of the listener, which occur in large numbers.
 const ERROR_LOG_INTERVAL: Duration = Duration::from_secs(10);
@@ -41,8 +41,8 @@ impl Acceptor {
         Self { patience, ..self }
     }
 
-    /// The next connection for which there is room. Errors of the listener are logged, and do not end the
-    /// accepting. Cancel-safe.
+    /// Waits for the next connection that the limits admit. If the listener returns an error, logs the error
+    /// and continues. Cancel-safe.
     pub async fn accept(&mut self) -> (Socket, Ticket) {
         loop {
             match self.listener.accept().await {
@@ -66,10 +66,11 @@ impl Acceptor {
     }
 }
 
-/// Makes the kernel end two kinds of connections. In the first kind, the client has acknowledged no data for
-/// `patience`, even if only the kernel still holds the rest of an answer. In the second kind, the client has
-/// disappeared without closing the connection. Also switches off Nagle's algorithm: an answer is a head and a
-/// few pieces, and no piece should wait until the client has acknowledged the previous one.
+/// Makes the kernel end two kinds of connections. The first kind are connections whose client has
+/// acknowledged no data for `patience`, even if the rest of the answer is only in the kernel's buffer. The
+/// second kind are connections whose client has disappeared without closing them. Also switches off Nagle's
+/// algorithm: an answer is a head and a few pieces, and no piece should wait until the client has
+/// acknowledged the previous one.
 ///
 /// Errors are ignored: without these options such connections only last longer.
 fn attend(stream: &TcpStream, patience: Duration) {

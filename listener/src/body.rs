@@ -33,7 +33,7 @@ impl fmt::Display for Slow {
 
 impl Error for Slow {}
 
-/// The body of a request. It ends with an error if the server waits too long for a byte.
+/// The body of a request. The body ends with an error if the server waits too long for a byte.
 pub(crate) struct Arriving {
     incoming: Incoming,
     connections: Connections,
@@ -48,8 +48,9 @@ impl Arriving {
         Self { incoming, connections, alarm: None, is_waiting: false }
     }
 
-    /// The body as the handler gets it. A small body is read whole first. If a handler answered without
-    /// reading the body, bytes that arrive after the answer would close the client's connection.
+    /// Returns the body that the handler gets. A small body is read whole before the handler runs. Otherwise
+    /// a handler could answer without reading the body, and the bytes that arrive after the answer would
+    /// close the client's connection.
     pub(crate) async fn whole_if_small(mut self) -> AnyBody {
         if self.size_hint().exact().is_none_or(|length| length > SMALL_MAX) {
             return AnyBody::new(self);

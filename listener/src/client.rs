@@ -1,5 +1,5 @@
-//! The client of a request: the facts that a server reports about it, and the questions that a server asks
-//! about it.
+//! The client of a request. A server uses [`Client`] to report facts about the client, and to find out
+//! whether the client has closed its side of the connection.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -14,8 +14,8 @@ use tokio::io::ReadBuf;
 use crate::connections::Seat;
 
 /// A handle to the connection of a request. The server reports facts about the client through it. Handlers of
-/// axum get it as an argument. Without a listener of this crate it has no connection, and its calls have no
-/// effect.
+/// axum get it as an argument. If the request did not come through a listener of this crate, the handle has
+/// no connection, and calls on the handle have no effect.
 #[derive(Debug, Clone, Default)]
 pub struct Client {
     seat: Option<Arc<Seat>>,
@@ -26,8 +26,8 @@ impl Client {
         Self { seat: Some(seat) }
     }
 
-    /// A request begins. Completes immediately. If the connection has to be closed, never completes, and the
-    /// connection's task drops the request.
+    /// Notes that a request begins. Completes immediately, unless the connection has to be closed. In that
+    /// case the future never completes, and the connection's task drops the request.
     pub async fn begin(&self) -> Busy {
         if self.seat.as_ref().is_some_and(|seat| !seat.begin()) {
             return std::future::pending().await;
@@ -35,16 +35,16 @@ impl Client {
         Busy { seat: self.seat.clone() }
     }
 
-    /// The client has sent a valid token, or needs no token. Completes immediately. If the connection has to
-    /// be closed, never completes, and the request has no effect.
+    /// Notes that the client has sent a valid token, or needs no token. Completes immediately, unless the
+    /// connection has to be closed. In that case the future never completes, and the request has no effect.
     pub async fn authenticated(&self) {
         if self.seat.as_ref().is_some_and(|seat| !seat.authenticate()) {
             std::future::pending().await
         }
     }
 
-    /// The client holds a lease for `term`, counted from now. In this time the connection is not closed to
-    /// make room for others.
+    /// Notes that the client holds a lease for `term`, counted from now. During this time the connection is
+    /// not closed to make room for others.
     pub fn leases_for(&self, term: Duration) {
         if let Some(seat) = &self.seat {
             seat.lease_for(term);

@@ -168,8 +168,7 @@ impl Connections {
         true
     }
 
-    /// Of the connections that are authenticated and have no lease, closes the one that has been idle
-    /// longest.
+    /// Closes the connection that has been idle longest among those that are authenticated and have no lease.
     fn shed_idle(&self, seats: &mut Seats) -> bool {
         let now_ms = self.now_ms();
         let spare = |seat: &&Arc<Seat>| {
@@ -189,8 +188,8 @@ impl Connections {
         true
     }
 
-    /// Sets the counters to 0 when the server starts. A counter that appears with its first event has no rate
-    /// before the second event.
+    /// Sets the counters to 0 when the server starts. If a counter appeared only with its first event,
+    /// Prometheus could compute no rate before the second event.
     pub(crate) fn begin_counters(&self) {
         for shed in Shed::ALL {
             self.count_shed(shed, 0);
@@ -260,7 +259,7 @@ impl Seat {
         self.task.wake();
     }
 
-    /// Closes the connection if it waits for a request and has no unread bytes.
+    /// Closes the connection if it waits for a request or for the rest of a head, and has no unread bytes.
     fn shed_if_idle(&self) -> bool {
         let is_shed = self.unread_bytes() == 0 && self.change(&[IDLE, HEAD], SHED);
         if is_shed {
@@ -269,18 +268,19 @@ impl Seat {
         is_shed
     }
 
-    /// A request begins. Returns `false` if the connection has to be closed.
+    /// Notes that a request begins. Returns `false` if the connection has to be closed.
     pub(crate) fn begin(&self) -> bool {
         self.change(&[IDLE, HEAD], BUSY)
     }
 
-    /// A request and its answer are over.
+    /// Notes that a request and its answer are over.
     pub(crate) fn end(&self) {
         self.since_ms.store(self.connections.now_ms(), Ordering::Relaxed);
         self.change(&[BUSY], IDLE);
     }
 
-    /// The client has proved its right to connect. Returns `false` if the connection has to be closed.
+    /// Notes that the client has proved its right to connect. Returns `false` if the connection has to be
+    /// closed.
     pub(crate) fn authenticate(&self) -> bool {
         if self.is_authenticated.load(Ordering::Relaxed) {
             return true;
@@ -292,7 +292,7 @@ impl Seat {
         true
     }
 
-    /// The client holds a lease for `term`, counted from now.
+    /// Notes that the client holds a lease for `term`, counted from now.
     pub(crate) fn lease_for(&self, term: Duration) {
         let term_ms = u64::try_from(term.as_millis()).unwrap_or(u64::MAX);
         let until_ms = self.connections.now_ms().saturating_add(term_ms);
@@ -309,7 +309,7 @@ impl Seat {
         self.task.register(task);
     }
 
-    /// The connection is closed, and no longer counts.
+    /// Notes that the connection is closed, so it no longer counts.
     pub(crate) fn leave(&self) {
         let mut seats = self.connections.shared.seats.lock();
         seats.unauthenticated.remove(&self.number);
@@ -324,7 +324,7 @@ impl Seat {
         self.connections.count_timeout(phase);
     }
 
-    /// Some bytes of a request have been read.
+    /// Notes that some bytes of a request have been read.
     pub(crate) fn has_read(&self) {
         if self.phase.load(Ordering::Relaxed) == IDLE {
             self.since_ms.store(self.connections.now_ms(), Ordering::Relaxed);

@@ -14,10 +14,11 @@
 //! # Invariants
 //! - At most [`ConnectionLimits::max`] connections are open, and at most
 //!   [`ConnectionLimits::unauthenticated_max`] of them are not authenticated.
-//! - To make room, a server closes the oldest connection that is idle and not authenticated. If there is
-//!   none, it closes the oldest one that is not authenticated, and else the authenticated one that has been
-//!   idle longest. Connections that are authenticated and have a request, an unsent answer or a lease are
-//!   never closed for others. If no connection can be closed, the new one is closed.
+//! - To make room, a server closes the oldest connection that is idle and not authenticated. If there is no
+//!   such connection, the server closes the oldest connection that is not authenticated. If all connections
+//!   are authenticated, the server closes the one that has been idle longest. Connections that are
+//!   authenticated and have a request, an unsent answer or a lease are never closed for others. If no
+//!   connection can be closed, the new one is closed.
 //! - A connection with bytes that the server has not read yet is not idle.
 //! - A request that has begun on an authenticated connection is never cut off by these limits.
 //! - Every state that waits for the client has a time-out: the head and the body of a request, the pause

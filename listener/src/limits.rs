@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 
 /// The default maximum of connections, even if the limit of open files allows more.
 const MAX_DEFAULT: usize = 65_536;
-/// The share of the process's file descriptors that the connections of one server may use by default. A proxy
-/// needs a second descriptor for each connection. The rest is for files.
+/// By default, the connections of one server may use one in this many of the process's file descriptors. A
+/// proxy needs a second descriptor for each connection, and the other descriptors are for files.
 const DESCRIPTORS_SHARE: usize = 3;
-/// The share of the connections that may be unauthenticated by default.
+/// By default, one in this many connections may be unauthenticated.
 const UNAUTHENTICATED_SHARE: usize = 4;
 
 /// The limits of the connections of one server. Times are in seconds.
@@ -25,12 +25,12 @@ pub struct ConnectionLimits {
     /// connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unauthenticated_max: Option<usize>,
-    /// Longest time in which the head of a request arrives. A connection that is not authenticated also has
-    /// to begin its first request within this time, and may pause for at most this time between two requests.
+    /// Longest time for the head of a request to arrive. A connection that is not authenticated also has to
+    /// begin its first request within this time, and may pause for at most this time between two requests.
     pub head_timeout: f64,
-    /// Longest time in which no byte of a request's body arrives.
+    /// Longest wait for the next byte of a request's body.
     pub body_timeout: f64,
-    /// Longest time between two requests, and longest time in which a client takes no byte of an answer.
+    /// Longest time between two requests, and longest time that a client may take no byte of an answer.
     pub keep_alive: f64,
 }
 

@@ -24,7 +24,7 @@ use crate::connections::Connections;
 use crate::socket::Socket;
 use crate::ticket::Ticket;
 
-/// The fate of a request whose client closes its side of the connection before the answer.
+/// What happens to a request whose client closes its side of the connection before the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HalfClosed {
     /// The request is dropped: the client is assumed to have disconnected.
@@ -33,8 +33,8 @@ pub enum HalfClosed {
     Answered,
 }
 
-/// Serves `router` at `listener` until `end`. Then idle connections are closed, and running requests are
-/// finished.
+/// Serves `router` at `listener` until `end` is cancelled. Then closes idle connections, and finishes running
+/// requests.
 ///
 /// Cancel-safe: dropping the future drops the running requests and closes all connections.
 pub async fn serve(

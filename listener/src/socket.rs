@@ -1,4 +1,4 @@
-//! The bytes of a connection, whose traffic decides whether the connection is idle.
+//! The byte stream of a connection. Reads and writes on the stream decide whether the connection is idle.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -29,9 +29,9 @@ impl Ticket {
         Client::of(Arc::clone(&self.seat))
     }
 
-    /// Ready when the connection has to be closed: for another connection, or because the client's time is
-    /// over. Has to be polled after each poll of the connection, because such a poll may change the time
-    /// limit.
+    /// Ready when the connection has to be closed, either to make room for another connection or because a
+    /// time limit of the client is over. Has to be polled after each poll of the connection, because such a
+    /// poll may change the time limit.
     pub fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<()> {
         self.seat.wake_when_shed(context.waker());
         loop {

@@ -1,23 +1,27 @@
-//! Measures how many samples a server holds: as many as its KV cache has room for.
+//! Measures how many samples the KV cache of a server can hold.
 //!
 //! A vLLM server takes samples as long as a block of its cache is free. As the samples grow, the blocks run
 //! out. The server then preempts the latest samples, and computes their tokens again later. With more samples
-//! than the cache holds, a server therefore does some work several times. With fewer samples, each reading of
-//! its weights serves fewer tokens.
+//! than the cache holds, a server therefore does some work several times. With fewer samples, the server
+//! generates fewer tokens for each time that it reads its weights.
 //!
 //! # The capacity
-//! At every look a server reports the number of its running samples and the share of the cache that they use.
-//! Both are summed over time. The quotient of the sums is the mean share of a sample over its life, and its
-//! inverse is the number of samples that the cache holds. A single look would not do: all samples of a step
-//! begin together, and the young ones use little of the cache.
+//! At every look of the monitor, a server reports the number of its running samples and the share of the
+//! cache that these samples use. Both numbers are summed over time. The summed shares, divided by the summed
+//! numbers of samples, are the mean share that a sample uses from its beginning to its end.
 //!
-//! Samples differ in length, so the cache is full at times with this number of samples. A server whose cache
-//! is used above [`AdaptiveConfig::kv_usage_max`] gets no further samples until some have ended.
+//! The inverse of this mean share is the number of samples that fill the cache if they are of every age. All
+//! samples of a step begin together, however: the young ones use little of the cache, and later only long
+//! samples are left. Therefore a sample counts with a fifth of the mean share ([`EXPECTED`]), and with four
+//! fifths of what it uses now. A server gets samples as long as the sum over its samples is below
+//! [`AdaptiveConfig::kv_usage_max`].
 //!
-//! The capacity rises towards these limits by a few places per look, as long as the server is nearly full. It
-//! falls to them at once. A server may also have fewer places than its cache has room for (`max_num_seqs`):
-//! then requests wait although the cache is not full, and the capacity is multiplied by a factor below 1
-//! (additive increase, multiplicative decrease, as in Chiu and Jain, 1989).
+//! The capacity rises towards this limit by a few places per look, as long as the server is nearly full. It
+//! falls to the limit at once.
+//!
+//! A server may also run fewer samples than its cache can hold (`max_num_seqs`). In that case, requests wait
+//! although the cache is not full, and the number of running samples does not rise. Then the capacity is
+//! multiplied by a factor below 1 (additive increase, multiplicative decrease, as in Chiu and Jain, 1989).
 
 use std::time::Duration;
 
@@ -30,17 +34,19 @@ use crate::EngineLoad;
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdaptiveConfig {
-    /// Capacity that a server starts with, and keeps if it reports no load.
+    /// Capacity that a server starts with.
     pub start: u32,
+    /// Capacity of a server that reports no load.
+    pub unreported: u32,
     /// Smallest capacity.
     pub min: u32,
     /// Largest capacity.
     pub max: u32,
-    /// Number of places that each look of the monitor adds at most, to a server that is nearly full.
+    /// Maximum number of places that each look of the monitor adds to a server that is nearly full.
     pub increase: u32,
     /// Factor on the capacity of a server that lacks places.
     pub decrease: f64,
-    /// Share of the KV cache in use at which a server gets no further samples.
+    /// Share of the KV cache, in use or expected to be used, at which a server gets no further samples.
     pub kv_usage_max: f64,
     /// If requests wait on a server whose cache is used less than this, the server lacks places.
     pub kv_usage_high: f64,
@@ -53,17 +59,21 @@ impl Default for AdaptiveConfig {
     fn default() -> Self {
         Self {
             start: 64,
+            unreported: 256,
             min: 16,
             max: 1024,
             increase: 8,
             decrease: 0.75,
-            kv_usage_max: 0.95,
+            kv_usage_max: 0.9,
             kv_usage_high: 0.85,
             settle_ms: 5_000,
         }
     }
 }
 
+/// Weight of a sample's expected use of the cache, as opposed to its present use. With a greater weight, a part
+/// of the cache stays empty. With a smaller one, the cache overflows while samples of equal age grow.
+const EXPECTED: f64 = 0.2;
 /// Share of a server's places that must be taken before its capacity is raised. Only a server that is nearly
 /// full shows whether it copes with its capacity.
 const NEARLY_FULL: f64 = 0.9;
@@ -80,6 +90,8 @@ pub(crate) struct Adaptive {
     /// The share of the cache in use and the number of running samples, each summed over time.
     used: f64,
     running: f64,
+    /// The number of running samples at the last look.
+    ran: u64,
     looked_at: Option<Instant>,
     settled_at: Option<Instant>,
 }
@@ -98,7 +110,9 @@ impl Adaptive {
     ) -> u32 {
         self.measure(load, now);
         let limit = self.limit(config, in_use, load);
-        if load.waiting > 0 && load.kv_cache_usage < config.kv_usage_high {
+        // While new requests wait for their prefill, the number of running samples rises.
+        let is_rising = load.running > std::mem::replace(&mut self.ran, load.running);
+        if load.waiting > 0 && !is_rising && load.kv_cache_usage < config.kv_usage_high {
             if self.settled_at.is_some_and(|settled| now < settled) {
                 return capacity.min(limit);
             }
@@ -112,24 +126,24 @@ impl Adaptive {
         most.min(limit)
     }
 
-    /// The number of our samples that the cache holds, by the mean share of a sample and by its present use.
+    /// The number of our samples with which the present and expected use of the cache reach the bound.
     fn limit(&self, config: &AdaptiveConfig, in_use: u32, load: &EngineLoad) -> u32 {
         if self.used <= 0.0 || self.running <= 0.0 {
             return config.max;
         }
-        let share = self.used / self.running;
-        let others = load.running.saturating_add(load.waiting).saturating_sub(u64::from(in_use));
-        let over_a_life = (1.0 / share).round() - others as f64;
-        let now = f64::from(in_use) + ((config.kv_usage_max - load.kv_cache_usage) / share).round();
+        let expected = EXPECTED * self.used / self.running;
+        let samples = load.running.saturating_add(load.waiting).max(u64::from(in_use));
+        let counted = (1.0 - EXPECTED) * load.kv_cache_usage + samples as f64 * expected;
+        let further = ((config.kv_usage_max - counted) / expected).round();
         // The conversion saturates.
-        (over_a_life.min(now) as u32).clamp(config.min, config.max)
+        ((f64::from(in_use) + further) as u32).clamp(config.min, config.max)
     }
 
     fn measure(&mut self, load: &EngineLoad, now: Instant) {
         let before = self.looked_at.replace(now).unwrap_or(now);
         let elapsed = now.saturating_duration_since(before).as_secs_f64();
         let kept = (-elapsed / MEMORY_S).exp();
-        // A share that is not a number would stay in the sum.
+        // A NaN would stay in the sum.
         let usage = if load.kv_cache_usage.is_finite() { load.kv_cache_usage.clamp(0.0, 1.0) } else { 0.0 };
         self.used = self.used * kept + usage * elapsed.min(LOOK_S_MAX);
         self.running = self.running * kept + load.running as f64 * elapsed.min(LOOK_S_MAX);
@@ -212,8 +226,8 @@ mod tests {
         let used = mean(seen.iter().map(|(_, used, _)| *used));
         let waits = mean(seen.iter().map(|(_, _, waits)| *waits));
         assert!(used > 0.85 && waits < 0.02, "{used} of the cache is used, {waits} of the samples wait");
-        // A sample holds 26.7 tokens on average over its life, so 37 samples fill the cache.
-        assert!(seen.iter().all(|(capacity, ..)| (15..=42).contains(capacity)), "{seen:?}");
+        // A sample holds 26.7 tokens on average while it runs, so 37 samples fill the cache.
+        assert!(seen.iter().all(|(capacity, ..)| (15..=60).contains(capacity)), "{seen:?}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -234,8 +248,8 @@ mod tests {
         assert_eq!(next(40, 20, 20, 0.2, 0), 40, "the server is not nearly full");
         assert_eq!(next(40, 40, 40, 0.4, 1), 50);
         assert_eq!(next(50, 50, 50, 0.5, 2), 60);
-        assert_eq!(next(90, 90, 90, 0.9, 3), 95, "a sample uses 0.01 of the cache, and 0.05 is free");
-        assert_eq!(next(95, 10, 90, 0.6, 4), 33, "113 fit, and 80 are those of other clients");
+        assert_eq!(next(90, 90, 90, 0.9, 3), 90, "the cache is full");
+        assert_eq!(next(95, 10, 90, 0.85, 4), 32, "22 fit, beside 80 of other clients");
         assert_eq!(next(95, 0, 200, 1.0, 5), 4, "the capacity is at least `min`");
         assert_eq!(next(100, 100, 100, 0.0, 9), 100, "the capacity is at most `max`");
     }

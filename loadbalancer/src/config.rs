@@ -60,7 +60,7 @@ pub struct BalancerConfig {
     /// When a group leaves its server, for [`Policy::GroupAffinity`].
     pub affinity: AffinityConfig,
     /// Maximum number of samples that run at a time on all servers together. If absent, only the servers'
-    /// capacities bound it.
+    /// capacities limit this number.
     pub capacity_total: Option<u32>,
     /// Maximum number of waiting requests. Further requests are refused.
     pub waiting_max: usize,
@@ -69,8 +69,8 @@ pub struct BalancerConfig {
     pub faults_max: u32,
     /// Number of faults among the last [`window`](Self::window) answers that makes a server suspect.
     pub window_faults_max: u32,
-    /// Number of latest answers in which [`window_faults_max`](Self::window_faults_max) counts faults, at
-    /// most 64.
+    /// Number of latest answers among which the faults are counted for
+    /// [`window_faults_max`](Self::window_faults_max), at most 64.
     pub window: u32,
     /// The longest `Retry-After` that is honoured, in milliseconds. A longer one is cut to this time.
     pub retry_after_ms_max: u64,

@@ -31,7 +31,7 @@ pub fn waiting_bounded(fleet: &FleetSnapshot, waiting_max: usize) -> Result<(), 
     Err(Violation(format!("waiting={} above waiting_max={waiting_max}", fleet.waiting)))
 }
 
-/// No permit is out. This must hold once every holder has dropped its permits.
+/// No permit is outstanding. This must hold once every holder has dropped its permits.
 pub fn all_returned(fleet: &FleetSnapshot) -> Result<(), Violation> {
     match fleet.servers.iter().find(|server| server.in_use > 0) {
         None => Ok(()),

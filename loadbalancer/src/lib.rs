@@ -11,8 +11,9 @@
 //! - The places taken on a server exceed its capacity only after the capacity was lowered.
 //! - A permit is returned exactly once: it is an RAII guard. If a request is cancelled while its grant
 //!   arrives, the places are returned, too.
-//! - A server that dies starts a new [epoch](server::Epoch). Permits of the old epoch are
-//!   [revoked](Permit::revoked). Returning them changes nothing in the new epoch.
+//! - When a server dies, its *life* ends and its [epoch](server::Epoch), the number of the life, rises. The
+//!   permits of the old life are [revoked](Permit::revoked). Returning these permits changes nothing in the
+//!   new life.
 //! - A permit of weight n is granted for all n samples at once. A waiting request that fits on no server
 //!   reserves the server that is nearest to having room for it. Requests behind it get no place on a reserved
 //!   server. They may use all other servers.
@@ -20,10 +21,10 @@
 //!   change of the fleet makes it too heavy. Dead servers count as servers, since they may return.
 //! - Permits are granted on a server only if it has the weights that were announced last. This also holds for
 //!   a server that joins, or that returns after its death.
-//! - Waiting is bounded in number ([`BalancerConfig::waiting_max`]) and in time
-//!   ([`PermitRequest::deadline`]).
+//! - The number of waiting requests is bounded ([`BalancerConfig::waiting_max`]), and so is the time that a
+//!   request waits ([`PermitRequest::deadline`]).
 //!
-//! The module [`update`] brings new weights to the fleet. The module [`proxy`] offers the balancer as a
+//! The module [`update`] brings new weights to the fleet. The module [`proxy`] offers the balancer as an HTTP
 //! server.
 //!
 //! # Deliberately absent

@@ -2,12 +2,13 @@
 //!
 //! A server sends no byte of an unstreamed answer until the answer is complete, so a silent connection does
 //! not show that a server has stalled. Instead, the monitor watches each server's count of generated tokens.
-//! A server stalls if it owes answers, is not paused, and its count does not rise. A server that got SIGTERM
-//! neither answers nor closes its connections; only its count and its health check show that it is lost.
+//! A server has stalled if it owes answers, it is not paused, and its count does not rise. A server that got
+//! SIGTERM neither answers nor closes its connections; only its count and its health check show that it is
+//! lost.
 //!
 //! # Invariants
 //! - A silent server does not delay the decisions on other servers.
-//! - Observations of one life of a server do not count for the next.
+//! - Observations of one life of a server do not count for its next life.
 //! - An engine that reports a pause is not probed, and its lack of progress does not count as a stall.
 //! - Delays of this process do not count against a server. The time limits of looks and stalls do not count
 //!   the time for which this process was late, because answers that arrived during this time may be unread.
@@ -88,7 +89,7 @@ struct Watched {
     asked_at: Option<Instant>,
     /// The time since which the server has owed answers while its count did not rise.
     still_since: Option<Instant>,
-    adaptive: Adaptive,
+    capacity: Capacity,
 }
 
 impl Watched {
@@ -204,6 +205,7 @@ impl Monitor {
         watched.is_looked_at = false;
         if watched.epoch.replace(server.epoch) != Some(server.epoch) {
             (watched.health_failures, watched.still_since) = (0, None);
+            watched.capacity = Capacity::default();
         }
         // A server without a health endpoint counts as alive until its requests fail.
         if let Err(error @ ControlError::Failed { .. }) = health {
@@ -222,8 +224,12 @@ impl Monitor {
         if server.state == ServerState::Dead {
             watched.still_since = None;
             self.balancer.revive_in_time(server.id, server.epoch);
-        } else if let Ok(load) = load {
-            self.adapt(server, load, look.ours);
+        } else {
+            match load {
+                Ok(load) => self.adapt(server, load, look.ours),
+                Err(ControlError::Unsupported { .. }) => self.give_up_measuring(server),
+                Err(ControlError::Failed { .. } | ControlError::Unasked { .. }) => {}
+            }
         }
         if look.has_proved {
             self.balancer.has_proved(server.id, server.epoch);
@@ -238,7 +244,7 @@ impl Monitor {
         if server.state == ServerState::Dead {
             return;
         }
-        // No permits are granted on a server that is only outdated, but its requests continue and can stall.
+        // A server that is only outdated gets no permits, but its running requests continue and can stall.
         let paused = server.state == ServerState::Paused && server.hold != Some(Hold::Outdated);
         let standing = match load {
             Ok(EngineLoad { generation_tokens_total: Some(tokens), paused, .. }) => {
@@ -248,7 +254,8 @@ impl Monitor {
                 }
                 before == *tokens && *paused != Some(true)
             }
-            // Without the count a stall cannot be noticed. Only the deadlines of samples end such a stall.
+            // Without the count, the monitor cannot notice a stall. Only the deadlines of samples end such a
+            // stall.
             Ok(_) | Err(ControlError::Unsupported { .. } | ControlError::Unasked { .. }) => false,
             Err(ControlError::Failed { .. }) => true,
         };
@@ -272,12 +279,38 @@ impl Monitor {
         let Some(config) = self.config.adaptive.filter(|_| is_at_work) else { return };
         let Some(watched) = self.watched.get_mut(&server.id) else { return };
         let capacity = server.capacity;
-        let next = watched.adaptive.next(&config, capacity, ours, load, Instant::now());
+        let Capacity::Measured(adaptive) = &mut watched.capacity else { return };
+        let next = adaptive.next(&config, capacity, ours, load, Instant::now());
         if next != capacity {
             let EngineLoad { waiting, kv_cache_usage, .. } = *load;
             tracing::debug!(server = %server.name, capacity, next, waiting, kv_cache_usage, "capacity changes");
             let _ = self.balancer.set_capacity(server.id, next);
         }
+    }
+
+    /// Sets the capacity of a server that reports no load, once in its life.
+    fn give_up_measuring(&mut self, server: &ServerSnapshot) {
+        let Some(config) = self.config.adaptive else { return };
+        let Some(watched) = self.watched.get_mut(&server.id) else { return };
+        if let Capacity::Measured(_) = std::mem::replace(&mut watched.capacity, Capacity::Unmeasured) {
+            let capacity = config.unreported;
+            tracing::info!(server = %server.name, capacity, "reports no load, so its capacity is not measured");
+            let _ = self.balancer.set_capacity(server.id, capacity);
+        }
+    }
+}
+
+/// How a server's capacity is found in its present life.
+#[derive(Debug)]
+enum Capacity {
+    Measured(Adaptive),
+    /// The server reports no load.
+    Unmeasured,
+}
+
+impl Default for Capacity {
+    fn default() -> Self {
+        Self::Measured(Adaptive::default())
     }
 }
 

@@ -41,7 +41,7 @@ pub struct ServerSnapshot {
     /// Why the server is dead or suspect, or why no permits are granted on it because of its weights.
     pub reason: Option<Arc<str>>,
     /// Set if no permits are granted on the server because of its weights. The state of such a server is
-    /// paused, unless it is draining or dead.
+    /// `Paused`, unless the server is draining or dead.
     pub hold: Option<Hold>,
     /// The weight version that the server was given in this life; `None` for the weights that it was started
     /// with.

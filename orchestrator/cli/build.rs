@@ -4,7 +4,7 @@
 use std::process::Command;
 
 /// Sets the text that `--version` prints: the package's version and, in a release build, the commit. A
-/// development build does not contain the commit, because it would be compiled again after each commit. The
+/// development build does not contain the commit, because cargo would then compile it again after each commit. The
 /// variable `ROLLDOCK_COMMIT` overrides the commit, for example where there is no git.
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

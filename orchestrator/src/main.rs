@@ -10,7 +10,7 @@ use mimalloc::MiMalloc;
 /// ends many threads grows for hours. The crate's feature `override` makes C libraries such as zstd use this
 /// allocator too.
 ///
-/// The delay is the allocator's default. A shorter one would make large puts slow, because the buffers of
+/// The delay is the allocator's default. A shorter delay would make large puts slow, because the buffers of
 /// each put would be mapped again.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;

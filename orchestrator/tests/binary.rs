@@ -1,6 +1,6 @@
-//! A test of the binary itself. `cargo test` builds the binary of a package only for a test like this one, and the
-//! tests in `tests/system/` run that binary. They are in a package of their own, which a change of this library does
-//! not rebuild.
+//! A test of the binary itself. `cargo test` builds the binary of a package only if the package has an integration
+//! test, such as this file. The tests in `tests/system/` run that binary. They are in a separate package, so a change
+//! of this library does not rebuild them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::process::Command;

@@ -57,13 +57,13 @@ class BaseClient:
 
     @property
     def transport(self) -> Literal["embedded", "http", "shared_memory"] | None:
-        """How calls reach the queue. `None` before the first call to a server, because that call chooses."""
+        """How calls reach the queue. `None` before the first call to a server, which chooses."""
         found: Any = self._queue.transport
         return cast("Literal['embedded', 'http', 'shared_memory'] | None", found)
 
     def close(self) -> None:
-        """Closes an embedded queue, which makes its puts durable, or leaves a server. Leases stay as they
-        are."""
+        """Closes an embedded queue, which makes its puts durable, or disconnects from a server. Leases stay
+        as they are."""
         self._queue.close()
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""The calls of a queue, as both clients make them."""
+"""Makes the calls to a queue for `Client` and `AsyncClient`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ T = TypeVar("T")
 
 
 class Call(Generic[T]):
-    """A call in progress: call `wait`, or await it in asyncio. `finish` makes the result from the value."""
+    """A call in progress. To get the result, call `wait`, or await the object in asyncio. `finish` makes the
+    result from the value that `pending` returns. Without `finish`, this value is the result.
+    """
 
     def __init__(self, pending: _rolldock.Pending, finish: Callable[[Any], T] | None = None) -> None:
         self._pending = pending
@@ -32,11 +34,11 @@ class Call(Generic[T]):
         return result
 
     def wait(self) -> T:
-        """Waits without the GIL. Ctrl-C ends the wait and cancels the call."""
+        """Waits for the result without the GIL. Ctrl-C ends the wait and cancels the call."""
         return self._result(self._pending.wait())
 
     def __await__(self) -> Generator[Any, None, T]:
-        # Programs without an event loop need not import it.
+        # Programs without an event loop do not need this import.
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -47,7 +49,7 @@ class Call(Generic[T]):
                 done.set_result(None)
 
         def call_loop() -> None:
-            # A closed loop has no task that waits.
+            # If the loop is closed, no task waits for the call.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(wake)
 
@@ -62,17 +64,18 @@ class Call(Generic[T]):
 
 @dataclass(frozen=True)
 class Share:
-    """The share of one of several consumers that take a batch together. Each consumer takes with its own
-    share and with the amount of the whole batch.
+    """The share of one consumer, if several consumers take a batch together. Each consumer passes its own
+    share to its take. The amount of the take (`rows`, `groups` or `tokens`) is the amount of the whole batch.
 
     Attributes:
-        rank: the number of this data-parallel rank, from 0. Ranks get different groups, with about equally
-            many tokens.
+        rank: the number of this data-parallel rank, from 0. Each rank gets different groups. All ranks get
+            about the same number of tokens.
         ranks: the number of data-parallel ranks.
-        equal_counts: whether all ranks get equally many groups. The remaining groups stay in the queue.
-        member: the number of this member of its rank (tensor- or pipeline-parallel), from 0.
-        members: the number of members of a rank. All members get the same rows, which are consumed when all
-            members have acked.
+        equal_counts: whether all ranks get the same number of groups. The remaining groups stay in the queue.
+        member: the number of this consumer among the members of the rank (tensor- or pipeline-parallel),
+            from 0.
+        members: the number of members of a rank. All members of a rank get the same rows. The rows are
+            consumed when all of these members have acked.
     """
 
     rank: int
@@ -86,23 +89,23 @@ class TakeOptions(TypedDict, total=False):
     """The options of a take. One of `rows`, `groups`, `tokens` and `only` is required.
 
     Attributes:
-        rows: the maximum number of rows, whatever their groups.
-        groups: the maximum number of groups. Only groups whose rows are all ready are taken, as a whole.
-        tokens: the maximum number of tokens. Whole groups are taken until the next would exceed it, but at
-            least one group.
+        rows: the maximum number of rows. The rows may belong to any groups.
+        groups: the maximum number of groups. Only whole groups are taken, when all of their rows are ready.
+        tokens: the maximum number of tokens. Whole groups are taken until the next group would exceed the
+            maximum. At least one group is taken.
         only: exactly the rows with these handles.
         at_least: wait until this many groups (or rows, with `rows`) are ready, or until the puts have ended.
             1 by default.
         columns: read only these columns. All by default.
         order: `"fifo"` (oldest first), `"priority"`, `"freshest"` (newest policy version first), or a seed
-            for a pseudorandom order. By default, the order that the partition declares.
+            for a pseudorandom order. The default is the order that the partition declares.
         min_policy_version: groups whose oldest version is below this version are stale.
         max_staleness: groups whose oldest version is more than this many versions behind the newest version
             of the partition are stale.
         stale: what happens to stale groups: `"skip"` (the default) leaves them, `"drop"` frees them,
             `"deliver"` delivers them too.
-        share: the part of a batch that several consumers take together.
-        holder: a name for this consumer, which `inspect` shows with its leases.
+        share: the part of this consumer, if several consumers take a batch together.
+        holder: a name for this consumer. `inspect` shows the name with the leases of this consumer.
     """
 
     rows: int
@@ -123,18 +126,20 @@ class PutOptions(TypedDict, total=False):
     """The options of a put.
 
     Attributes:
-        group_size: the number of rows of the whole group, whose rows may come in several puts. By default the
-            number that the partition declares, or else the number of rows of this put.
-        sample: the sample of the rows, if samples have rows in several puts. The group then counts samples.
+        group_size: the number of rows of the whole group. Several puts may add rows to a group. The default
+            is the number that the partition declares, or else the number of rows of this put.
+        sample: the name of the sample to which the rows belong, if a sample may have rows in several puts.
+            `group_size` then counts samples.
         sample_is_last: whether these rows complete the sample.
         policy_version: the oldest policy version of the rows.
         priority: the priority of the group. Takes in the order `"priority"` return groups with a greater
             priority first.
-        token: makes it safe to repeat the put: a put with the token of an earlier put returns the rows of the
-            earlier put. By default each put has a token of its own.
+        token: a name that makes it safe to repeat the put. A put with the token of an earlier put adds
+            nothing and returns the rows of the earlier put. By default each put has a token of its own.
         keys: a key for each row, unique among the existing rows of the partition.
-        tags: JSON for each row, which only its owner interprets.
-        record: an opaque record of the owner, as durable as the put.
+        tags: a JSON value for each row. The queue does not interpret the tags.
+        record: a text that the queue stores with the put, as durably as the rows. The queue does not
+            interpret the record.
     """
 
     group_size: int
@@ -152,13 +157,14 @@ class DeclareOptions(TypedDict, total=False):
     """The options of a declaration.
 
     Attributes:
-        length_columns: the columns that count the tokens of a row: lists, by their lengths, or whole numbers.
-        group_size: the number of rows of every group. By default each put names it.
-        order: the order of takes that choose none, as in `TakeOptions`.
-        capacity_bytes: the most bytes of payload.
-        row_bytes_max: the most bytes of a row.
+        length_columns: the columns from which the queue counts the tokens of a row. A list counts as its
+            length, a whole number as its value.
+        group_size: the number of rows of every group. By default each put states the size of its group.
+        order: the order of takes that state no order. Its values are those of `order` in `TakeOptions`.
+        capacity_bytes: the maximum number of bytes of payload.
+        row_bytes_max: the maximum number of bytes of a row.
         durability: what an acknowledged put survives: `"none"`, `"os"` (the death of the process) or
-            `"fsync"` (of the machine). By default the durability of the queue.
+            `"fsync"` (the death of the machine). The default is the durability of the queue.
         on_full: what a put into a full partition does: `"block"` (the default), `"refuse"` or
             `"drop_oldest"`.
         lease_ms: the time that a lease lasts without a renewal, in milliseconds. 600,000 by default.
@@ -179,10 +185,10 @@ class KeyedRow:
     """A row that has a key.
 
     Attributes:
-        key: its key.
-        handle: its handle, `generation << 32 | slot`.
-        group: its group.
-        tags: its tags; `None` if there are none.
+        key: the key of the row.
+        handle: the handle of the row, `generation << 32 | slot`.
+        group: the group of the row.
+        tags: the tags of the row; `None` if the row has no tags.
     """
 
     key: str
@@ -204,7 +210,9 @@ def handles_of(rows: Sequence[int] | Array) -> list[int]:
 
 
 def connected(url: str, token: str | None, patience_s: float, shared_memory: bool | None) -> _rolldock.Queue:
-    """Makes a client of a server. The token is that of the environment if none is given."""
+    """Makes a client of a queue server. If `token` is `None` and `url` is not a `unix:` URL, the token is the
+    value of the environment variable `ROLLDOCK_QUEUE_TOKEN`.
+    """
     if token is None and not url.startswith("unix:"):
         token = os.environ.get("ROLLDOCK_QUEUE_TOKEN") or None
     return _rolldock.Queue.connect(url, token, patience_s, shared_memory)
@@ -238,7 +246,7 @@ def put(
     for name in ("keys", "tags"):
         if name in what:
             what[name] = list(what[name])
-    # An embedded queue keeps the arrays that it gets, so it gets copies of those that may change.
+    # An embedded queue keeps the arrays that it gets, so arrays that may change are copied first.
     rows = rows_of(data, copy=queue.is_embedded)
     return Call(queue.put(partition, rows, _json(what), _seconds(wait_s)))
 
@@ -281,19 +289,19 @@ def status(queue: _rolldock.Queue, partition: str, after: int | None, wait_s: fl
 
 
 def object_of(text: str) -> dict[str, Any]:
-    """Reads an object of JSON."""
+    """Reads a JSON object."""
     read: dict[str, Any] = json.loads(text)
     return read
 
 
 def objects(text: str) -> list[dict[str, Any]]:
-    """Reads a list of objects of JSON."""
+    """Reads a JSON list of objects."""
     read: list[dict[str, Any]] = json.loads(text)
     return read
 
 
 def names(text: str) -> list[str]:
-    """Reads a list of strings of JSON."""
+    """Reads a JSON list of strings."""
     read: list[str] = json.loads(text)
     return read
 

@@ -119,7 +119,7 @@ class Client(BaseClient):
             taken.
 
         Raises:
-            Deadline: nothing was ready in time. It is a `TimeoutError`.
+            Deadline: nothing was ready in time. `Deadline` is a `TimeoutError`.
         """
         lease = _calls.taken(self._queue, partition, task, wait_s, options).wait()
         return None if lease is None else Batch(lease, self._queue, partition)
@@ -132,7 +132,7 @@ class Client(BaseClient):
         wait_s: float | None = None,
         **options: Unpack[TakeOptions],
     ) -> Iterator[Batch]:
-        """Takes batches until the puts have ended. Arguments and errors are those of `take`.
+        """Takes batches until the puts have ended. It has the arguments and the errors of `take`.
 
         Each batch is acked at the end of its own block:
 
@@ -186,7 +186,7 @@ class Client(BaseClient):
         _calls.tagged(self._queue, partition, tags).wait()
 
     def reset(self, partition: str, task: str) -> int:
-        """Makes the rows that a task has acked ready for it again. Returns their number."""
+        """Makes the rows that a task has acked ready for this task again. Returns their number."""
         return Call[int](self._queue.reset(partition, task)).wait()
 
     def announce(self, partition: str, policy_version: int) -> None:
@@ -205,7 +205,7 @@ class Client(BaseClient):
         return Call[int](self._queue.clear_all(partition)).wait()
 
     def end_sample(self, partition: str, sample: str) -> None:
-        """Ends a sample that has rows in several puts. The group is complete when all of its samples are."""
+        """Ends a sample that has rows in several puts. A group is complete when all its samples are."""
         Call[None](self._queue.end_sample(partition, sample)).wait()
 
     def close_groups(

@@ -79,7 +79,7 @@ class Ragged:
         """Copies the lists into one array.
 
         Args:
-            fill: the value of the places without an item.
+            fill: the value of positions without an item.
             length: the number of columns. By default that of the longest list.
             side: the side of the items on which `fill` is added.
 
@@ -202,8 +202,8 @@ def rows_of(data: Any, *, copy: bool) -> _rolldock.Rows:
 
     Args:
         data: a mapping (a TensorDict too), a table, a record batch or a data frame.
-        copy: whether arrays of NumPy and torch are copied. If they are not, they must not change until the
-            rows are put.
+        copy: whether arrays of NumPy and torch are copied. Arrays that are not copied must not change until
+            the rows are put.
     """
     if isinstance(data, _rolldock.Rows):
         return data

@@ -380,6 +380,6 @@ _KINDS: Mapping[str, type[QueueError]] = {
 
 
 def make(code: str, kind: str, message: str, details: str) -> QueueError:
-    """Makes the exception for an error. A code without a class becomes its kind. `details` is JSON."""
+    """Makes the exception for an error. A code without a class gets its kind's class. `details` is JSON."""
     fields = json.loads(details)
     return BY_CODE.get(code, _KINDS.get(kind, QueueError))(message, fields)

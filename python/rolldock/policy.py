@@ -1,4 +1,4 @@
-"""Policy versions: a trainer announces them to a run, which brings them to its servers."""
+"""Policy versions: a trainer announces a version to a run, and the run updates its servers."""
 
 from __future__ import annotations
 
@@ -43,11 +43,12 @@ class Policy:
         Args:
             version: greater than every earlier version.
             path: where the servers read the weights.
-            label: the version's name in the servers' answers; it ends in the number. By default the number.
+            label: the version's name in the servers' answers. It must end in the version number, which is
+                the default label.
             payload: further data that the update needs, as JSON.
 
         Returns:
-            The state, as `status` does.
+            The state, as `status` returns it.
 
         Raises:
             PolicyError: `code` is `not_newer`, `differs`, `bad_label` or another of the listener's codes.
@@ -64,10 +65,10 @@ class Policy:
             wait_s: how long to wait, in seconds.
 
         Returns:
-            The state, as `status` does.
+            The state, as `status` returns it.
 
         Raises:
-            NotYet: the servers did not get it in time. It is a `TimeoutError`.
+            NotYet: the servers did not get the version in time. `NotYet` is a `TimeoutError`.
         """
         left = wait_s
         while True:

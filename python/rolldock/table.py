@@ -24,10 +24,9 @@ class Table:
     """Rows by column. Any library that reads the Arrow PyCapsule interface can read a table:
     `pyarrow.table(table)`, `polars.DataFrame(table)`, `arro3.core.Table(table)`.
 
-    The values are those of the queue and are shared, not copied: do not write to them. A column of rows in
-    several pieces (runs of rows that are stored together, such as the rows of one put) is joined into one
-    array when it is first read, which copies it once; `pieces()` has the pieces, whose columns are never
-    copied.
+    The values are shared with the queue, not copied: do not write to them. A piece is a run of rows that are
+    stored together, such as the rows of one put. If the rows are in several pieces, the first read of a
+    column copies it once, into one array. `pieces()` returns the pieces, whose columns are never copied.
     """
 
     def __init__(self, rows: _rolldock.Rows) -> None:
@@ -130,7 +129,7 @@ class Table:
         side: Literal["right", "left"] = "right",
     ) -> tuple[Tensor, Tensor]:
         """Copies a column of lists into a tensor of shape `(rows, length, ...)`, with a mask of shape
-        `(rows, length)` that is true for items. Arguments and errors are those of `Ragged.padded`."""
+        `(rows, length)` that is true for items. It has the arguments and errors of `Ragged.padded`."""
         return padded_torch(self.column(name), fill, length, side)
 
     def pieces(self) -> list[Table]:
@@ -200,7 +199,7 @@ class _Leased(Table):
 
     @property
     def is_lost(self) -> bool:
-        """Whether the lease expired although it was being renewed. Its rows are given out again."""
+        """Whether the lease expired although it was being renewed. Its rows are delivered again."""
         return self._lease.is_lost
 
     def _end(self, pending: _rolldock.Pending) -> Call[None]:
@@ -241,7 +240,7 @@ class Batch(_Leased):
         """Consumes the rows for the task. When this returns, the ack is as durable as the queue.
 
         Raises:
-            LeaseGone: the lease has expired, or has ended before. The rows are given out again.
+            LeaseGone: the lease has expired, or has ended before. The rows are delivered again.
         """
         self._end(self._lease.ack()).wait()
 

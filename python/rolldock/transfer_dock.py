@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rolldock.client import Client
     from rolldock.columns import Array
 
-#: The task that keeps rows until they are cleared. It never acks them.
+#: The task that keeps rows until they are cleared. The task never acks rows.
 KEEPER = "_dock"
 #: The time that a lease lasts if the options of the dock do not set it.
 LEASE_MS = 600_000
@@ -91,8 +91,8 @@ class TransferDock:
         client.declare(name, tasks={**self._consumers, KEEPER: []}, capacity_rows=rows, **options)
 
     def put_experience(self, data: Any, indexes: Sequence[int] | Array) -> None:
-        """Writes columns of the rows `indexes`. The first columns create a row, and later ones are added to
-        it.
+        """Writes columns of the rows `indexes`. The first columns create a row. Later columns are added to
+        the row.
 
         After an error the rows of some prompts may have been written; each row is written whole or not at
         all.
@@ -228,10 +228,10 @@ class TransferDock:
         return None
 
     def _changes(self, what: str, deadline: float, wait_s: float) -> Iterator[None]:
-        """Yields at first, and then whenever the dock has changed.
+        """Yields once immediately, and then whenever the dock has changed.
 
         Raises:
-            Deadline: it has not changed in time.
+            Deadline: the dock has not changed in time.
         """
         while True:
             revision = self.client.status(self.name)["revision"]
@@ -244,7 +244,7 @@ class TransferDock:
             self.client.status(self.name, after=revision, wait_s=min(left, 20.0))
 
     def _put_prompt(self, prompt: int, indexes: Sequence[int], rows: Table) -> None:
-        """Writes rows of one prompt. Some of them may exist."""
+        """Writes rows of one prompt. Some of them may exist already."""
         try:
             self._put_new(prompt, indexes, rows)
         except KeyExists:

@@ -53,8 +53,8 @@ struct Pool {
 }
 
 /// The connections of this process, one pool for each server. A thread locks the pools only while it holds
-/// the GIL, and runs no code of Python until it unlocks them. So the lock and the GIL cannot wait for each
-/// other, and a forked child finds the pools unlocked.
+/// the GIL, and runs no code of Python until it unlocks them. This prevents a deadlock of the lock and the
+/// GIL, and a forked child finds the pools unlocked.
 static POOLS: Mutex<Vec<Pool>> = Mutex::new(Vec::new());
 
 /// Returns the process's client of a server.

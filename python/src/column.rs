@@ -105,7 +105,7 @@ impl Column {
         input::numbers(array, copy).map(Self::new)
     }
 
-    /// Lists of `values`: row `i` has those from `offsets[i]` to `offsets[i + 1]`.
+    /// Lists of `values`: row `i` has the values from `offsets[i]` to `offsets[i + 1]`.
     #[staticmethod]
     fn from_lists(values: &Self, offsets: &Bound<'_, PyAny>) -> PyResult<Self> {
         input::lists(&values.field, &values.array, offsets).map(Self::new)

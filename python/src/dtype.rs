@@ -16,11 +16,11 @@ use crate::interchange;
 static LARGE_TYPES: [(&str, DataType); 2] =
     [("large_string", DataType::LargeUtf8), ("large_binary", DataType::LargeBinary)];
 
-/// A type that Arrow and NumPy lack. A column of it has its bits as `uint16`, with an extension type.
+/// A type that Arrow and NumPy lack. A column of this type has the bits as `uint16`, with an extension type.
 const BFLOAT16: &str = "bfloat16";
 const BFLOAT16_EXTENSION: &str = "rolldock.bfloat16";
 
-/// The maximum nesting of a type, which is that of the queue.
+/// The maximum nesting of a type. The queue has the same maximum.
 const DEPTH_MAX: usize = 32;
 
 /// The type of a column.
@@ -111,7 +111,7 @@ fn parse(name: &str, depth: usize) -> Option<Field> {
     Some(sizes.into_iter().rev().fold(inner, wrap))
 }
 
-/// The name of a type, from which [`Dtype`] makes this type again, or Arrow's text for a type without a name.
+/// The name of a type, or Arrow's text for a type without a name. [`Dtype`] makes the type from its name.
 pub(crate) fn name_of(field: &Field) -> String {
     let dtype = field.data_type();
     if extension(field) == Some(BFLOAT16_EXTENSION) {

@@ -19,7 +19,7 @@ use crate::rows::Rows;
 use crate::runtime::{self, Own};
 use crate::tasks::spawn_on;
 
-/// The time after which a lease is renewed first. A fast consumer uses most batches for a shorter time.
+/// The time before the first renewal of a lease. A fast consumer finishes most batches before this time.
 const SOON: Duration = Duration::from_millis(50);
 /// The time that a renewed lease is assumed to have left, if the queue does not report it.
 const LEFT_UNKNOWN: Duration = Duration::from_secs(3);
@@ -27,7 +27,7 @@ const LEFT_UNKNOWN: Duration = Duration::from_secs(3);
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// The pause between two renewals of a lease, for each partition of which it is known.
+/// The pause between two renewals of a lease, for each partition whose pause is known.
 pub(crate) type Pauses = Arc<Mutex<HashMap<String, Duration>>>;
 
 struct Held {
@@ -44,7 +44,7 @@ struct Held {
 
 impl Held {
     /// Renews the lease until it ends. The first renewal is early, because the lease may have been held for a
-    /// while before. The later ones are regular.
+    /// while before. Later renewals are regular.
     async fn keep(&self) {
         let mut pause = SOON;
         loop {
@@ -96,7 +96,7 @@ impl Held {
     }
 }
 
-/// Rows that this process holds for a task. Dropping it gives them back.
+/// Rows that this process holds for a task. Dropping this value gives the rows back.
 #[pyclass(frozen, module = "rolldock._rolldock")]
 pub(crate) struct Lease {
     held: Own<Arc<Held>>,

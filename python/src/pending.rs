@@ -119,8 +119,8 @@ impl Pending {
 
 #[pymethods]
 impl Pending {
-    /// Waits for the outcome without the GIL. A signal handler that raises, such as that of Ctrl-C, ends the
-    /// wait and cancels the call.
+    /// Waits for the outcome without the GIL. A signal handler that raises, such as the handler of Ctrl-C, ends
+    /// the wait and cancels the call.
     fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let running = self.running(py)?;
         while !py.detach(|| running.shared.wait()) {

@@ -86,7 +86,7 @@ impl Rows {
         Ok(Self { schema, batches: vec![batch] })
     }
 
-    /// Imports rows through the Arrow PyCapsule interface. `None` if the object has none of its methods.
+    /// Imports rows through the Arrow PyCapsule interface. `None` if the object lacks its methods.
     #[staticmethod]
     fn from_arrow(object: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
         let imported = interchange::import(object)?;
@@ -122,7 +122,7 @@ impl Rows {
         self.batches.iter().map(piece).collect()
     }
 
-    /// Copies the rows at these places, in this order.
+    /// Copies the rows with these indices, in this order.
     fn picked(&self, py: Python<'_>, places: Vec<u32>) -> PyResult<Self> {
         let batch = self.joined(py)?;
         let rows = batch.num_rows();

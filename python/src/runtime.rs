@@ -33,7 +33,7 @@ struct Current {
     give_backs: TaskTracker,
 }
 
-/// A thread locks it only while it holds the GIL, and a fork holds the GIL. So a child finds it unlocked.
+/// A thread locks this mutex only while it holds the GIL. A fork holds the GIL, so a child finds it unlocked.
 static CURRENT: Mutex<Option<Current>> = Mutex::new(None);
 
 /// Returns the runtime of this process.

@@ -24,7 +24,7 @@ PATIENCE_S = 600.0
 
 
 def binary() -> str:
-    """The installed command, or the one that the environment names."""
+    """The command that the environment names, or else the installed command."""
     installed = Path(sys.executable).with_name("rolldock")
     found = os.environ.get("ROLLDOCK_BINARY") or (
         str(installed) if installed.exists() else shutil.which("rolldock")
@@ -70,7 +70,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(params=["embedded", "http", "unix"])
 def client(request: pytest.FixtureRequest) -> Iterator[rolldock.Client]:
-    """A client of a queue in this process, and of a server in both ways."""
+    """A client of a queue in this process, or of a server over HTTP or through its socket."""
     if request.param == "embedded":
         opened = rolldock.Client.open()
     else:
@@ -105,7 +105,7 @@ def numbers(count: int, first: int = 0) -> dict[str, Any]:
 
 
 def taken(batch: rolldock.Batch | None) -> rolldock.Batch:
-    """A batch where rows were expected."""
+    """Returns a batch that is not `None`."""
     assert batch is not None
     return batch
 

@@ -1,4 +1,4 @@
-"""Clients: shared by threads, pickled, closed, refused, and of directories."""
+"""Clients that are shared by threads, pickled, closed or refused, and clients of directories."""
 
 from __future__ import annotations
 

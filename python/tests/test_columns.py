@@ -215,7 +215,7 @@ def test_taken_numbers_are_views_of_the_memory_of_the_queue(queue: Client) -> No
     values = pa.array(np.arange(1_000))
     batch = batch_of(queue, pa.table({"x": values}))
     view = batch["x"]
-    # The memory is that of the table that was put.
+    # The values are in the memory of the table that was put.
     assert view.ctypes.data == values.buffers()[1].address == batch.column("x").values().address
     assert not view.flags.writeable
     assert not view.flags.owndata

@@ -39,7 +39,7 @@ def test_whole_groups_come_in_the_order_of_their_steps(client: Client, partition
     pool = DataPool(client, partition, group_size=2)
     pool.submit_step(step("slow", "slow-a", 0))
     assert pool.fetch_batch("train", 4) is None
-    # The steps of two prompts and of their trajectories come mixed.
+    # The steps of two prompts and of their trajectories are interleaved.
     for trajectory, index, is_last in [
         ("p-a", 0, False),
         ("q-a", 0, True),
@@ -74,7 +74,7 @@ def test_columns_have_the_types_of_the_contract(queue: Client) -> None:
     pool = DataPool(queue, "p", group_size=1)
     pool.submit_step(step("p", "a", 0, True))
     batch = got(pool.fetch_batch("train", 1))
-    # The columns of the guide have the names and types of Arrow.
+    # The guide's table has the columns with the names of their Arrow types.
     guide = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)`", (DOCS / "rows.md").read_text(), re.MULTILINE))
     of_arrow = {
         "list<uint32>": "List<UInt32>",
@@ -92,7 +92,7 @@ def test_columns_have_the_types_of_the_contract(queue: Client) -> None:
     of_steps = {"step_index": "UInt32", "policy_version": "UInt64", "is_last": "Boolean"}
     assert {name: found.pop(name) for name in of_steps} == of_steps
     assert found == {name: guide[name] for name in found}
-    # What Rust's pool has, which is compared with the rows of the gateway.
+    # Rust's pool has the same columns. Its test compares them with the rows of the gateway.
     assert set(found) == {
         "branch",
         "end",
@@ -117,7 +117,7 @@ def test_columns_have_the_types_of_the_contract(queue: Client) -> None:
 
 def test_a_path_of_turns_keeps_its_columns(queue: Client) -> None:
     pool = DataPool(queue, "p", group_size=1)
-    # Two branches share their first turn, which only the first one trains.
+    # Two branches share their first turn. Only the first branch trains it.
     left = step(
         "p",
         "a",
@@ -257,7 +257,7 @@ def test_groups_are_given_up_in_time(client: Client, partition: str, unfinished:
         assert (batch.prompt_uids, batch.incomplete.tolist()) == (["p"], [True, True])
         batch.ack()
     else:
-        # The room of the group is needed while it is given up.
+        # The partition is full. The group `p` is given up, and this step takes its place.
         pool.submit_step(step("q", "b", 0, True))
     assert pool.expired_groups == 1
     with pytest.raises(errors.GroupClosed):

@@ -1,4 +1,4 @@
-"""Runs the programs of the guide: those of Python by themselves, and the trainers with a run."""
+"""Runs the programs of the guide: the Python page's programs alone, and the trainers with a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def programs_of(page: str) -> dict[str, str]:
 
 
 PROGRAMS, TRAINERS = programs_of(PAGE), programs_of(TRAINERS_PAGE)
-#: What a torchrun of two processes is.
+#: The arguments of Python that run a program in two processes, as torchrun does.
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
 
@@ -55,7 +55,7 @@ def test_the_trainers_of_the_guide_train_a_run(run: tuple[str, str], tmp_path: P
     if name == "verl":
         if importlib.util.find_spec("verl") is None:
             pytest.skip("verl is not installed")
-        # verl imports Ray, of which its batches and algorithms need nothing.
+        # verl imports Ray, but verl's batches and algorithms do not use it.
         stand_ins = str(Path(__file__).parent / "stand_ins")
         environment["PYTHONPATH"] = os.pathsep.join([environment.get("PYTHONPATH", ""), stand_ins])
     queue, policy = run
@@ -69,7 +69,7 @@ def test_the_trainers_of_the_guide_train_a_run(run: tuple[str, str], tmp_path: P
         command, env=environment, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    # In sync the run ends only when every step has its version.
+    # In the mode `sync`, the run ends only when the version of every step was announced.
     until_said(tmp_path / "log", "done: 3 steps;")
 
 

@@ -95,7 +95,7 @@ def test_a_batch_is_acked_by_hand(queue: Client) -> None:
         assert counts(queue)[0] == 8
         first.ack()
         second = next(loading)
-        # It is not the last one any more.
+        # `first` is not the last batch any more.
         first.ack()
         assert counts(queue)[0] == 8
         second.ack()

@@ -33,7 +33,7 @@ def test_a_state_leaves_out_what_was_used_and_nothing_else(queue: Client) -> Non
     resumed = loader(queue, groups=3)
     resumed.load_state_dict(state)
     batches = list(resumed)
-    # The rest of a batch with used rows is given.
+    # Of a batch with used rows, the other rows are delivered.
     assert [ids(batch) for batch in batches] == [list(range(8, 16)), list(range(16, 20))]
     assert sorted(used + all_ids(batches)) == list(range(20))
     assert counts(queue) == (0, 0)
@@ -135,7 +135,7 @@ def test_rows_whose_read_cannot_start_are_given_back(queue: Client, monkeypatch:
     filled(queue, groups=1)
     with loader(queue, groups=1) as loading:
         with monkeypatch.context() as patched:
-            # Python refuses so at the end of a program, at any moment of the thread that takes.
+            # Python refuses like this at the end of a program, whatever the taking thread is doing.
             patched.setattr(ThreadPoolExecutor, "submit", refused)
             with pytest.raises(RuntimeError, match="interpreter shutdown"):
                 next(loading)
@@ -156,13 +156,13 @@ def test_a_take_that_is_cancelled_at_any_moment_leaves_no_row_leased(server: Ser
 
 
 def test_a_lost_lease_repeats_no_row(queue: Client) -> None:
-    """The ack fails, and the rows of the batch come again."""
+    """The ack fails, and the rows of the batch are delivered again."""
     filled(queue, groups=2, is_ended=True)
     loading = loader(queue, groups=1, prefetch=0)
     first = next(loading)
     stream = loading._stream
     assert stream is not None
-    # The lease ends behind the loader's back.
+    # The lease ends without the loader's knowledge.
     stream._held[0].batch.nack()
     assert [ids(batch) for batch in [first, *loading]] == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert counts(queue) == (0, 0)

@@ -207,14 +207,14 @@ def test_flops_are_those_of_a_count_layer_by_layer() -> None:
         for inputs, outputs in [(hidden, hidden)] * 4 + [(hidden, width_of_mlp), (width_of_mlp, hidden)]:
             flops += length * 2 * inputs * outputs
         for query in range(length):
-            # Half of the place of the token itself, as in an integral.
+            # The pair of the token with itself counts half, as in an integral.
             flops += heads * 2 * (2 * head * query + head)
     parameters = layers * (4 * hidden * hidden + 2 * hidden * width_of_mlp)
     assert Flops(parameters, layers, hidden)(np.array([length])).tolist() == [flops]
 
 
 def test_replicas_are_balanced_by_what_is_asked() -> None:
-    # Attention dominates: a long row costs as much as a hundred short ones, with the tokens of ten.
+    # Attention dominates: a long row has the tokens of ten short rows, but costs as much as a hundred.
     lengths = np.array([4000] * 2 + [400] * 100)
     flops = Flops(parameters=1e5, layers=24, hidden_size=1024)
     spread = {}
@@ -260,7 +260,7 @@ def test_micro_batches_keep_the_budget(seed: int, more: int) -> None:
 
 
 def test_few_micro_batches_are_near_the_fewest_possible() -> None:
-    # Each pair fills the budget exactly, so that the fewest are known.
+    # Each pair fills the budget exactly, so the smallest possible number of parts is known.
     lengths = np.array([length for half in range(1, 33) for length in (half, 64 - half)])
     assert 32 <= len(fewest(lengths, 64)) <= 32 * 11 / 9 + 1
 

@@ -50,7 +50,7 @@ def test_ctrl_c_interrupts_a_wait(script: Script, server: Server, place: str, be
     program.send_signal(signal.SIGINT)
     out, err = program.communicate(timeout=PATIENCE_S)
     assert out == "interrupted True\n", err
-    # The wait is one without an end. It would take a minute to be killed.
+    # Without Ctrl-C, the call would wait until `communicate` times out.
     assert time.monotonic() - begun < PATIENCE_S / 2
     if place == "http":
         Client(server.http, token=TOKEN).clear_all("interrupted")
@@ -69,7 +69,7 @@ def test_the_gil_is_free_while_a_call_waits(client: Client, partition: str) -> N
     counted = 0
     while any(thread.is_alive() for thread in waiting):
         counted += 1
-    # A thread that held the GIL would let this one count for a moment at the end.
+    # If a waiting thread held the GIL, this thread would count only for a moment at the end.
     assert counted > 1_000
 
 
@@ -118,7 +118,7 @@ def test_a_lease_stays_with_the_parent_of_a_fork(server: Server, partition: str,
         assert batch is not None
         with pytest.raises(errors.Forked):
             batch.ack()
-        # Dropping it must not give the parent's rows back.
+        # Dropping the batch must not give the parent's rows back.
         del batch
         time.sleep(0.2)
         return "done"

@@ -93,7 +93,7 @@ def test_a_lease_is_renewed_while_the_block_runs(client: Client, partition: str)
     client.declare(partition, capacity_rows=8, lease_ms=1_000)
     client.put(partition, "g", numbers(2))
     with taken(client.take(partition, groups=1)) as batch:
-        # Three terms: no other take gets the rows meanwhile.
+        # No other take gets the rows within three terms of the lease.
         with pytest.raises(errors.Deadline):
             client.take(partition, groups=1, wait_s=3.0)
         assert not batch.is_lost
@@ -104,7 +104,7 @@ def test_a_lease_that_was_held_for_a_while_is_renewed_at_once(client: Client, pa
     client.declare(partition, capacity_rows=8, lease_ms=1_500)
     for group in range(2):
         client.put(partition, f"g{group}", numbers(1, group))
-    # The first block learns the term.
+    # The client learns the term of a lease in the first block.
     with taken(client.take(partition, groups=1)):
         time.sleep(0.3)
     late = taken(client.take(partition, groups=1))

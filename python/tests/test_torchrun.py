@@ -22,7 +22,8 @@ torch = pytest.importorskip("torch")
 
 RANKS = 4
 Script = Callable[..., "subprocess.Popen[str]"]
-#: Groups of four rows, and then a group of one. Batches have three groups, and the last one has that row.
+#: The number of groups of four rows. After them comes a group of one row. Batches have three groups, and the
+#: last batch has only this one row.
 GROUPS = 9
 ROWS = 4 * GROUPS + 1
 
@@ -132,7 +133,7 @@ def test_all_ranks_learn_of_a_late_batch_and_of_a_lost_rank(
     programs = [script(PAIR, str(rank), str(tmp_path / "meeting"), partition) for rank in range(2)]
     said = [program.communicate(timeout=PATIENCE_S) for program in programs]
     assert [out for out, _ in said] == ["late\n4 2\nlost\n", "late\n4 2\n"], said
-    # The batch in use was not acked, because a rank did not say that it had used it.
+    # The batch in use was not acked, because a rank did not report the end of its use.
     assert client.status(partition)["rows"] == 4
 
 
@@ -204,7 +205,7 @@ def test_the_rows_of_a_killed_rank_come_back_to_a_restarted_job(
     killed = job(server, partition, tmp_path, kill_at=1)
     assert killed.returncode != 0
     assert "Signal 9" in killed.stdout + killed.stderr
-    # The rows of the first step are used. Nothing is acked of the second, in which the rank died.
+    # The rows of the first step were acked. The rank died in the second step, so no row of that step was.
     assert client.status(partition)["rows"] == ROWS - 12
     restarted = job(server, partition, tmp_path)
     assert restarted.returncode == 0, restarted.stdout + restarted.stderr

@@ -1,4 +1,4 @@
-"""TransferQueue's interface over a server that `init` starts: its life, values, and keys."""
+"""TransferQueue's interface over a server that `init` starts: its lifecycle, values, and keys."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_server_that_is_given(server: Server) -> None:
     assert tq.kv_list() == {"p": {"a": {}}}
     assert config.rolldock.http == server.http
     tq.close()
-    # The server goes on, without the samples.
+    # The server continues without the samples.
     tq.init({"rolldock": {"url": server.http, "token": "secret"}})
     assert tq.kv_list() == {}
 
@@ -250,7 +250,7 @@ def test_the_calls_of_asyncio() -> None:
     assert asyncio.run(main()) == ([[3], [1]], 19)
 
 
-# What is said of it
+# Documentation
 
 
 def test_the_program_of_the_page(script: Callable[..., subprocess.Popen[str]]) -> None:

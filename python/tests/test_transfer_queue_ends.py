@@ -22,7 +22,7 @@ __all__ = ["environment"]
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """A checkpoint, of which the queue has the key `later` in addition."""
+    """A checkpoint. The queue got the key `later` after the checkpoint."""
     tq.init(POLLING)
     tq.kv_put("a", "p", {"x": torch.tensor([1, 2])}, {"n": 1})
     folder = tmp_path / "saved"

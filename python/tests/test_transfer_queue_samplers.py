@@ -98,7 +98,7 @@ def test_the_kept_sets_of_ready_samples_are_bounded() -> None:
     for number in range(3 * _READY_MAX):
         assert list(partition.ready(["x"], f"task-{number}")) == [0]
     assert len(partition._ready) == _READY_MAX
-    # The one that was used last stays, and one that was forgotten is found again.
+    # The set of the first task was dropped, and is computed again.
     assert list(partition.ready(["x"], "task-0")) == [0]
 
 
@@ -113,7 +113,7 @@ def filled(sampler: tq.BaseSampler, samples: int) -> Controller:
 
 
 class Counted(dict[int, Any]):
-    """The shapes of a field, which count the looks at all of them."""
+    """The shapes of a field. `looks` counts the iterations over all of them."""
 
     looks = 0
 
@@ -177,7 +177,7 @@ def test_a_type_that_changes_during_a_put_is_an_error() -> None:
         controller.end_put(
             "p", [1], [77], {"x": {"dtype": torch.float32, "shape": (1,), "is_nested": False}}, [{"n": 1}]
         )
-    # The row belongs to its sample, so that it is freed with it.
+    # The row belongs to its sample, so clearing the sample frees the row.
     assert controller.clear("p", [1]) == [77]
 
 
@@ -207,7 +207,7 @@ def test_a_state_that_is_not_valid_changes_nothing(saved: Callable[[bytes], byte
 
 
 def groups_of(ready: list[int], size: int) -> list[list[int]]:
-    """The whole groups, by a look at every start: each is the first one after the end of the last."""
+    """The whole groups, found by trying every start. A group begins after the end of the group before."""
     found: list[list[int]] = []
     for start in sorted(ready):
         group = list(range(start, start + size))

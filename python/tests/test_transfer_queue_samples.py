@@ -147,7 +147,7 @@ def test_balanced_parts_against_all_splits(seed: int) -> None:
     assert sorted(place for part in parts for place in part) == list(range(8))
     assert [len(part) for part in parts] == [4, 4]
     gap = abs(sum(lengths[place] for place in parts[0]) - sum(lengths[place] for place in parts[1]))
-    # The method is no worse than the largest difference between two items.
+    # The gap is at most the largest difference between two items.
     assert gap <= max(lengths) - min(lengths)
 
 

@@ -330,7 +330,7 @@ def test_two_processes_share_a_queue(
 ) -> None:
     programs = [script(OTHER, partition, name) for name in "uv"]
     said = [program.communicate(timeout=PATIENCE_S) for program in programs]
-    # A list in place of the text would be shortened.
+    # pytest would shorten a list of errors, so they are joined into one text.
     assert [program.returncode for program in programs] == [0, 0], "\n".join(error for _, error in said)
     taken = [int(index) for out, _ in said for index in out.split()]
     with_data = shared.get_meta(None, 0, partition, mode="force_fetch").global_indexes

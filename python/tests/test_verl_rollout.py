@@ -29,7 +29,7 @@ def started(environment: None) -> None:  # noqa: ARG001, F811
 
 
 def prompts(*uids: str, step: int = 1, **more: Any) -> Any:
-    """The prompts that verl's trainer submits, and what it notes of them in the transfer queue."""
+    """The prompts that verl's trainer submits. Also puts their tags into the transfer queue, as verl does."""
     tags = [{"is_prompt": True, "status": "pending", "global_steps": step} for _ in uids]
     tq.kv_batch_put(list(uids), "train", tags=tags)
     fields = {"uid": NonTensorStack(*uids), "global_steps": NonTensorData(step)}
@@ -91,7 +91,7 @@ def test_prompts_get_groups_that_are_acked_after_their_step(queue: Client) -> No
         until(lambda: statuses().get("c") == "finished")
         assert queue.status("run")["rows"] == 12
         tq.kv_clear(keys, "train")
-    # The rows of `c` were not used.
+    # The trainer has not used the rows of `c`.
     assert queue.status("run")["rows"] == 4
     assert queue.take("run", groups=1, wait_s=0) is not None
 

@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch", reason=NEEDED)
 tensordict = pytest.importorskip("tensordict", reason=NEEDED)
 
 
-#: Small modules in the place of Ray, and of TransferQueue as the guide says.
+#: Small modules that replace Ray and, as the guide says, TransferQueue.
 STAND_INS = Path(__file__).parent / "stand_ins"
 
 

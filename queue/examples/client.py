@@ -38,7 +38,7 @@ class Queue:
         self.patience_s = patience_s
 
     def call(self, method, path, body=None, repeatable=True):
-        """Sends a call. Sends it again while no whole answer comes, if a repetition changes nothing."""
+        """Sends a call. If a second call changes nothing, sends it again until a whole answer arrives."""
         give_up = time.monotonic() + self.patience_s
         while True:
             connection = http.client.HTTPConnection(self.address.hostname, self.address.port, timeout=60)

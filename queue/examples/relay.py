@@ -69,7 +69,7 @@ def compute(role, rows):
 
 
 def give_back(queue, role):
-    """Gives back the rows that an earlier process of this role held, so that they need not wait for the expiry."""
+    """Gives back the rows that an earlier process of this role held, so that no lease has to expire first."""
     inspection = json.loads(queue.call("GET", "/inspect")[1])
     for partition in inspection["partitions"]:
         for lease in partition["leases"]:
@@ -89,7 +89,7 @@ def work(queue, role):
                 return  # The run is over, and every row is taken.
             added = compute(role, rows)
             if added is not None:
-                # An earlier life may have died between its columns and its ack.
+                # An earlier process may have died after it wrote its columns and before its ack.
                 queue.columns(PARTITION, rows["_handle"], added, overwrite="true")
             queue.lease(PARTITION, lease, "ack")
         except Refused as error:

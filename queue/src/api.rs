@@ -30,17 +30,18 @@ pub enum Transport {
 /// A queue in this process ([`TransferQueue`](crate::TransferQueue)) or on a server
 /// ([`QueueClient`](crate::QueueClient)). Code that uses this trait works with both.
 ///
-/// Each call is as cancel-safe as the [`Partition`](crate::Partition) method to which it corresponds.
+/// Each call has the cancel safety of the corresponding [`Partition`](crate::Partition) method.
 pub trait Queue: Send + Sync + std::fmt::Debug {
     /// How calls reach the queue. `None` for a client of a server until its first call, which chooses the
     /// transport.
     fn transport(&self) -> Option<Transport>;
 
-    /// Declares a partition. If it exists with an equal declaration, the call succeeds; otherwise it fails.
+    /// Declares a partition. If the partition already exists, the call succeeds if the existing declaration
+    /// is equal, and fails if it differs.
     fn declare(&self, spec: PartitionSpec) -> BoxFuture<'_, Result<(), QueueError>>;
 
-    /// Puts rows. If the partition does not exist, it is created as the queue's configuration declares. The
-    /// call waits at most `wait` for room, or without a limit if `wait` is absent.
+    /// Puts rows. If the partition does not exist, the queue's configuration decides whether and how the put
+    /// creates it. The call waits at most `wait` for room, or without a limit if `wait` is absent.
     fn put<'a>(
         &'a self,
         partition: &'a str,

@@ -55,8 +55,8 @@ pub enum OnFull {
     Block,
     /// The put fails.
     Refuse,
-    /// The put drops the oldest complete groups whose rows are ready or acked for every task, with the
-    /// disposition `dropped`.
+    /// The put drops the oldest complete groups whose rows are ready or acked for every task. The dropped
+    /// rows are counted with the disposition `dropped`.
     DropOldest,
 }
 
@@ -69,7 +69,7 @@ pub struct QueueConfig {
     pub durability: Durability,
     /// The size at which a segment file of payload is closed, in bytes.
     pub segment_bytes: u64,
-    /// The size in bytes above which the journal is rewritten, if it also exceeds four times its size after
+    /// The journal is rewritten when its size exceeds both this number of bytes and four times its size after
     /// the last rewrite.
     pub journal_bytes: u64,
     /// Whether a put to a missing partition creates the partition, as [`put_spec`](Self::put_spec) declares.
@@ -174,9 +174,9 @@ pub struct PartitionSpec {
     pub length_columns: Vec<String>,
     /// The maximum number of rows.
     pub capacity_rows: usize,
-    /// The number of rows in every group, or of samples in a group that counts samples. A put without a size
-    /// gets this size, and a put with another size is refused. If absent, each put states the size of its
-    /// group.
+    /// The size of every group: the number of its rows, or of its samples if it counts samples. A put without
+    /// a group size gets this size, and a put with another group size is refused. If absent, each put states
+    /// the size of its group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group_size: Option<usize>,
     /// The order of takes that choose no order.

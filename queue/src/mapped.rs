@@ -124,9 +124,9 @@ pub(crate) fn buffer<Owner: Send + Sync + 'static>(
     Some(unsafe { Buffer::from_custom_allocation(start, length, owner) })
 }
 
-/// Returns a part of a file as a buffer that keeps it mapped, even after the file is deleted. Returns `None`
-/// if the kernel cannot populate the mapping in advance. Blocks while the part is read from disk, and returns
-/// read errors.
+/// Returns a part of a file as a buffer. The buffer keeps the part mapped, even after the file is deleted.
+/// Returns `None` if the kernel cannot populate the mapping in advance. Blocks while the part is read from
+/// disk, and returns read errors.
 ///
 /// The part must be written already, and must never be overwritten or truncated.
 pub(crate) fn stretch(file: &File, offset: u64, length: usize) -> io::Result<Option<Buffer>> {

@@ -26,8 +26,8 @@ pub struct Put {
     /// put. With [samples](Self::sample), sizes count samples.
     pub group_size: usize,
     /// The sample to which the rows belong, if a sample may have rows in several puts. The group is complete
-    /// when as many samples as its size are complete, or when it is [closed](crate::Partition::close_groups).
-    /// If absent, each row is a sample.
+    /// when its declared number of samples is complete, or when it is
+    /// [closed](crate::Partition::close_groups). If absent, each row is a sample.
     pub sample: Option<SamplePart>,
     /// The oldest policy version of the rows.
     pub policy_version: u64,

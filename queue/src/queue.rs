@@ -66,7 +66,8 @@ impl std::fmt::Debug for TransferQueue {
 }
 
 impl TransferQueue {
-    /// Declares a partition. If it exists with an equal declaration, returns the existing partition.
+    /// Declares a partition. If the partition already exists with an equal declaration, returns the existing
+    /// partition.
     pub async fn declare(&self, spec: PartitionSpec) -> Result<Partition, QueueError> {
         spec.check_new()?;
         let find = || self.inner.partitions.lock().get(&spec.name).cloned();

@@ -1,4 +1,5 @@
-//! Starts all tasks and all blocking work of this crate. Each has a name, which is logged if it panics.
+//! Starts all tasks and all blocking work of this crate. Each task and each piece of work has a name, which
+//! is logged after a panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 

@@ -1,5 +1,5 @@
-//! The queue checks the limits of a request before it allocates anything for it, and it can read back
-//! everything that it accepts.
+//! The queue checks the limits of a request before it allocates memory for the request. The queue can read
+//! back everything that it accepts.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -324,7 +324,8 @@ async fn groups_that_become_stale_while_a_take_waits_are_dropped() {
         },
         announcing
     );
-    // The take may have leased the old group between its nack and the announcement that made it stale.
+    // The take may have leased the old group after the group was nacked and before the announcement made the
+    // group stale.
     assert!(dropped == 2 || lease.groups() == ["old", "old"], "dropped={dropped} {:?}", lease.groups());
 }
 

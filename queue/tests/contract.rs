@@ -1,5 +1,5 @@
 //! The contract over HTTP: makes every call of `openapi.json`, and checks that all requests and answers match
-//! it.
+//! this document.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "support/contract.rs"]

@@ -119,11 +119,11 @@ async fn clients_that_read_from_units_continue_after_a_damaged_chunk() {
     }
     assert_eq!(controller.queue.inspect().payload_bytes, 0, "the rows lie on the unit");
     damage(dir.path(), 0);
-    // All rows are in one segment, and the damage is in one chunk of it.
+    // All rows are in one segment, and the damage is in one chunk of this segment.
     let (taken, failures) = drain(&client).await;
     assert_eq!((taken.len(), failures), (6, 1), "{taken:?}");
     assert_eq!(client.status("train").await.unwrap().dispositions.lost, 2);
-    // The export of a server also leaves out the damaged rows.
+    // The export over HTTP is empty too, because no rows are left.
     let mut lines = Vec::new();
     client.export_sound("train", ExportFormat::Jsonl, &mut lines).await.unwrap();
     assert!(lines.is_empty(), "all rows were taken or lost");

@@ -1,5 +1,5 @@
-//! A queue that has filled its disk is drained by consuming alone, even after a restart, and then accepts
-//! puts again.
+//! If a queue has filled its disk, consuming the rows is enough to free space, even after a restart. The queue
+//! then accepts puts again.
 //!
 //! The disk is a small tmpfs in the mount namespace of a child process. If the system does not allow such a
 //! mount, the test prints a note and is skipped. `journal/writer/tests.rs` tests the same rule with an
@@ -27,10 +27,10 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 /// The environment variable that tells the child the directory of the small disk.
 const DISK: &str = "ROLLDOCK_TEST_SMALL_DISK";
 const DISK_BYTES: usize = 16 << 20;
-/// The rows of a put.
+/// The number of rows of each put.
 const ROWS: i64 = 4;
 
-/// A queue on the small disk. It is served to remote clients, so that its leases are written too.
+/// A queue on the small disk. Remote clients use the queue, so the queue writes the leases to the disk, too.
 struct Served {
     queue: TransferQueue,
     client: RemoteQueue,
@@ -71,7 +71,7 @@ impl Served {
         panic!("the disk is never full");
     }
 
-    /// Takes and acks single rows, which needs the most journal space, and returns their ids.
+    /// Takes and acks the rows one by one, which needs the most journal space. Returns the ids of the rows.
     async fn drain(&self) -> Vec<i64> {
         let mut ids = Vec::new();
         while let Some(lease) = self.client.take("train", &Take::rows("train", 1)).await.unwrap() {
@@ -97,7 +97,7 @@ fn take_the_rest(disk: &Path) {
     }
 }
 
-/// Runs in the child.
+/// Runs in the child process.
 #[tokio::test]
 #[ignore = "the child of the test below"]
 async fn on_the_small_disk() {
@@ -158,5 +158,5 @@ fn a_queue_that_has_filled_its_disk_is_drained_by_consuming_alone_and_goes_on() 
             _ => panic!("{said}"),
         }
     }
-    println!("skipped: this machine lets no test mount a small tmpfs");
+    println!("skipped: a test cannot mount a small tmpfs on this machine");
 }

@@ -2,7 +2,7 @@
 //!
 //! `fixtures/format-3` was written by the last build whose stores had no notes. `furnished` is a killed queue
 //! with rows in many states. `controller` and `unit` are a controller and the unit that has its rows.
-//! `expected.json` has the content that the earlier build read from them.
+//! `expected.json` has the content that the earlier build read from these directories.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 #[path = "support/served_units.rs"]

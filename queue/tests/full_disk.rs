@@ -2,7 +2,7 @@
 //! has space.
 //!
 //! A limit on the size of the process's files simulates the disk. A write beyond the limit fails after a part
-//! of the data, as on a full disk.
+//! of the data has been written, as on a full disk.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -21,7 +21,7 @@ use support::rows;
 /// The environment variable that tells the child the directory of the queue.
 const DIR: &str = "ROLLDOCK_TEST_FULL_DISK_DIR";
 /// The maximum size of a file, in blocks of `ulimit -f` (512 or 1024 bytes).
-const LIMIT_KIB: usize = 256;
+const LIMIT_BLOCKS: usize = 256;
 
 fn open(dir: &Path) -> TransferQueue {
     let dir = Some(dir.to_owned());
@@ -39,7 +39,7 @@ async fn all_ids(partition: &Partition) -> Vec<i64> {
     ids
 }
 
-/// Runs in a process with the limit, and writes the acknowledged ids into a file.
+/// Runs in a process with the limit on file sizes. Writes the acknowledged ids into a file.
 #[tokio::test]
 #[ignore = "the child of the test below"]
 async fn puts_on_a_full_disk() {
@@ -55,7 +55,7 @@ async fn puts_on_a_full_disk() {
     let mut acknowledged = Vec::new();
     let mut failures = 0;
     for number in 0..20_000_i64 {
-        // Because of the long names, the journal fills faster than the segments.
+        // Because of the long group names and tokens, the journal fills faster than the segments.
         let group = format!("{number:0>64}");
         let put = Put { token: Some(format!("{number:0>512}")), ..Put::group(group, rows(number, 1, 4)) };
         match partition.put(put, None).await {
@@ -72,8 +72,8 @@ async fn puts_on_a_full_disk() {
             }
         }
     }
-    assert!(failures > 8 && acknowledged.len() > 50, "failures={failures} of {}", acknowledged.len());
-    assert_eq!(partition.stats().rows, acknowledged.len(), "nothing of the failed puts is there");
+    assert!(failures > 8 && acknowledged.len() > 50, "failures={failures}, acks={}", acknowledged.len());
+    assert_eq!(partition.stats().rows, acknowledged.len(), "a failed put leaves no rows");
     assert_eq!(all_ids(&partition).await, acknowledged);
     let words: Vec<String> = acknowledged.iter().map(i64::to_string).collect();
     std::fs::write(Path::new(&dir).join("acknowledged"), words.join(" ")).unwrap();
@@ -89,10 +89,11 @@ async fn a_full_disk_is_a_clear_error_and_never_a_wrong_row_and_passes() {
         queue.declare(PartitionSpec::new("train", ["train"], 65_536)).await.unwrap();
         queue.close();
     }
-    // The shell counts blocks of 512 or 1024 bytes. The signal for the limit is ignored, because a full disk
-    // sends no signal.
-    let script =
-        format!("trap '' XFSZ; ulimit -f {LIMIT_KIB} && exec \"$0\" --exact puts_on_a_full_disk --ignored");
+    // The shell counts blocks of 512 or 1024 bytes. The child ignores the signal for the limit, because a
+    // full disk sends no signal.
+    let script = format!(
+        "trap '' XFSZ; ulimit -f {LIMIT_BLOCKS} && exec \"$0\" --exact puts_on_a_full_disk --ignored"
+    );
     let child = Command::new("sh")
         .args(["-c", &script])
         .arg(std::env::current_exe().unwrap())

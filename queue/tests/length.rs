@@ -1,4 +1,5 @@
-//! The noted length shows whether the end of a journal is missing. A crash is never mistaken for such a loss.
+//! The noted length shows whether the end of a journal is missing. The queue never mistakes a crash for such
+//! a loss.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
@@ -43,7 +44,7 @@ async fn put(queue: &TransferQueue, group: i64) {
     partition.put(Put::group(group.to_string(), rows(group * 2, 2, 8)), None).await.unwrap();
 }
 
-/// Three puts and an ack of the first.
+/// Fills a queue with three puts, and acks the first put.
 async fn fill(dir: &Path) -> TransferQueue {
     let queue = open(dir, Durability::Os, 8 << 20).unwrap();
     queue.declare(PartitionSpec::new("train", ["train"], 64)).await.unwrap();
@@ -181,7 +182,7 @@ async fn a_death_at_any_moment_beside_rewrites_is_never_taken_for_a_missing_end(
     assert!(shorter > 2, "the journal was rewritten {shorter} times");
     queue.close();
     drop((partition, queue));
-    // The journal from before the rewrites represents a backup.
+    // The journal is replaced by its content before the rewrites, as by a backup.
     std::fs::write(journal(dir.path()), earlier.unwrap()).unwrap();
     let error = reopen(dir.path()).unwrap_err().to_string();
     assert!(error.contains("this is an earlier journal"), "{error}");

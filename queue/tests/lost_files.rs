@@ -24,7 +24,7 @@ fn config(dir: &Path) -> QueueConfig {
     QueueConfig { dir: Some(dir.to_owned()), segment_bytes: 1, ..QueueConfig::default() }
 }
 
-/// Four puts, of which the first is acked.
+/// Fills a queue with four puts, and acks the first put.
 async fn fill(dir: &Path) {
     let queue = TransferQueue::open(config(dir)).unwrap();
     let partition = queue.declare(PartitionSpec::new("train", ["train"], 64)).await.unwrap();
@@ -35,8 +35,8 @@ async fn fill(dir: &Path) {
     queue.close();
 }
 
-/// The contents of all files of a directory. The file of the lock is left out, because it names the process
-/// that holds it.
+/// The contents of all files of a directory. The lock file is left out, because it names the process that
+/// holds the lock.
 fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
     let files =

@@ -60,8 +60,8 @@ async fn memory_follows_what_is_live() {
     what_a_partition_remembers_is_small_and_is_shared_by_all_that_read_it().await;
 }
 
-/// The number of bytes that may be held beyond one and a half times the live bytes. The queue's own limit for
-/// payload is 16 MiB.
+/// The number of bytes that may be held in addition to one and a half times the live bytes. The queue's own
+/// limit for payload is 16 MiB.
 const WASTE_BYTES_MAX: usize = 24 << 20;
 
 /// Short rows and one row of a mebibyte.

@@ -1,5 +1,5 @@
-//! Replaced values: which reader sees which value, how much space they use on disk and in memory, and which
-//! writes are refused.
+//! Replaced values: which reader sees which value, how much space the values use on disk and in memory, and
+//! which writes are refused.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::path::Path;

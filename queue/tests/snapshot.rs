@@ -137,7 +137,7 @@ async fn under_traffic(queue: TransferQueue) {
             if group % 8 == 0 {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
-            // However slow the snapshots are, three of them end before the puts do.
+            // Three snapshots end before the puts end, even if the snapshots are slow.
             if group % 100 == 99 && group < 300 {
                 moments.subscribe().wait_for(|moments| *moments > group / 100).await.unwrap();
             }

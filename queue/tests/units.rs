@@ -397,8 +397,8 @@ async fn a_unit_forgets_freed_blobs_even_if_others_are_absent() {
     for group in 0..10 {
         client.put("train", Put::group(format!("g{group}"), batch(group * 4, 4)), None).await.unwrap();
     }
-    // Some rows are already freed, as after a clear whose answer was lost, or after a restart of the
-    // controller, which then clears them again.
+    // Some rows are already freed on the unit. This happens if the answer to a clear is lost, or if the
+    // controller restarts. The controller then clears the same rows again.
     let held = unit.queue.partition(BLOBS).unwrap();
     let one = held.take(&Take::rows("controller", 3)).await.unwrap().unwrap();
     held.clear(one.rows()).await.unwrap();

@@ -2,8 +2,9 @@
 //!
 //! An [`Advantage`] is outcome-level: each token of a sample has the advantage of the sample. A
 //! [`TurnEstimator`] gives each turn of a trajectory an advantage.
-//! [`Advantage::of_group`] rounds to 32 bits where trainers do; if a reference implementation is known, the
-//! results are bit-identical. [`Advantage::of_group_f64`] is the plain formula, for analysis.
+//! [`Advantage::of_group`] rounds to 32 bits where trainers do; where a reference implementation is known,
+//! the results are bit-identical to the reference. [`Advantage::of_group_f64`] is the plain formula, for
+//! analysis.
 //!
 //! An [`Advantage`] needs only its group. An [`Estimator`] is either an [`Advantage`], or a
 //! [`TurnEstimator`], or a method that needs the whole batch.
@@ -44,7 +45,8 @@ impl Advantage {
     /// The advantage of Dr. GRPO (Liu et al. 2025, "Understanding R1-Zero-Like Training", section 3.2), which
     /// is [`Advantage::GrpoNoStd`]. The method also changes the loss: the trainer must divide the sum of a
     /// batch's token losses by a constant (the number of samples times the maximum length of a response). If
-    /// it divided by a response's own length, long wrong answers would be punished less than short ones.
+    /// the trainer divided by a response's own length, long wrong answers would be punished less than short
+    /// ones.
     pub const DR_GRPO: Self = Self::GrpoNoStd;
 
     /// One advantage per reward, rounded to 32 bits where the reference does so. A single sample keeps its

@@ -103,7 +103,7 @@ pub enum RewardError {
         what: String,
         /// What was expected of the answer.
         reason: String,
-        /// The beginning of the answer. For a judge it is the end of the answer, and for an unsound score the
+        /// The beginning of the answer. For a judge, this is the end of the answer. For an unsound score, this is the
         /// violated invariant.
         quote: String,
     },
@@ -248,8 +248,8 @@ impl RewardError {
         }
     }
 
-    /// Whether the failure may have a reason outside of the sample, so the sample may get a score later. Only
-    /// the answers to other samples can show whether it had such a reason.
+    /// Whether the failure may have a reason outside of the sample, so that the sample may get a score later. Only the
+    /// answers to other samples can show whether the reason lies outside.
     pub fn may_be_outage(&self) -> bool {
         match self {
             Self::Unreachable { .. }

@@ -133,7 +133,7 @@ pub struct GatesConfig {
 }
 
 impl From<GroupFilter> for GatesConfig {
-    /// The published rule as the only gate, or none.
+    /// The published rule as the only gate; no gate if the filter is off.
     fn from(filter: GroupFilter) -> Self {
         let rule = GateRule::Variance { metric: filter.metric, tolerance: 0.0 };
         let gates = if filter.enable { vec![GateConfig { name: None, rule }] } else { Vec::new() };

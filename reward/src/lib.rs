@@ -27,8 +27,8 @@
 //! # Invariants
 //! - Scoring is total and deterministic: every text gets a score, and equal texts get equal scores. The time
 //!   is linear in the part of the text that counts.
-//! - Only [`external`] and the outside gates, which call it, wait, lock or do I/O. The module [`external`]
-//!   states its own invariants.
+//! - Only two parts wait, lock or do I/O: [`external`], and the outside gates, which call [`external`]. The
+//!   module [`external`] states its own invariants.
 //!
 //! # Deliberately absent
 //! This crate does not decide when to score: callers choose the threads and the order of samples.

@@ -1,8 +1,8 @@
 //! Soft overlong punishment (DAPO, Yu et al. 2025, section 3.4).
 //!
-//! A response that is cut off at the token limit scores like a wrong response, even if it was right up to the
-//! limit. This adds noise to the reward. A penalty that grows over a buffer before the limit teaches the
-//! model to stop earlier.
+//! A response that is cut off at the token limit scores like a wrong response, even if its text before the
+//! limit was right. Such scores add noise to the reward. A penalty that grows over a buffer before the limit
+//! teaches the model to stop earlier.
 
 use crate::invariants;
 

@@ -1,15 +1,15 @@
-//! A reference implementation of the clipped policy loss, with which trainers can check their own. It has
-//! PPO's clip with separate bounds (clip-higher, DAPO) and the dual clip for negative advantages (Ye et al.
-//! 2020).
+//! A reference implementation of the clipped policy loss. Authors of trainers can compare their own
+//! implementation with this one. The loss has PPO's clip with separate bounds (clip-higher, DAPO) and the dual
+//! clip for negative advantages (Ye et al. 2020).
 
 /// How the losses of tokens are aggregated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aggregation {
     /// The mean over all tokens of the batch.
     TokenMean,
-    /// The mean over sequences of the sum over a sequence's tokens.
+    /// The sum over the tokens of each sequence, and then the mean over the sequences.
     SeqMeanTokenSum,
-    /// The mean over sequences of the mean over a sequence's tokens.
+    /// The mean over the tokens of each sequence, and then the mean over the sequences.
     SeqMeanTokenMean,
 }
 
@@ -53,15 +53,15 @@ pub struct PolicyLoss {
     pub clip_fraction: f64,
     /// The share of tokens whose loss was changed by the dual clip.
     pub clip_fraction_lower: f64,
-    /// The mean of `old_log_prob - log_prob` over tokens, where each difference is limited to 20 in size.
+    /// The mean of `old_log_prob - log_prob` over tokens. Each difference is clamped to the range -20 to 20.
     pub kl: f64,
 }
 
-/// The maximum absolute value of a log ratio. Larger ones are clamped to it, as in verl.
+/// The maximum absolute value of a log ratio. Larger log ratios are clamped to this value, as in verl.
 const LOG_RATIO_MAX: f64 = 20.0;
 
-/// The loss over a batch. All lists of a sequence must have the same length. If they differ, debug builds
-/// panic, and release builds ignore the tokens after the end of the shortest list.
+/// The loss over a batch. All lists of a sequence must have the same length. If the lengths differ, debug
+/// builds panic, and release builds ignore the tokens after the end of the shortest list.
 pub fn policy_loss(batch: &[Sequence<'_>], clip: Clip, aggregation: Aggregation) -> PolicyLoss {
     let (mut tokens, mut clipped, mut clipped_lower, mut kl) = (0.0, 0.0, 0.0, 0.0);
     let (mut loss_sum, mut sequence_losses) = (0.0, Vec::with_capacity(batch.len()));

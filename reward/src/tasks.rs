@@ -1,6 +1,7 @@
 //! Starts all tasks of this crate. Each task has a name, which is logged when the task panics.
 //!
-//! Tasks are spawned on the tracker that the crate's user passes in, so the user can wait for them.
+//! The user of the crate passes in a tracker. Tasks are spawned on this tracker, so the user can wait for the
+//! tasks.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
@@ -32,7 +33,7 @@ where
     tracker.spawn_on(named(name, task), runtime)
 }
 
-/// Runs `work` on the blocking pool. `work` cannot be aborted, so it has to be short.
+/// Runs `work` on the blocking pool. `work` cannot be aborted, so `work` has to be short.
 pub(crate) fn spawn_blocking<F, T>(tracker: &TaskTracker, name: &'static str, work: F) -> JoinHandle<T>
 where
     F: FnOnce() -> T + Send + 'static,

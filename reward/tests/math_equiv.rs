@@ -47,7 +47,8 @@ fn nearly_every_ground_truth_is_read() {
     let mut unparsed = Vec::new();
     for row in rows() {
         let ground_truth = row["ground_truth"].as_str().unwrap();
-        // Words that no ground truth has: whatever is read differs from them for another reason.
+        // No ground truth has these words. For a ground truth that was parsed, the verdict has another
+        // reason.
         let verdict = equivalent(ground_truth, "\\text{none of these words}");
         assert!(!verdict.is_equal, "{ground_truth}");
         if verdict.reason == Reason::UnparsedComparedAsText {

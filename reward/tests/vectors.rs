@@ -1,4 +1,4 @@
-//! Every vector that the reference implementations were asked for.
+//! Compares this crate with the recorded results of the reference implementations (the vectors).
 #![expect(clippy::unwrap_used, clippy::panic, reason = "the helpers of a test may panic as its cases do")]
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ fn read(name: &str) -> Option<String> {
     }
 }
 
-/// Calls `check` with every row and demands that there are some.
+/// Calls `check` with every row of a file. Fails if the file has no rows.
 fn each_row(name: &str, mut check: impl FnMut(&Value)) {
     let Some(text) = read(name) else { return };
     let mut rows = 0;

@@ -52,7 +52,7 @@ pub trait AnswerKey: Send + Sync + 'static {
     }
 
     /// The length in tokens and the correctness of a sample that was recorded, for the prompt's hash and the
-    /// sample's seed. They replace the draw. `None` for all other samples.
+    /// sample's seed. The recorded values replace the draw. `None` for all other samples.
     fn recorded(&self, _prompt_hash: u64, _seed: u64) -> Option<(u32, bool)> {
         None
     }

@@ -68,7 +68,7 @@ impl TextCodec {
 
     /// Ids that can serve as filler, in ascending order, at most `FILLER_IDS_MAX`. They are lower-case words
     /// with a space before them, so filler contains no digit, special token or "Answer:". If the vocabulary
-    /// has no such word, they are the smallest ids except for 0.
+    /// has no such word, the filler ids are the smallest ids except for 0.
     pub fn filler_ids(&self) -> Vec<u32> {
         let is_word = |piece: &str| {
             piece.strip_prefix(' ').is_some_and(|word| {

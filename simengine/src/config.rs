@@ -32,7 +32,7 @@ pub struct ServerConfig {
     pub decode_base_ns: u64,
     /// Cost of a decode step per sequence in the batch, in ns.
     pub decode_ns_per_seq: u64,
-    /// Cost of a decode step per token of KV cache that it reads, in ns.
+    /// Cost of a decode step per token of KV cache that the step reads, in ns.
     pub decode_ns_per_kv_token: u64,
     /// Divides every cost: a server with 2.0 is twice as fast.
     pub speed: f64,
@@ -43,8 +43,8 @@ pub struct ServerConfig {
     pub time_scale: f64,
     /// Whether the endpoints that take and return token ids (`/inference/v1/...`) are on.
     pub scale_out: bool,
-    /// Time after its submission in which a request cannot be aborted by id, in simulated ms. On a real
-    /// server such an abort is usually lost.
+    /// How long after its submission a request cannot be aborted by id, in simulated ms. On a real server
+    /// such an abort is usually lost.
     pub abort_race_ms: u64,
     /// Longest time between two flushes of the streams, in simulated ms. All streams are flushed together.
     pub stream_interval_ms: u64,

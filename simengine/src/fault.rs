@@ -35,7 +35,7 @@ pub enum Fault {
     },
     /// Every new request is refused as if the queue were full.
     Busy503,
-    /// The server behaves as the real one does after SIGTERM: the port is closed, and running requests get
+    /// The server behaves as a real server does after SIGTERM: the port is closed, and running requests get
     /// neither an answer nor an error.
     SigTerm,
     /// The answers to this share of the requests contain only token 0, with NaN as log-probability.

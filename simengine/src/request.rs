@@ -55,7 +55,7 @@ pub struct SimRequest {
     pub stop_token_ids: Vec<u32>,
     /// Finds where the request's stop strings end a sample.
     pub stop_scan: Option<StopScan>,
-    /// Whether samples ignore their end and continue to `max_tokens`.
+    /// Whether samples ignore the end-of-sequence token and continue to `max_tokens`.
     pub ignore_eos: bool,
     /// Set if the request continues a sample that was cut off. `prompt_ids` then ends in the tokens of the
     /// sample so far, and `n` is 1.
@@ -67,8 +67,8 @@ pub struct SimRequest {
     /// response always has all tokens.
     pub stream: Option<mpsc::Sender<SimChunk>>,
     /// Receives the number of tokens that the engine generated for the request, over all samples, when the
-    /// request leaves the engine. It leaves when it is answered, when it fails, or when its caller stops
-    /// waiting.
+    /// request leaves the engine. A request leaves when it is answered, when it fails, or when its caller
+    /// stops waiting.
     pub generated: Option<Arc<AtomicU64>>,
 }
 

@@ -7,7 +7,7 @@
 //! Each turn of the assistant begins with the marker. The number of markers in a prompt, less one, is the
 //! number of the turn that the prompt asks for. A response therefore depends only on the prompt and the seed,
 //! as all responses of the simulation do: it is the same after a restart, on another server, and in each
-//! branch of a conversation. After the last turn of the script the model repeats this turn.
+//! branch of a conversation. After the last turn of the script, the model repeats the last turn.
 //!
 //! # Deliberately absent
 //! The script does not read what the prompt says. A request with `ignore_eos` gets filler.
@@ -57,7 +57,7 @@ struct IdsFile {
     ids: Vec<u32>,
 }
 
-/// Responses from which the sample's seed chooses.
+/// Responses. The sample's seed chooses one of them.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct VariantsFile {

@@ -8,7 +8,7 @@ pub const LATENCY_BOUNDS_S: [f64; 16] =
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Histogram {
     /// For each bound, the number of observations that are at most this bound and larger than the previous
-    /// one. The counts are not cumulative.
+    /// bound. The counts are not cumulative.
     pub buckets: [u64; LATENCY_BOUNDS_S.len()],
     /// Number of observations.
     pub count: u64,

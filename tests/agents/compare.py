@@ -36,7 +36,7 @@ def whole_turns(exchanges):
         call, _, _ = exchange.request["request_id"].rpartition("-")
         first, before = begun.pop(call, (prompt, None))
         if before and prompt != first + before["token_ids"]:
-            # The call began anew.
+            # The prompt does not continue the earlier answer, so the call was repeated from its start.
             first, before = prompt, None
         if before:
             shift = len(before["token_ids"])
@@ -57,7 +57,7 @@ def whole_turns(exchanges):
 
 
 def joined(spans):
-    """Neighbouring spans of one version are one span."""
+    """Joins neighbouring spans of one version into one span."""
     kept = []
     for span in spans:
         if kept and kept[-1]["version"] == span["version"]:

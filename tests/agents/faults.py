@@ -88,8 +88,8 @@ class Caller:
         self.take(self.ask())
 
     def end(self, lost=True, unsure=0):
-        """Ends the trajectory, and checks its rows. `unsure` is the number of last turns of which a gateway that was
-        killed may not know that they were received, so that it does not train them."""
+        """Ends the trajectory, and checks its rows. A gateway that was killed may not know that the agent received the
+        last `unsure` turns. It then does not train these turns."""
         self.world.complete(self.made, 1.0)
         rows = self.world.rows([self.made])
         turns, tokens = compare.compare(rows, self.world.relay.generated(self.made["trajectory"]), lost)
@@ -105,7 +105,7 @@ def beside(action):
 
 
 def gateway_killed(world, rounds):
-    """Kills the gateway at a turn and starts it again. The turns and the moments take their turns."""
+    """Kills the gateway at a turn and starts it again. The rounds alternate between the turns and the moments."""
     draw = random.Random(1)
     for number in range(rounds):
         caller = Caller(world)
@@ -156,7 +156,7 @@ def agent_killed(world, rounds):
                 world.relay.await_begun(begun + 1)
                 connection.close()
             caller.turn()
-        # A turn that was whole before the connection closed was not received, so nothing trains it.
+        # The agent did not receive the turn, even if it was complete before the connection closed. Nothing trains it.
         caller.end()
     return f"rounds={rounds}"
 
@@ -211,8 +211,8 @@ def weights_updated(world, rounds):
 
 
 def connection_cut(world, rounds):
-    """Loses an answer on its way to the agent. The marked repetition gets the same answer; the engine makes nothing
-    anew. The same request without the mark is a new turn."""
+    """Loses an answer on its way to the agent. The marked repetition gets the same answer, and the engine generates
+    nothing for it. The same request without the mark is a new turn."""
     for number in range(rounds):
         caller = Caller(world)
         for turn in range(TURNS):

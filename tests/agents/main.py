@@ -33,8 +33,8 @@ AGENTS = {
     "smolagents": ("smolagents_agent.py", [""], scripts.SMOLAGENTS),
     "mini-swe-agent": ("mini_swe_agent.py", [""], scripts.SHELL),
 }
-# Agents that send the conversation back as they got it, so each turn continues the one before it. (mini-swe-agent does
-# so if the answer has a command.)
+# Agents that send the conversation back as they got it, so each turn continues the turn before. (mini-swe-agent sends
+# it unchanged if the answer has a command.)
 FAITHFUL = {"openai", "anthropic", "openai-agents", "mini-swe-agent"}
 
 
@@ -49,7 +49,7 @@ def run_agent(world, environments, agent, way, made, more):
 
 
 def play(world, environments, agent, way, faithful, **more):
-    """Runs one agent on one trajectory. Returns its last words, and what the engine made for it."""
+    """Runs one agent on one trajectory. Returns the agent's last text, and what the engine made for the agent."""
     # The seed makes equal turns draw equal tokens, whatever interface asks for them.
     made = world.open(prompt="calculate", sampling={"temperature": 1.0, "top_p": 1.0, "top_k": -1, "seed": 7})
     said = run_agent(world, environments, agent, way, made, more)
@@ -74,7 +74,7 @@ def check_words(agent, way, said):
 
 
 def guide(binary, environments, folder):
-    """Runs the program of the guide as it stands, but for the address of the gateway."""
+    """Runs the program of the guide. Only the address of the gateway is changed."""
     page = (ROOT / "docs/src/gateway.md").read_text()
     program = re.search(r"<!-- run: agent -->\n\n```python\n(.*?)```", page, re.DOTALL).group(1)
     with World(binary, folder / "guide", script=scripts.script("It is  three.", "Yes \u2014 I am.")) as world:

@@ -1,8 +1,8 @@
-"""A relay between a gateway and an engine. It passes bytes on unchanged, and keeps every whole answer of
-`/inference/v1/generate`. A test compares these answers with the rows that the gateway makes.
+"""A relay between a gateway and an engine. It passes bytes on unchanged, and keeps every whole answer to a request for
+tokens. A test compares these answers with the rows that the gateway makes.
 
-The relay opens one connection to the engine for each request. It closes the connection when the gateway closes its
-own, as a client of the engine would. It can hold answers back, cut them, or be told to lose the engine.
+The relay opens one connection to the engine for each request. When the gateway closes its connection, the relay closes
+the connection to the engine, as a client of the engine would. A test can hold an answer back, or drop it.
 """
 
 import asyncio
@@ -36,14 +36,14 @@ class Exchange:
 class Relay:
     def __init__(self, upstream_host, upstream_port, tames=False):
         self.upstream = (upstream_host, upstream_port)
-        # Whether whitespace within calls is limited, without which a model with random weights makes no end.
+        # Whether whitespace within calls is limited. Without a limit, a model with random weights does not end a call.
         self.tames = tames
         self.exchanges = []
-        # Requests to these paths that have begun, whether or not an answer came.
+        # The number of requests to generate that have begun, whether or not an answer came.
         self.begun = 0
         self.changed = threading.Condition()
-        # Called with a path when the answer of the engine is there, before a byte of it is passed on. The answer is
-        # dropped, and the connection to the gateway closed, if it returns False.
+        # Called with a path when the answer of the engine is there, before a byte of it is passed on. If the call
+        # returns False, the answer is dropped and the connection to the gateway is closed.
         self.before_answer = None
         self.loop = asyncio.new_event_loop()
         self.ready = threading.Event()
@@ -70,7 +70,7 @@ class Relay:
         return [exchange for exchange in mine if exchange.choice()["token_ids"]]
 
     def await_begun(self, count, timeout=60):
-        """Waits until so many requests to generate have begun in all."""
+        """Waits until `count` requests to generate have begun in all."""
         with self.changed:
             there = self.changed.wait_for(lambda: self.begun >= count, timeout)
         assert there, f"only {self.begun} of {count} requests to generate have begun"

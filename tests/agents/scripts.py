@@ -6,7 +6,7 @@ import random
 
 
 def pieces(text, seed):
-    """Cuts a text at places that do not depend on its words."""
+    """Cuts a text at random positions. The positions do not depend on the words."""
     draw = random.Random(seed)
     places = sorted(draw.sample(range(1, len(text)), min(len(text) - 1, 2 + len(text) // 4)))
     bounds = [0, *places, len(text)]
@@ -20,7 +20,7 @@ def call(name, **arguments):
 
 
 def script(*texts):
-    """Each turn has two variants with the same text and other tokens. The seed of the turn chooses."""
+    """Each turn has two variants with the same text and other tokens. The turn's seed chooses one."""
     turns = []
     for place, text in enumerate(texts):
         cut = [pieces(text, 2 * place + variant) for variant in range(2)]

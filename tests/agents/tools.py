@@ -9,7 +9,7 @@ TURNS = int(os.environ.get("AGENT_TURNS", "3"))
 MODEL = os.environ["AGENT_MODEL"]
 SYSTEM = "You are a calculator. Use the tool."
 QUESTION = "What is one plus three?"
-# Room for one call of a model with random weights, and for its last words.
+# The token limits of one call of a model with random weights, and of the model's last text.
 CALL_TOKENS, TEXT_TOKENS = 96, 24
 NAME, DESCRIPTION = "add", "adds two numbers"
 PARAMETERS = {

@@ -23,7 +23,7 @@ DEADLINE_S = 300
 
 
 def tokenizer(folder):
-    """The built-in tokenizer, but the end of a turn is also the end of a sequence, as chat models have it."""
+    """The built-in tokenizer, but the end of a turn is also the end of a sequence, as in chat models."""
     folder.mkdir()
     source = ROOT / "data/tokenizer"
     shutil.copy(source / "tokenizer.json", folder)
@@ -68,7 +68,7 @@ class Process:
 
 
 class Engine:
-    """An engine behind a relay, which live as long as a `with` block."""
+    """An engine behind a relay. Both run until the `with` block ends."""
 
     def __init__(
         self,

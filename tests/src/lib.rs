@@ -18,8 +18,8 @@ pub fn shared(path: &str) -> Option<PathBuf> {
     None
 }
 
-/// The program under test: `$ROLLDOCK_BINARY`, relative to the workspace, or the one that was built beside
-/// this test. Panics if it does not exist.
+/// The program under test: `$ROLLDOCK_BINARY`, relative to the workspace, or the program that was built beside
+/// this test. Panics if the program does not exist.
 pub fn binary() -> PathBuf {
     let given = std::env::var_os("ROLLDOCK_BINARY").map(|path| workspace_root().join(path));
     let path = given.unwrap_or_else(|| {

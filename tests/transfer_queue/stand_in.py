@@ -24,7 +24,7 @@ import rolldock.transfer_queue as tq
 
 #: The longest that a task may take, in seconds.
 TASK_S = 120.0
-#: The longest sleep of a tutorial, in seconds: they only simulate work.
+#: The longest sleep of a tutorial, in seconds. Tutorials sleep only to simulate work.
 SLEEP_S = 0.2
 
 
@@ -99,7 +99,7 @@ def snapshot(partition: str) -> SimpleNamespace | None:
 
 
 class Method:
-    """A method of an actor. Its result is there at once."""
+    """A method of an actor. Its result is available at once."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self.remote = call

@@ -22,11 +22,11 @@ FILES = [
     "test_streaming_dataset.py",
 ]
 TUTORIALS = 6
-#: The part of the tests that has to pass.
+#: The share of the tests that must pass.
 SHARE_MIN = 0.95
 _FILES_OF_UNITS = "looks at the files of TransferQueue's own storage units"
 _VARIABLE = "sets a private variable of the module"
-#: Tests of what is not public, with the reason. They run too, and are counted apart.
+#: Tests of what is not public, with the reason. These tests run too, but are counted separately.
 NOT_PUBLIC = {
     "test_tensor_fields": _FILES_OF_UNITS,
     "test_storage_saved_is_true": _FILES_OF_UNITS,
@@ -69,7 +69,7 @@ def run_tests(folder: Path, name: str) -> list[tuple[str, str]]:
 
 
 def run_tutorial(path: Path) -> str:
-    """Runs a tutorial. Returns the last line of its failure. Tutorials print their exceptions and go on."""
+    """Runs a tutorial. Returns the last line of its failure. Tutorials print their exceptions and continue."""
     with tempfile.TemporaryDirectory() as work:
         done = subprocess.run(
             [sys.executable, str(HERE / "stand_in.py"), str(path)],

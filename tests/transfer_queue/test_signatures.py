@@ -51,7 +51,7 @@ def names() -> list[str]:
 
 
 def methods(name: str) -> Iterator[tuple[str, Definition]]:
-    """The public methods of a class, with those of its bases in the package."""
+    """The public methods of a class, including the methods of its bases in the package."""
     for base in CLASSES[name].bases:
         if ast.unparse(base) in CLASSES:
             yield from methods(ast.unparse(base))
@@ -120,5 +120,5 @@ def test_the_signature_is_the_same(name: str, theirs: Definition) -> None:
 
 
 def _comparable(found: list[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:
-    # Python itself gives these.
+    # Python itself passes `self` and `cls`.
     return [one for one in found if one[0] not in ("self", "cls")]

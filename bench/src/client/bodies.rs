@@ -2,8 +2,8 @@
 //!
 //! If the folder of recorded exchanges is beside the checkout, the frame of an answer comes from a recorded
 //! exchange of a real server. Otherwise it is a built-in frame with the same members. The columns of a long
-//! response take the place of the recorded ones. They are drawn from a seed, in the form in which the server
-//! writes them.
+//! response replace the recorded columns. Their values are drawn from a seed and formatted as the server
+//! formats them.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -166,7 +166,7 @@ fn marker(member: &str) -> String {
     format!("@{member}@")
 }
 
-/// Puts the marker of a column in the place of the recorded column.
+/// Replaces a recorded column by its marker.
 fn put(frame: &mut Value, pointer: &str, member: &str) -> anyhow::Result<()> {
     let place = frame.pointer_mut(pointer);
     *place.ok_or_else(|| anyhow::anyhow!("the answer has no {pointer}"))? = marker(member).into();

@@ -1,8 +1,8 @@
 //! Measures the time to read an answer with our reader and with the JSON libraries, in turns.
 //!
 //! Each reader gets the same bytes, and has to find the same columns, bit for bit. Our reader gets them in
-//! pieces as long as the reads of its connection. The libraries get them in one piece, which a client would
-//! have to collect first. The libraries build only the columns. The tree of serde_json shows the cost of
+//! pieces as long as the reads of its connection. The libraries get them in one piece; a client would
+//! have to join the pieces first. The libraries build only the columns. The tree of serde_json shows the cost of
 //! reading without types.
 
 use std::hint::black_box;

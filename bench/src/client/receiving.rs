@@ -1,7 +1,7 @@
 //! The CPU time of a request with the engine client, and with a client that receives the same bytes and drops
 //! them.
 //!
-//! The bare client does the least that a client can do: it writes a request that is ready, reads the length
+//! The bare client does the least that a client can do: it writes a prebuilt request, reads the length
 //! of the answer from its head, and reads that many bytes into one buffer. Both clients run the same number
 //! of requests at a time, in turns, against the same server, which is another process.
 

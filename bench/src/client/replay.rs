@@ -1,6 +1,6 @@
 //! A server that answers each request with the same recorded answer, in a separate process.
 //!
-//! The server writes bytes that are ready, so the engine client is measured with as much data as it can take.
+//! The server writes prebuilt bytes, so the engine client is measured with as much data as it can take.
 //! The server answers the probe of the engine client like a vLLM server that has the dialect of the answer.
 
 use std::net::Ipv4Addr;

@@ -1,9 +1,9 @@
 //! Compares the proxy with other routers, each in front of two backends that answer immediately.
 //!
 //! Every round measures each router, and one backend directly, in rotated order. The overhead of a router is
-//! its median time for a request minus that of the backend in the same round. The ratio of two overheads is
-//! computed for each round. The figure is the geometric mean over the rounds, with Student's confidence
-//! interval. The other times and rates are medians over the rounds, and their ratios are ratios of medians.
+//! its median time for a request minus the median time of the backend in the same round. The ratio of two
+//! overheads is computed for each round. The figure is the geometric mean of these ratios, with Student's
+//! confidence interval. The other times and rates are medians over the rounds, and their ratios are ratios of medians.
 //! Memory is measured after the last round.
 //!
 //! The two backends are pinned to one core and the client of the sequential requests to another, because in a
@@ -284,7 +284,7 @@ fn interval(ratios: &[f64]) -> (f64, f64, f64) {
 }
 
 /// Student's t for a two-sided interval of 95 %, computed from the normal quantile and the first terms of its
-/// expansion. The error is below 1 % from six degrees of freedom on.
+/// expansion. The error is below 1 % with at least six degrees of freedom.
 fn student(freedom: f64) -> f64 {
     const NORMAL: f64 = 1.959_964;
     let cubic = (NORMAL.powi(3) + NORMAL) / 4.0;

@@ -8,7 +8,7 @@ use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-/// The text of a message of a user, of about ten tokens.
+/// The text of a user message, about ten tokens long.
 const ASKED: &str = "and then what was the result of it";
 
 /// The contents of trajectories, as counts of tokens and as bytes of text.
@@ -20,7 +20,7 @@ pub(super) struct Need {
 }
 
 impl Need {
-    /// 8 bytes for each sampled token, 4 for each other one, and the texts of messages.
+    /// 8 bytes for each sampled token, 4 bytes for each other token, and the texts of messages.
     pub(super) fn bytes(self) -> usize {
         8 * self.sampled + 4 * self.other + self.texts
     }

@@ -25,7 +25,7 @@ use crate::serve::MODEL;
 
 /// The first id that is not a special token.
 const PLAIN: u32 = 3;
-/// Characters of a request's id that name its trajectory.
+/// Number of leading characters of a request's id; they name its trajectory.
 const NAME: usize = "t-0123456789abcdef".len();
 
 /// The time that the engine has worked, by endpoint.
@@ -54,7 +54,7 @@ pub(super) struct Checked {
     pub(super) turns: u64,
     /// Tokens of earlier turns that a later prompt of the same trajectory lacks or changes.
     pub(super) changed: u64,
-    /// Turns whose text has other tokens when it is encoded again.
+    /// Turns whose sampled ids change when they are decoded and encoded again.
     pub(super) not_canonical: u64,
 }
 
@@ -123,8 +123,8 @@ impl Engine {
         *self.inner.checked.lock()
     }
 
-    /// From now on, encodes only conversations of one message. The gateway has the ids of longer
-    /// conversations.
+    /// From now on, encodes only conversations of one message. The gateway itself has the ids of
+    /// longer conversations.
     pub(super) fn renders_only_beginnings(&self) {
         self.inner.only_beginnings.store(true, Ordering::Relaxed);
     }
@@ -162,7 +162,7 @@ impl Engine {
             let text = Template::render(&self.inner.codec, &chat)?;
             self.inner.codec.encode(&text)?
         };
-        // The parameters that vLLM writes out for a request without any of its own.
+        // The sampling parameters that vLLM returns for a request that sets none.
         Ok(json!({
             "request_id": "render-0", "token_ids": ids, "features": null, "model": MODEL, "stream": false,
             "sampling_params": {

@@ -1,6 +1,6 @@
 //! `python`: the queue as trainers see it, from the Python client, beside the Python package `transferqueue`.
 //!
-//! A script measures each of them in the environment of the peer, which has torch. The wheel is the one that
+//! Each of the two is measured by a script, in the environment of the peer, which has torch. The wheel is the one that
 //! `ROLLDOCK_WHEEL` names, or a new one. It is installed in a folder of its own.
 
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::python::{Script, python, run};
 
 const SCRIPT: &str = include_str!("../../peers/rolldock_client.py");
 const NAME: &str = "the Python client";
-/// The ways to reach the server: the way that clients on its host choose, and the way that other clients use.
+/// The ways to reach the server: the way of clients on the server's host, and the way of other clients.
 const WAYS: [&str; 2] = ["shared_memory", "http"];
 /// Rows of 1 KB in a call, and calls in a round.
 const SMALL_CALL: (usize, usize) = (512, 10);
@@ -33,7 +33,7 @@ const PEER_TAKES: usize = 20;
 /// Numbers of processes that work at once. The last is compared with the best of the others.
 const PROCESSES: [usize; 4] = [1, 2, 4, 16];
 
-/// The script that measures our client, and its server.
+/// The script that measures our client, and the server that the client calls.
 struct Client {
     script: Script,
     _server: Server,

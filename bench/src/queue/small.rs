@@ -20,7 +20,7 @@ const BATCHES: [(usize, usize); 3] = [(1, 50), (16, 30), (512, 10)];
 const TAKEN_ROWS: usize = 16;
 /// Number of concurrent puts if their latency is not measured.
 const PUTS_AT_ONCE: usize = 32;
-/// Number of small takes of the peer per round. The peer makes fewer takes, because its takes are slow.
+/// Number of small takes of the peer per round. Our client makes more takes, because the peer's takes are slow.
 const PEER_TAKES: usize = 20;
 
 pub(super) async fn rows(quick: bool, mut peer: Option<&mut Peer>) -> anyhow::Result<Vec<Figure>> {

@@ -15,7 +15,7 @@ use crate::figures::{Bar, Figure};
 /// of rows or for another thread.
 const LONGEST_MS: f64 = 100.0;
 
-/// The time of the longest take until `is_over`, in milliseconds, and the number of takes.
+/// The time of the longest take until `is_over` returns true, in milliseconds, and the number of takes.
 async fn longest(partition: &Partition, is_over: impl Fn() -> bool) -> anyhow::Result<(f64, usize)> {
     let take = Take::rows("train", 1);
     let (mut longest, mut count) = (0.0_f64, 0);

@@ -59,7 +59,7 @@ pub(super) fn math_500() -> anyhow::Result<Vec<Row>> {
     })
 }
 
-/// DAPO's problems, in the place of solutions, which this data set lacks.
+/// DAPO's problems. They replace the solutions, because this data set has no solutions.
 pub(super) fn dapo() -> anyhow::Result<Vec<Row>> {
     let file = path("dapo_math_17k.svs.parquet")?;
     let mut rows = Vec::new();

@@ -1,8 +1,8 @@
 //! `reward`: the cost of a score, and whether our scorers agree with others.
 //!
-//! Without a peer it measures three things: the speed of `math_dapo` ([`speed`]), the longest time of a score
-//! over many hostile texts of a megabyte ([`nasty`]), and the accuracy of `math_equiv` on pairs with a known
-//! right verdict ([`agreement`]). With `--peer` it also measures the library `math-verify` and verl's
+//! Without a peer the sub-command measures three things: the speed of `math_dapo` ([`speed`]), the longest
+//! time of a score over many hostile texts of a megabyte ([`nasty`]), and the accuracy of `math_equiv` on pairs
+//! with a known right verdict ([`agreement`]). With `--peer` it also measures the library `math-verify` and verl's
 //! scorers, both in Python. Our scorers must agree with verl's on any text ([`fuzz`]).
 
 mod agreement;

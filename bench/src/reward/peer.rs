@@ -1,5 +1,5 @@
-//! The peers: verl's scorers, which ours reproduce exactly, and `math-verify`, which compares answers by
-//! value like `math_equiv`.
+//! The peers: verl's scorers, whose results our scorers reproduce exactly, and `math-verify`, which compares
+//! answers by value like `math_equiv`.
 //!
 //! The script `bench/peers/reward_peer.py` runs them. Two releases of verl are installed for their two
 //! versions of `math_dapo`. Only three of their files are loaded, so their dependencies are not installed.
@@ -23,7 +23,7 @@ const ENVIRONMENT: Environment = Environment {
 const RELEASES: [&str; 2] = ["0.9.0", "0.9.1"];
 const SCRIPT: &str = include_str!("../../peers/reward_peer.py");
 
-/// The seconds of CPU time of a round, and how many responses were right.
+/// The seconds of CPU time of a round, and the number of right responses.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub(super) struct Round {
     pub(super) seconds: f64,

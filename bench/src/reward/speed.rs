@@ -1,11 +1,11 @@
-//! Measures the cost of a `math_dapo` score, compared with the reference, and with a score of the response's
-//! end alone.
+//! Measures the cost of a `math_dapo` score. One comparison is with verl (the reference). The other comparison
+//! is with a score of only the end of the same response.
 //!
-//! For the comparison with the reference, the responses are short and made of real texts: the end of a GSM8K
-//! solution or of a DAPO problem, followed by an answer. The answer is alternately the right one and that of
-//! another row. Both sides score these texts in turn, each on one thread. For the second figure, the texts of
-//! other responses precede each response. Only CPU time counts, so the machine's other load has little
-//! effect.
+//! For the comparison with verl, the responses are short and made of real texts: the end of a GSM8K solution
+//! or of a DAPO problem, followed by an answer. Every second response has the answer of another row. Rolldock
+//! and verl score these texts in turn, each on one thread. For the other comparison (the last figure), the
+//! texts of other responses precede each response. Only CPU time counts, so the machine's other load has
+//! little effect.
 
 use std::hint::black_box;
 use std::io::{BufWriter, Write};
@@ -21,7 +21,7 @@ use crate::cpu;
 use crate::figures::{Bar, Figure};
 
 /// Number of code points of a response before its answer. The response stays below the 300 code points that
-/// are searched, so that all of it counts.
+/// are searched, so the whole response is searched.
 const TEXT: usize = 240;
 /// Number of code points of a long response: 16k tokens of four code points each.
 const LONG: usize = 16 * 1024 * 4;
@@ -31,7 +31,7 @@ const END: usize = 300;
 /// Number of repetitions of our scores per round, so that the resolution of the clock does not matter.
 const REPEATS: usize = 10;
 const LONG_REPEATS: usize = 400;
-/// The variants with their names, and the releases of verl that have them.
+/// The variants, each with its name and the release of verl that has it.
 const VARIANTS: [(Variant, &str, &str); 2] =
     [(Variant::V2025, "2025", "verl 0.9.0"), (Variant::V2026, "2026", "verl 0.9.1")];
 
@@ -62,7 +62,8 @@ fn long_responses(short: &[Response]) -> Vec<Response> {
     .collect()
 }
 
-/// CPU seconds for `repeats` scores of each response, and how many were right in the last repetition.
+/// CPU seconds for `repeats` scores of each response, and the number of right responses in the last
+/// repetition.
 fn score<'a>(
     scorer: &MathDapo,
     repeats: usize,
@@ -115,7 +116,7 @@ fn rates(quick: bool, short: &[Response], mut peer: Option<&mut Peer>) -> anyhow
             let pairs = short.iter().map(|it| (it.response.as_str(), it.truth.as_str()));
             let (seconds, right) = score(&scorer, REPEATS, pairs)?;
             if let Some(round) = their_round {
-                anyhow::ensure!(round.right == right, "{right} right, the reference says {}", round.right);
+                anyhow::ensure!(round.right == right, "found right={right}, expected right={}", round.right);
                 theirs[index].push(short.len() as f64 / round.seconds);
             }
             ours[index].push((short.len() * REPEATS) as f64 / seconds);
@@ -140,9 +141,9 @@ fn rates(quick: bool, short: &[Response], mut peer: Option<&mut Peer>) -> anyhow
     Ok(figures)
 }
 
-/// Compares long responses with their ends alone, so only the length differs. The bar allows a tenth more for
-/// noise. A cost that depends on the length would exceed it, because the response is 200 times as long as its
-/// end.
+/// Compares scores of long responses with scores of only the ends of these responses. The bar allows a tenth
+/// more time, for noise. A cost that depends on the length would exceed the bar, because the response is 200
+/// times as long as its end.
 fn long_figure(quick: bool, short: &[Response]) -> anyhow::Result<Figure> {
     let long = long_responses(short);
     let scorer = MathDapo::default();

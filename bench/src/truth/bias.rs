@@ -1,8 +1,8 @@
 //! Compares the bias meter with the true bias, in 40 configurations of early stops, launches, lengths and
 //! failures.
 //!
-//! Every run is a real rollout in virtual time, on an engine that takes 10 ms for a token and has room for
-//! all requests. Lengths and right answers are draws of the simulated model. The results of all groups that a
+//! Every run is a real rollout in virtual time, on an engine that takes 10 ms for a token and runs all
+//! requests at once. Lengths and right answers are draws of the simulated model. The results of all groups that a
 //! step sent out are therefore known, including groups that were cut off or failed.
 
 mod cases;
@@ -163,19 +163,29 @@ pub(super) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let fully = Bar::AtLeast(1.0);
     let (changed, uncounted) = what_an_audit_changes(steps)?;
     figures.extend([
-        Figure::new("estimates whose interval has the truth in it", all.share_of_estimates(), "x")
+        Figure::new("estimates whose interval contains the true value", all.share_of_estimates(), "x")
             .bar(Bar::Within(0.93, 0.98)),
-        Figure::new("all figures: true, or in the interval", all.share(), "x").bar(Bar::Within(0.93, 0.98)),
-        Figure::new("figures without an estimate that are the truth", exact, "x").bar(fully),
+        Figure::new("all figures: equal to the true value, or with it in their interval", all.share(), "x")
+            .bar(Bar::Within(0.93, 0.98)),
+        Figure::new("exact figures that equal the true value", exact, "x").bar(fully),
         Figure::new("runs without a figure", all.unknown as f64, "runs").bar(Bar::AtMost(0.0)),
         Figure::new("fifo: greatest distance from 1.00", off_one, "x").bar(Bar::AtMost(0.005)),
         Figure::new("acts of the guard in unbiased modes", guarded as f64, "acts").bar(Bar::AtMost(0.0)),
         Figure::new("first, 64 groups, audit of 10 %: true length bias", truth, "x")
             .bar(Bar::Within(0.95, 0.97)),
-        Figure::new("the same: runs that tell it from 1.00 within 100 steps", told_apart, "x").bar(fully),
+        Figure::new(
+            "the length bias of that case: runs that tell it from 1.00 within 100 steps",
+            told_apart,
+            "x",
+        )
+        .bar(fully),
         Figure::new("steps that an audit of 100 % changes", changed as f64, "steps").bar(Bar::AtMost(0.0)),
-        Figure::new("tokens of finished requests that are counted nowhere then", uncounted as f64, "tokens")
-            .bar(Bar::AtMost(0.0)),
+        Figure::new(
+            "tokens of finished requests that an audit of 100 % leaves uncounted",
+            uncounted as f64,
+            "tokens",
+        )
+        .bar(Bar::AtMost(0.0)),
     ]);
     Ok(figures)
 }

@@ -184,7 +184,7 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
         let counts = outcome.tokens.to_counts();
         all = std::array::from_fn(|place| all[place] + counts[place]);
     }
-    // Without an audit there are no figures of `first` with `discard`.
+    // With `first` and `discard`, the meter has figures only if there is an audit.
     let share = f64::from(with_bias) / f64::from(cases);
     let name = "runs whose bias meter covers both lives, and agrees with their groups";
     figures.push(Figure::new(name, share, "of the cases").bar(Bar::AtLeast(0.5)));
@@ -225,7 +225,7 @@ mod tests {
         for (bucket, tokens) in TokenTotals::from_counts(step_buckets).buckets() {
             assert!(tokens > 0 || absent.contains(&bucket), "no case puts a token into {bucket}");
         }
-        // Without an audit there are no figures of `first` with `discard`.
+        // With `first` and `discard`, the meter has figures only if there is an audit.
         assert!(2 * with_bias > cases, "the bias is known in {with_bias} of {cases} cases");
         let of_runs = TokenTotals::from_counts(run_buckets);
         assert_eq!((of_runs.in_flight, of_runs.earlier), (0, 0), "every life has ended");

@@ -58,7 +58,8 @@ enum Placed {
     Granted(Grant),
     /// There is no room for this request. Requests behind it may find room.
     NoRoom,
-    /// There is no room for this request or any behind it.
+    /// The pass ends: there is no room for this request or any request behind it, or the pass has searched
+    /// the fleet as often as it may.
     EndOfPass,
 }
 
@@ -174,7 +175,7 @@ impl<'a> Pass<'a> {
                 continue;
             }
             let holds = server.could_hold(weight, tokens);
-            // A server that its operator has paused does not count: it may stay paused.
+            // A server that an operator has paused does not count, because the server may stay paused.
             has_holder |= holds && server.admin == AdminState::Active;
             if !server.is_open() || self.reserved.contains(&index) {
                 continue;

@@ -223,7 +223,8 @@ impl Server {
         }
     }
 
-    /// How the weights keep the server out. A server counts as outdated only if nothing else keeps it out.
+    /// Why no permits are granted on the server because of its weights. A server counts as outdated only if
+    /// there is no other reason.
     fn hold(&self) -> Option<Hold> {
         let is_wanted = self.breaker.health() != Health::Dead && self.admin == AdminState::Active;
         self.gate.hold().filter(|hold| is_wanted || *hold == Hold::Updating)

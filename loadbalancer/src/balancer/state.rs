@@ -242,14 +242,14 @@ impl State {
         largest.unwrap_or(0).min(config.capacity_total.unwrap_or(u32::MAX))
     }
 
-    /// Expected tokens of a request of `weight` samples, of which each takes `expected` tokens (0: unknown).
+    /// Expected tokens of a request of `weight` samples, each of which takes `expected` tokens (0: unknown).
     pub(super) fn tokens_of(&self, weight: u32, expected: u32) -> u32 {
         let each = if expected > 0 { f64::from(expected) } else { self.means.tokens() };
         self.chargeable(weight, (each * f64::from(weight)) as u32)
     }
 
-    /// The tokens that a request is charged: `tokens`, but at most the largest limit of a server that has
-    /// `weight` places.
+    /// The number of tokens that is charged for a request: `tokens`, but at most the largest token limit of
+    /// all servers that have `weight` places.
     pub(super) fn chargeable(&self, weight: u32, tokens: u32) -> u32 {
         let has_places = |server: &&Server| server.capacity.max(self.capacity_ceiling) >= weight;
         if self.servers.iter().filter(has_places).any(|server| server.tokens_max() >= tokens) {

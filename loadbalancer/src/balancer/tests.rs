@@ -46,8 +46,8 @@ async fn cancelling_waiters_leaks_no_permit() {
         assert!(wait.now_or_never().is_none());
     }
     assert_eq!(balancer.snapshot().waiting, 256);
-    // Some requests are dropped without a grant. Of the others, half are granted, and all are dropped before
-    // they are polled.
+    // 64 requests are dropped without a grant. Half of the other 192 requests are granted. Then all 192 are
+    // dropped before they are polled.
     waiting.truncate(192);
     held.truncate(416);
     assert_eq!((in_use(&balancer), balancer.snapshot().waiting), (512, 96));

@@ -8,8 +8,8 @@ use crate::snapshot::ServerSnapshot;
 
 impl LoadBalancer {
     /// Begins an update: from now on, no permit is granted on a server before it has the weights of
-    /// `required`. Returns those servers that are not dead and that `wants` selects. If `holds` is true, no
-    /// permits are granted on them before they are [released](Self::release).
+    /// `required`. Returns the servers that are not dead and that `wants` selects. If `holds` is true, no
+    /// permits are granted on these servers before they are [released](Self::release).
     pub(crate) fn begin_update(
         &self,
         required: Option<u64>,
@@ -36,8 +36,8 @@ impl LoadBalancer {
         })
     }
 
-    /// Notes which weights the life `epoch` of a server was given, if any, and why it lacks the required
-    /// weights. Does not change a later life.
+    /// Notes the weights that a server was given in its life `epoch`, if any, and the reason why the server
+    /// lacks the required weights. Does not change a later life.
     pub(crate) fn set_weights(&self, id: ServerId, epoch: Epoch, weights: Option<u64>, reason: Option<&str>) {
         // The server may have left the fleet.
         let _ = self.change(id, |server| {

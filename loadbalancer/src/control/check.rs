@@ -1,10 +1,10 @@
 //! Checks a server's weights: makes the server generate a few tokens, and looks at their log-probabilities.
 //!
 //! Facts that shape this module, observed with vLLM 0.32:
-//! - A server that has loaded a checkpoint without one of its tensors reports success. Every later
+//! - A server reports success after it has loaded a checkpoint in which a tensor is missing. Every later
 //!   log-probability is -9999, the value that the engine writes in place of NaN.
-//! - `/v1/completions` refuses to write a log-probability that is NaN, with status 400. It refuses
-//!   log-probabilities with the same status if the server runs without a tokenizer.
+//! - `/v1/completions` answers with status 400 if a log-probability is NaN. It also answers with status 400
+//!   to a request for log-probabilities if the server runs without a tokenizer.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! The text of an answer that does not have the form of the protocol, short enough for an error.
+//! Shortens an answer that does not have the form of the protocol, so that it fits into an error message.
 
 /// Maximum number of characters of a line in an error.
 const LINE_CHARS_MAX: usize = 300;

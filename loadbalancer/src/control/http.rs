@@ -40,7 +40,7 @@ pub struct HttpControl {
 
 impl HttpControl {
     /// `deadline` bounds every call; `api_key` is sent as a bearer token. The deadline does not count the
-    /// time for which this process was late.
+    /// time for which this process was late (module `lateness`).
     pub fn new(deadline: Duration, api_key: Option<Arc<str>>) -> Result<Self, ControlError> {
         // The engine closes idle connections after 5 s, so the pool has to drop them earlier.
         let client = Client::builder().pool_idle_timeout(Duration::from_secs(4)).no_proxy().build().map_err(
@@ -88,8 +88,8 @@ impl HttpControl {
     }
 
     /// Sends a request that changes nothing on the server. A server closes a connection that has been silent
-    /// for a few seconds. A busy process may write to such a connection. The request is then sent again,
-    /// once. Fails if the answer has an error status.
+    /// for a few seconds, and this process may write to such a connection before it notices. A request that
+    /// is lost in this way is sent again, once. Fails if the answer has an error status.
     async fn ask(
         &self,
         server: &ServerRef,
@@ -152,8 +152,8 @@ impl HttpControl {
     }
 
     /// Posts on a connection that is closed afterwards. vLLM resets a connection on which an endpoint of the
-    /// development mode has failed. The next call on this connection would be lost, and it may be the call
-    /// that resumes the engine.
+    /// development mode has failed. The next call on this connection would be lost, and that call may be the
+    /// one that resumes the engine.
     pub(super) async fn post(
         &self,
         server: &ServerRef,

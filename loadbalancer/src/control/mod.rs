@@ -38,18 +38,18 @@ pub struct EngineLoad {
     pub running: u64,
     /// Number of requests that wait to be scheduled.
     pub waiting: u64,
-    /// Tokens generated since the engine's start, if it counts them. The count does not rise while the engine
-    /// stalls.
+    /// Tokens generated since the engine's start, if the engine counts them. The count does not rise while
+    /// the engine stalls.
     pub generation_tokens_total: Option<u64>,
     /// Share of the KV cache in use, from 0 to 1.
     pub kv_cache_usage: f64,
-    /// Preemptions since the engine's start, if it counts them.
+    /// Preemptions since the engine's start, if the engine counts them.
     pub preemptions_total: Option<u64>,
     /// Whether the engine is paused; `None` if it does not report this.
     pub paused: Option<bool>,
 }
 
-/// What happens to running requests when an engine is paused. New requests wait until it is resumed.
+/// What happens to running requests when an engine is paused. New requests wait until the engine is resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PauseMode {
@@ -143,8 +143,8 @@ pub trait EngineControl: Send + Sync + 'static {
     }
 
     /// Makes the server generate a few tokens, and fails unless their log-probabilities are
-    /// [sound](logprob_is_sound). A server that has loaded an incomplete checkpoint reports success, and is
-    /// noticed only in this way. Unsupported if the server reports no log-probabilities.
+    /// [sound](logprob_is_sound). A server that has loaded an incomplete checkpoint reports success, and only
+    /// this check notices the fault. Unsupported if the server reports no log-probabilities.
     fn check_generation<'a>(&'a self, server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
         unsupported(server, "log-probabilities")
     }
@@ -199,7 +199,7 @@ pub trait EngineControl: Send + Sync + 'static {
         unsupported(server, "resetting the prefix cache under running requests")
     }
 
-    /// Calls a method of all workers of the server, with arguments by name, and waits until all calls have
+    /// Calls a method of all workers of the server, with keyword arguments, and waits until all calls have
     /// returned.
     fn collective_rpc<'a>(
         &'a self,

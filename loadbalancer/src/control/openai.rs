@@ -20,7 +20,7 @@ impl EngineControl for OpenAiControl {
         unsupported(server, "its load")
     }
 
-    /// Always fails: such a server aborts a request only when its connection is closed.
+    /// Always fails: such a server aborts a request only when the request's connection is closed.
     fn abort<'a>(
         &'a self,
         server: &'a ServerRef,

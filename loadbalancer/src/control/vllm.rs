@@ -24,17 +24,17 @@ use super::{ControlError, EngineControl, EngineLoad, PauseMode, ServerRef};
 #[derive(Debug, Clone)]
 pub struct VllmControl {
     http: HttpControl,
-    /// The client for calls that wait for running requests or for weights to be loaded.
+    /// The client for calls that wait until running requests have ended or weights have been loaded.
     patient: HttpControl,
 }
 
-/// Deadline of calls that wait for running requests or for weights to be loaded. Callers have shorter
-/// deadlines of their own.
+/// Deadline of calls that wait until running requests have ended or weights have been loaded. Callers have
+/// shorter deadlines of their own.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 impl VllmControl {
-    /// `deadline` bounds every call, except for those that wait for running requests or for weights.
-    /// `api_key` is sent as a bearer token.
+    /// `deadline` bounds every call, except for calls that wait until running requests have ended or weights
+    /// have been loaded. `api_key` is sent as a bearer token.
     pub fn new(deadline: Duration, api_key: Option<Arc<str>>) -> Result<Self, ControlError> {
         let patient = HttpControl::new(WAIT_MAX, api_key.clone())?;
         Ok(Self { http: HttpControl::new(deadline, api_key)?, patient })
@@ -42,7 +42,8 @@ impl VllmControl {
 
     async fn metrics(&self, server: &ServerRef) -> Result<EngineLoad, ControlError> {
         let text = self.http.get(server, "metrics", "/metrics").await?;
-        Ok(parse_metrics(&String::from_utf8_lossy(&text)))
+        parse_metrics(&String::from_utf8_lossy(&text))
+            .ok_or_else(|| ControlError::Unsupported { server: Arc::clone(&server.name), what: "load" })
     }
 
     async fn paused(&self, server: &ServerRef) -> Result<bool, ControlError> {
@@ -113,7 +114,7 @@ impl EngineControl for VllmControl {
             {
                 tracing::warn!(
                     server = %server.name,
-                    "expected vllm:generation_tokens_total at /metrics: without it stalls are not noticed and automatic capacities stay as they are"
+                    "expected vllm:generation_tokens_total at /metrics: without it stalls are not noticed and permits are not measured"
                 );
             }
             let load = load?;
@@ -244,7 +245,7 @@ impl EngineControl for VllmControl {
 mod bodies {
     use super::{Map, Value, json};
 
-    /// A call of the workers' `method` with arguments by name.
+    /// A call of the workers' `method` with keyword arguments.
     pub(super) fn collective_rpc(method: &str, kwargs: &Map<String, Value>) -> Value {
         json!({ "method": method, "kwargs": kwargs })
     }
@@ -264,9 +265,10 @@ mod bodies {
 
 /// Reads the load from Prometheus text. With data parallelism a server has several engines, each with its own
 /// series: counts are added up, and the KV cache usage is the mean.
-fn parse_metrics(text: &str) -> EngineLoad {
+fn parse_metrics(text: &str) -> Option<EngineLoad> {
     let mut load = EngineLoad::default();
     let mut usages = 0_u32;
+    let mut is_of_vllm = false;
     for line in text.lines() {
         let Some(series) = line.strip_prefix("vllm:") else { continue };
         let name_end = series.find(['{', ' ']).unwrap_or(series.len());
@@ -274,7 +276,10 @@ fn parse_metrics(text: &str) -> EngineLoad {
             continue;
         };
         match &series[..name_end] {
-            "num_requests_running" => load.running += value as u64,
+            "num_requests_running" => {
+                load.running += value as u64;
+                is_of_vllm = true;
+            }
             "num_requests_waiting" => load.waiting += value as u64,
             "generation_tokens_total" => {
                 *load.generation_tokens_total.get_or_insert_default() += value as u64;
@@ -290,7 +295,7 @@ fn parse_metrics(text: &str) -> EngineLoad {
         }
     }
     load.kv_cache_usage /= f64::from(usages.max(1));
-    load
+    is_of_vllm.then_some(load)
 }
 
 #[cfg(test)]

@@ -325,8 +325,8 @@ async fn samples_of_other_clients_are_those_at_the_time_of_the_reading() {
     assert_eq!(balancer.snapshot().servers[0].foreign, 64, "no more than it has places");
 }
 
-/// Routers that poll the load at a path that the server does not have were seen to route at random. This
-/// balancer then routes by its own permits.
+/// If a server does not offer its load, this balancer routes by its own permits. Other routers have been
+/// observed to route at random in this case.
 #[tokio::test]
 async fn a_server_without_metrics_is_chosen_by_its_permits() {
     let serve = async |router: axum::Router| {
@@ -358,7 +358,7 @@ async fn a_server_without_metrics_is_chosen_by_its_permits() {
             .iter()
             .map(|server| (server.state, server.in_use, server.capacity, server.foreign))
             .collect();
-        assert_eq!(seen, [(ServerState::Active, 30, 100, 0); 2]);
+        assert_eq!(seen, [(ServerState::Active, 30, 256, 0); 2], "their capacity is `unreported`");
         drop(held);
     };
     tokio::select! {

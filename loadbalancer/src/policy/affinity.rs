@@ -1,9 +1,9 @@
 //! Keeps the samples of a group on one server, unless this server is much fuller than the others.
 //!
-//! A cached prefix saves the prefill of a prompt, which is not worth a long queue. If the group's server is
-//! nearly full, or has far more load than the others, the next sample goes to the server with the least load,
-//! which becomes the group's server. Routers that never changed a group's server have been observed to send
-//! requests to a saturated engine until its cache evicted the group's prefixes.
+//! A cached prefix saves the prefill of a prompt. This saving is not worth a wait in a long queue. If the
+//! group's server is nearly full, or has far more load than the others, the next sample goes to the server
+//! with the least load. That server becomes the group's server. Routers that never changed a group's server
+//! have been observed to send requests to a saturated engine until its cache evicted the group's prefixes.
 
 use std::collections::{HashMap, VecDeque};
 

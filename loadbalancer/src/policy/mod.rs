@@ -38,8 +38,8 @@ pub enum Policy {
     PowerOfTwo,
     /// The server with the fewest expected tokens outstanding.
     LeastWork,
-    /// The server that got the group's previous sample. If that server is too full, or no server got one, the
-    /// least loaded server.
+    /// The server that got the group's previous sample. If that server is too full, or the group has no
+    /// previous sample, the least loaded server.
     #[default]
     GroupAffinity,
     /// The server that would decode a further sample fastest.

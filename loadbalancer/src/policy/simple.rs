@@ -10,7 +10,7 @@ use super::{Ask, Candidate, RoutingPolicy};
 /// always fits.
 const DRAWS_MAX: usize = 8;
 
-/// Chooses each server in turn, and skips those without room.
+/// Chooses each server in turn, and skips servers without room.
 #[derive(Debug, Default)]
 pub(super) struct RoundRobin {
     next: usize,
@@ -34,7 +34,7 @@ pub(super) struct Random {
 }
 
 impl Random {
-    /// Draws a server with room, other than the one of index `but`.
+    /// Draws a server with room, other than the server with the index `but`.
     fn draw(
         &mut self,
         ask: &Ask<'_>,

@@ -8,9 +8,9 @@ const EARNED: u32 = 1;
 /// Maximum number of replays that the budget can pay for. The budget begins full.
 const BURST: u32 = 100;
 
-/// The budget for replays, which are requests that are sent again: a tenth of all requests, plus [`BURST`].
-/// It keeps replays from tripling the load of a fleet in trouble (a token bucket, as in Google's SRE book,
-/// "Handling Overload").
+/// The budget for replays (requests that are sent again). The budget allows replays for a tenth of all
+/// requests, plus [`BURST`] replays. Without this limit, replays could triple the load of a fleet in trouble.
+/// The budget is a token bucket, as in Google's SRE book, "Handling Overload".
 #[derive(Debug)]
 pub(super) struct ReplayBudget(AtomicU32);
 
@@ -23,7 +23,8 @@ impl Default for ReplayBudget {
 impl ReplayBudget {
     /// Adds the share of a new request to the budget.
     pub(super) fn earn(&self) {
-        // The budget is nearly always full. No thread then writes the cache line that all threads read.
+        // The budget is nearly always full. While it is full, no thread writes the cache line that all
+        // threads read.
         if self.0.load(Ordering::Relaxed) < BURST * REPLAY {
             self.0.fetch_add(EARNED, Ordering::Relaxed);
         }

@@ -40,7 +40,7 @@ impl Worker {
         let (bytes, held) = if head.method == Method::POST {
             body::whole(incoming, shared, timed).await?
         } else {
-            // No body is passed on. With this header an engine would wait for one.
+            // No body is passed on. With this header an engine would wait for a body.
             head.headers.remove(CONTENT_LENGTH);
             (Bytes::new(), shared.buffered.hold())
         };

@@ -11,8 +11,8 @@
 //!
 //! # Invariants
 //! - A permit is held for as long as the engine works: until the last byte has been passed on, or the client
-//!   has disconnected. When a client disconnects, the proxy closes the connection to the engine, which then
-//!   stops.
+//!   has disconnected. When a client disconnects, the proxy closes the connection to the engine, and the
+//!   engine then stops its work on the request.
 //! - Every request has a deadline ([`ProxyConfig::request_timeout`]), and an answer that makes no progress is
 //!   cut off ([`ProxyConfig::idle_timeout`]). The times to read a body, and to write to a client that does
 //!   not read, are bounded, too.
@@ -144,8 +144,8 @@ struct Shared {
     config: ProxyConfig,
     replays: ReplayBudget,
     buffered: Buffered,
-    /// Number of calls so far that any server can answer. It determines the server that the next such call
-    /// asks first.
+    /// Number of calls so far that any server can answer. The count determines which server the next such
+    /// call asks first.
     looks: AtomicU64,
 }
 

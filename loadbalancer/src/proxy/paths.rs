@@ -6,7 +6,7 @@
 
 use hyper::Method;
 
-/// The party that answers a request, and how it answers.
+/// Who answers a request, and how.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
     /// The proxy reports its health.
@@ -25,8 +25,8 @@ pub(super) enum Route {
     Unknown,
 }
 
-/// Paths that are passed on, in addition to the paths below `/v1/` and the rendering calls. Clients also ask
-/// for rewards and embeddings.
+/// Paths that are passed on, in addition to the paths below `/v1/` and the rendering calls. Some of these
+/// paths return rewards or embeddings.
 const PASSED: [&str; 10] = [
     "/inference/v1/generate",
     "/tokenize",
@@ -62,7 +62,7 @@ pub(super) fn route(method: &Method, path: &str) -> Route {
 }
 
 fn is_passed(path: &str) -> bool {
-    // A gateway in front of an engine may resolve dots; the engine would then see another path.
+    // A gateway between the proxy and an engine may resolve dots. The engine would then see another path.
     let is_plain = !path.contains("..") && !path.contains("%2e") && !path.contains("%2E");
     let is_clients = path.starts_with("/v1/") && !CONTROL.contains(&path.trim_end_matches('/'));
     is_plain && (is_clients || PASSED.contains(&path) || renders(path))

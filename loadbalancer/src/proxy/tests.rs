@@ -39,7 +39,7 @@ struct Seen {
 /// Longest time of a test on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Time in which an engine does not know a new request yet. An abort within this time is lost.
+/// Time for which an engine does not know a new request yet. An abort within this time is lost.
 const ABORT_RACE: Duration = Duration::from_millis(40);
 
 struct Gone(Arc<Seen>);
@@ -284,7 +284,8 @@ async fn an_abort_is_not_lost_in_the_proxy() {
         let aborting = async {
             let is_there = |engine: &Engine| engine.seen.running.lock().contains_key("cmpl-a-0");
             until(|| engines.iter().any(is_there)).await;
-            // The abort arrives too early for the engine. It names the id that the engine gave the client.
+            // The abort arrives before the engine knows the request. The abort names the id that the engine
+            // gave the client.
             proxy.post("/abort_requests", "{\"request_ids\":[\"cmpl-a\",\"b\"]}").await
         };
         let (ended, told) = tokio::join!(asking, aborting);

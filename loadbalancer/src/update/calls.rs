@@ -33,7 +33,7 @@ pub(super) struct Until {
     pub(super) ends: Instant,
 }
 
-/// Makes a call, unless the phase is over or the round is given up. Cancel-safe if the call is.
+/// Makes a call, unless the phase is over or the round is given up. Cancel-safe if `call` is cancel-safe.
 pub(super) async fn attempt(
     token: &CancellationToken,
     until: Until,
@@ -119,7 +119,7 @@ pub(super) fn reset(control: Arc<dyn EngineControl>, target: Target, is_running:
 }
 
 /// Makes the server generate a few tokens, and looks at their log-probabilities. An engine that another
-/// client has paused would not answer, so it is not asked.
+/// client has paused would not answer, so such an engine is not asked.
 pub(super) fn check(control: Arc<dyn EngineControl>, target: Target) -> Call {
     async move {
         let server = &target.server;

@@ -42,14 +42,14 @@ pub enum UpdateError {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UpdateMethod {
-    /// The trainer updates the servers by itself, so the updater passes no weights. It still tells a server
-    /// the name of its weights, if the server offers this call.
+    /// The trainer updates the servers by itself, so the updater passes no weights. The updater still tells a
+    /// server the name of its weights, if the server offers this call.
     #[default]
     None,
     /// Each server loads the weights from the announced path.
     Reload(Reload),
-    /// The trainer sends the weights, and each server is told to receive what the announcement's payload
-    /// describes.
+    /// The trainer sends the weights, and the updater tells each server to receive the weights that the
+    /// announcement's payload describes.
     Transfer,
     /// A program is run once for all servers. It gets `ROLLDOCK_VERSION`, `ROLLDOCK_PATH` (unless none was
     /// announced) and `ROLLDOCK_SERVERS` (URLs, separated by spaces) in its environment.
@@ -130,7 +130,8 @@ impl<'de> Deserialize<'de> for UpdateMethod {
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Deadlines {
-    /// Pausing the engines. With `pause = "wait"` it has to be longer than the longest answer.
+    /// Pausing the engines. With `pause = "wait"` this time has to be longer than the generation of the
+    /// longest answer.
     pub pause: f64,
     /// Passing the weights to the servers.
     pub update: f64,
@@ -240,8 +241,8 @@ impl UpdateConfig {
         }
     }
 
-    /// Whether the updater passes weights to servers. If so, a server that begins a life lacks the announced
-    /// weights.
+    /// Whether the updater passes weights to servers. If it does, a server that begins a new life lacks the
+    /// announced weights.
     pub(super) fn gives_weights(&self) -> bool {
         self.method != UpdateMethod::None
     }

@@ -15,8 +15,8 @@ use crate::control::http::{error_text, reason_of};
 
 /// Number of bytes that are kept from the end of a failed program's standard error.
 const STDERR_BYTES_MAX: usize = 500;
-/// How long the rest of the standard error is read after the program's end. A process that the program left
-/// behind may keep the pipe open forever.
+/// Longest time for which the rest of the standard error is read after the program has ended. A process that
+/// the program left behind may keep the pipe open forever.
 const STDERR_WAIT: Duration = Duration::from_millis(100);
 
 /// An HTTP client without a deadline, since the phase has one.
@@ -52,8 +52,8 @@ pub(super) async fn post(
     Err(format!("{url} answered with status {status}{}", error_text(response).await))
 }
 
-/// When this value is dropped, it kills a program and all processes that the program has started. After the
-/// program has been waited for, another process may get its process id, so `leader` is cleared then.
+/// When this value is dropped, it kills a program and all processes that the program has started. `leader` is
+/// cleared once the program has been waited for, because another process may then get the same process id.
 struct Group {
     leader: Option<Pid>,
 }

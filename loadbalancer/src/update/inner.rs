@@ -41,8 +41,8 @@ impl Inner {
     /// Resumes an engine, so that permits are granted on its server again. Repeats the call until it
     /// succeeds, the server is lost, `until` is reached, or the token is cancelled.
     ///
-    /// Without a token, an engine is resumed only if it is known that it has to be resumed; a round passes no
-    /// token. A recovery passes its token, because it has found the engine paused.
+    /// A round passes no token. In that case, the engine is resumed only if the book says that the engine has
+    /// to be resumed. A recovery passes its token, because the recovery has found the engine paused.
     pub(super) async fn resume(
         &self,
         target: &Target,

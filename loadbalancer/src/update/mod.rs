@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! - **An engine that was paused here is resumed**: after a failure of any phase, after the caller has
-//!   stopped waiting, and when the scope ends. No permits are granted on the server of an engine that does
+//!   stopped waiting, and when the updater ends. No permits are granted on the server of an engine that does
 //!   not answer, and the engine is asked again at a configured interval. After a crash of this process it is
 //!   unknown which engines were paused, so [`WeightUpdater::recover`] asks them.
 //! - **No permit is granted on a server with older weights than were announced last.** The balancer itself
@@ -15,8 +15,8 @@
 //! - **Every token belongs to a version.** A server that failed before its weights were touched finishes its
 //!   requests with the old weights. A server that failed later may have mixed weights, so its permits are
 //!   revoked before it is resumed.
-//! - **One job at a time.** Of the announcements that arrive during an update, only the newest is carried
-//!   out, after the update. An announcement interrupts catching up.
+//! - **One job at a time.** If announcements arrive during an update, only the newest of them is carried out,
+//!   after the update. A job that catches up ends early when an announcement arrives.
 //!
 //! # Deliberately absent
 //! The updater does not move weights: the trainer, the engine or the user's hook does. It does not undo an
@@ -90,8 +90,8 @@ impl WeightUpdater {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Gives the announced weights to every server that is not dead. A server that misses them takes no
-    /// permits until it has them. The last version may be announced again, for the servers that lack it.
+    /// Gives the announced weights to every server that is not dead. A server that misses the weights takes
+    /// no permits until it has them. The last version may be announced again, for the servers that lack it.
     ///
     /// Cancel-safe: from the first poll on, the update continues without its caller.
     pub async fn update(&self, announcement: Announcement) -> UpdateReport {
@@ -109,11 +109,11 @@ impl WeightUpdater {
     }
 
     /// From now on, permits are granted only on servers with these weights or newer ones. A server that lacks
-    /// them gets them when it [catches up](Self::catch_up). A run that resumes after a crash calls this
-    /// function, because it does not know which weights its servers have.
+    /// these weights gets them when it [catches up](Self::catch_up). A run that resumes after a crash calls
+    /// this function, because it does not know which weights its servers have.
     ///
-    /// Returns whether the updater can pass the weights again. If only the trainer can, no version is
-    /// required, since the servers would wait forever.
+    /// Returns whether the updater can pass the weights again. If only the trainer can pass the weights, no
+    /// version is required, since the servers would wait forever.
     pub fn require(&self, announcement: Announcement) -> bool {
         if self.inner.config.method_of_one(&announcement).is_none() {
             return false;
@@ -146,7 +146,7 @@ impl WeightUpdater {
     /// failed. Returns the resumed engines.
     ///
     /// If another program pauses engines, such as a trainer that does the whole update itself, this call
-    /// would undo its pause.
+    /// would undo the pause of that program.
     ///
     /// Cancel-safe: a job that has begun continues.
     pub async fn recover(&self) -> Vec<ServerRef> {

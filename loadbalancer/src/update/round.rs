@@ -35,9 +35,9 @@ struct Participant {
     is_reset: bool,
     is_labelled: bool,
     is_named: bool,
-    /// Whether it has generated sound tokens with these weights.
+    /// Whether the server has generated sound tokens with these weights.
     is_checked: bool,
-    /// Whether its weights may have changed.
+    /// Whether the server's weights may have changed.
     is_touched: bool,
     failure: Option<Failure>,
 }
@@ -135,8 +135,8 @@ impl Round {
     }
 
     async fn pause(&mut self, mode: PauseMode) {
-        // This is noted before the first call, because an engine may have paused although its answer was
-        // lost.
+        // Records before the first call that these engines have to be resumed, because an engine may have
+        // paused although its answer was lost.
         self.inner.owe(self.participants.iter().map(|participant| participant.target.id));
         let control = Arc::clone(&self.inner.control);
         self.each(Phase::Pause, |_| true, |target| calls::pause(Arc::clone(&control), target, mode)).await;
@@ -165,7 +165,7 @@ impl Round {
         }
     }
 
-    /// Runs the user's hook once for all servers. All of them share its outcome.
+    /// Runs the user's hook once for all servers. The outcome of the hook counts for all of these servers.
     async fn update_at_once(&mut self, lacks: impl Fn(&Participant) -> bool) {
         let going = |participant: &&mut Participant| participant.failure.is_none() && lacks(participant);
         let servers: Vec<ServerRef> = self
@@ -256,7 +256,8 @@ impl Round {
         self.inner.metrics.phase(phase, until.began.elapsed());
     }
 
-    /// Begins a new life of every server that failed, in one of these phases, after its weights were touched.
+    /// Begins a new life of every server that failed in one of these phases, if its weights were touched
+    /// before.
     fn distrust(&mut self, in_phase: impl Fn(Phase) -> bool) {
         if !self.inner.config.gives_weights() {
             return;
@@ -318,7 +319,7 @@ impl Round {
         self.inner.metrics.phase(Phase::Resume, until.began.elapsed());
     }
 
-    /// Makes the servers generate a few tokens. Permits are granted on those whose tokens are sound.
+    /// Makes the servers generate a few tokens. Permits are granted on the servers whose tokens are sound.
     async fn check(&mut self) {
         let awaits = |participant: &Participant| participant.is_loaded && !participant.is_checked;
         let checked: Vec<bool> = self

@@ -117,7 +117,7 @@ impl Inner {
         report
     }
 
-    /// Updates the servers that lack some part of the announcement and that `may` be asked now.
+    /// Updates the servers that lack some part of the announcement and for which `may` returns true.
     async fn round(
         self: &Arc<Self>,
         announcement: &Arc<Announcement>,

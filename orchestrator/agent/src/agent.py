@@ -1,6 +1,7 @@
-"""Runs one Python function as an agent. `loading.py` comes before this text.
+"""Runs one Python function as an agent. The text of `loading.py` is put before this text.
 
-The function is called with the task, a dict. If it returns a number and agents give the rewards, that is the reward.
+The function is called with the task, a dict. If the function returns a number and agents give the rewards,
+the number is the reward.
 """
 
 import inspect

@@ -22,38 +22,38 @@ use crate::variables::{self, OF_AGENT, OF_RUN};
 
 /// The program that calls a Python function.
 const PYTHON: &str = include_str!("agent.py");
-/// The text in a word of a command that stands for the prompt.
+/// The placeholder for the prompt in a command.
 const PROMPT: &str = "{prompt}";
-/// Maximum time of a check that an agent can start.
+/// Time limit of the check whether an agent can be started.
 const CHECK_MAX: Duration = Duration::from_secs(120);
-/// The lines and the bytes at the end of an agent's output that a reason shows.
+/// Maximum numbers of lines and bytes that an error message shows from the end of an agent's output.
 const LINES_MAX: usize = 8;
 const REASON_BYTES_MAX: usize = 1024;
 /// A time limit that is never reached, because the run itself ends trajectories.
 const NEVER_S: f64 = 1e7;
 
-/// The agents of a run. Clones share their places.
+/// The agents of a run. Clones share the places in which agents run.
 #[derive(Debug, Clone)]
 pub struct Agents {
     pub(crate) config: Arc<AgentConfig>,
     gateway: Hosted,
-    /// The limits of trajectories, without those of time.
+    /// The limits of trajectories. The limits of time are [`NEVER_S`].
     limits: Limits,
     programs: Programs,
-    /// The sandbox of all agents, once the first of them or a check needed it.
+    /// The sandbox of all agents. It is made when the first agent or check needs it.
     sandbox: Arc<OnceCell<ProgramSandbox>>,
     failures: Arc<Failures>,
     /// The tasks of agents that run elsewhere, once the run has a queue.
     pub(crate) tasks: Arc<OnceLock<Tasks>>,
-    /// The mark of the run.
+    /// The mark of the run's processes: the absolute path of the run's directory.
     run: Arc<str>,
     scope: Scope,
 }
 
-/// What [`Agents`] consist of.
+/// The arguments of [`Agents::new`].
 #[derive(Debug)]
 pub struct AgentsParts {
-    /// The table of the recipe.
+    /// The table `[agent]` of the recipe.
     pub config: AgentConfig,
     /// The gateway of the run.
     pub gateway: Hosted,
@@ -61,7 +61,7 @@ pub struct AgentsParts {
     pub limits: Limits,
     /// The directory of the run. No other live run uses it.
     pub out: PathBuf,
-    /// The tasks of agents.
+    /// The scope of the agents' background tasks.
     pub scope: Scope,
 }
 
@@ -70,11 +70,11 @@ pub struct AgentsParts {
 pub struct Finished {
     /// The turns.
     pub taken: Taken,
-    /// The reward, if the agent gives it. An agent that a limit ended without a reward has the reward 0.
+    /// The reward, if the agent gives it. If a limit ended the agent before it gave a reward, the reward is 0.
     pub reward: Option<f32>,
-    /// Why it ended: `done`, `turns` or `tokens`.
+    /// Why the agent ended: `done`, `turns` or `tokens`.
     pub end: &'static str,
-    /// Whether a limit ended it.
+    /// Whether a limit ended the agent.
     pub is_truncated: bool,
 }
 
@@ -133,7 +133,9 @@ impl Agents {
     pub async fn end_earlier(&self) {
         let mark = format!("{OF_RUN}={}", self.run);
         if !end_marked(&mark, self.scope.tracker()).await {
-            tracing::warn!("processes of agents from an earlier life of the run could not be killed");
+            tracing::warn!(
+                "processes of agents that an earlier process of the run started could not be killed"
+            );
         }
     }
 
@@ -187,7 +189,7 @@ impl Agents {
         self.check_start("agent.python", &format!("cannot load {function:?}"), words).await
     }
 
-    /// Runs a program as agents are run. `reason` begins the error message if the program fails.
+    /// Runs a program in the same way as an agent. `reason` begins the error message if the program fails.
     async fn check_start(
         &self,
         key: &'static str,
@@ -300,14 +302,15 @@ impl Agents {
         }
     }
 
-    /// Takes out the trajectory of an agent that has ended, and decides whether the agent gives a sample.
+    /// Takes the trajectory of an agent that has ended out of the gateway, and decides whether the agent gives
+    /// a sample.
     pub(crate) async fn judge(&self, session: Session, end: &ProgramEnd) -> Result<Finished, BadEnd> {
         let limit = session.ended_by().filter(|end| matches!(end, End::Turns | End::Tokens));
         let taken = session.take().await;
         judged(end, taken, limit, self.gives_reward(), self.config.deadline)
     }
 
-    /// The reason with the end of the agent's output.
+    /// Returns the reason, followed by the end of the agent's output.
     async fn explain(&self, uid: &str, mut reason: String, output: String) -> String {
         let last = last_lines(&output);
         if last.is_empty() {
@@ -321,12 +324,12 @@ impl Agents {
     }
 }
 
-/// A time of the recipe, which has been checked.
+/// Converts a time in seconds from the recipe, which has been checked.
 pub(crate) fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX / 4)
 }
 
-/// The kind of a bad end, which is counted, and the reason.
+/// The kind of a bad end for the metric, and the reason for the error message.
 type BadEnd = (&'static str, String);
 
 /// Counts how an agent ended.
@@ -370,7 +373,7 @@ fn judged(
     Ok(Finished { taken, reward, end: "done", is_truncated: false })
 }
 
-/// The last lines of an output that are not empty, for an error in one line.
+/// Joins the last non-empty lines of an output into one line for an error message.
 fn last_lines(output: &str) -> String {
     let lines: Vec<&str> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let text = lines[lines.len().saturating_sub(LINES_MAX)..].join(" | ");

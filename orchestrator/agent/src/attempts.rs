@@ -1,5 +1,5 @@
-//! A sample of an agent that runs elsewhere. Its task is offered to workers until one of them has ended its
-//! agent.
+//! Samples of agents that run elsewhere. The run offers the task of a sample to workers until a worker acks the
+//! task.
 
 use rolldock_reward::external::{Place, ProgramEnd};
 use serde_json::json;
@@ -10,11 +10,11 @@ use crate::error::AgentError;
 use crate::job::{AgentJob, Stage};
 use crate::variables;
 
-/// The bits of a seed below the number of the attempt.
+/// The lowest bit of a seed to which the number of the attempt is added.
 const SEED_SHIFT: u32 = 48;
 
 impl Agents {
-    /// Offers the task of a job to workers, until one has ended its agent. Cancel-safe: a dropped call takes the
+    /// Offers the task of a job to workers, until a worker acks the task. Cancel-safe: a dropped call takes the
     /// task back.
     pub(crate) async fn run_elsewhere(
         &self,
@@ -24,8 +24,8 @@ impl Agents {
     ) -> Result<Finished, AgentError> {
         let attempts_max = self.config.attempts_max;
         for attempt in 1..=attempts_max {
-            // Each attempt has its own name and seed: request ids begin with the name, and equal seeds would
-            // draw the lost turns again.
+            // Each attempt has its own name, because request ids begin with the name. It has its own seed,
+            // because an equal seed would draw the lost turns again.
             let uid = if attempt == 1 { job.uid.to_owned() } else { format!("{}-a{attempt}", job.uid) };
             let seed = job.seed.wrapping_add(u64::from(attempt - 1) << SEED_SHIFT);
             let job = AgentJob { uid: &uid, seed, ..job.clone() };
@@ -39,7 +39,7 @@ impl Agents {
         )))
     }
 
-    /// One attempt. `None` if the worker gave its task back or lost it.
+    /// Makes one attempt. Returns `None` if the worker gave the task back or lost it.
     async fn attempt(
         &self,
         tasks: &Tasks,

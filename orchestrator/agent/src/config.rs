@@ -14,7 +14,7 @@ pub(crate) const CONCURRENCY_MAX: usize = 4096;
 const SECONDS_MAX: f64 = 10_000_000.0;
 /// Largest size of the directory that an agent in a sandbox can write to, in MiB.
 const SCRATCH_MAX: u64 = 1 << 20;
-/// Shortest lease of a task, in seconds. It leaves a worker enough time to renew it over a network.
+/// Shortest lease of a task, in seconds. A worker has enough time to renew such a lease over a network.
 const LEASE_MIN: f64 = 0.1;
 
 /// The agent of a run. Exactly one of `command`, `python` and `remote` is given.
@@ -32,13 +32,14 @@ pub struct AgentConfig {
     /// Whether agents run elsewhere: workers take the tasks from the queue of the run.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub remote: bool,
-    /// How long a worker has a task without a renewal of its lease, in seconds. For `remote`.
+    /// Time after which the lease of a task expires if the worker does not renew it, in seconds. For `remote`.
     pub lease: f64,
     /// Maximum number of times that the task of a sample is given to a worker. For `remote`.
     pub attempts_max: u32,
     /// The Python interpreter for `python`.
     pub interpreter: String,
-    /// The working directory, where Python looks for modules first; by default that of the run.
+    /// The working directory, where Python looks for modules first. By default, it is the working directory of the
+    /// run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
     /// Variables that are added to the environment.
@@ -48,14 +49,14 @@ pub struct AgentConfig {
     pub concurrency: usize,
     /// Maximum time of an agent, in seconds. An agent that takes longer is killed, and its sample fails.
     pub deadline: f64,
-    /// Maximum address space of the agent's first process, in MiB; in a sandbox, of each of its processes. It needs
-    /// Linux.
+    /// Maximum address space of the agent's first process, in MiB. In a sandbox, the limit applies to each process
+    /// of the agent. It needs Linux.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mb: Option<u64>,
     /// The sandbox of the agents.
     pub sandbox: AgentSandbox,
-    /// Absolute paths of files and directories that agents in a sandbox can read besides the system's, their
-    /// interpreter, their function and their working directory.
+    /// Absolute paths of further files and directories that agents in a sandbox can read. They can always read the
+    /// system's files, their interpreter, their function and their working directory.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub readable: Vec<PathBuf>,
     /// Maximum size of the directory that an agent in a sandbox can write to, in MiB of memory.
@@ -193,7 +194,7 @@ impl AgentConfig {
 
     /// What an agent in a sandbox sees.
     pub(crate) fn view(&self) -> ProgramView {
-        // The file of a function, which is loaded from its path.
+        // The file of the function, if `python` names a file and not a module.
         let file = self.python.as_deref().and_then(|function| Some(Path::new(function.rsplit_once(':')?.0)));
         let folder = file.filter(|file| file.is_absolute()).and_then(Path::parent).map(Path::to_owned);
         ProgramView {

@@ -1,8 +1,9 @@
-//! Tasks for agents that run elsewhere: rows of a partition of the run's queue, which workers take by lease.
+//! Tasks for agents that run elsewhere. Each task is a row in a partition of the run's queue, and workers lease
+//! the rows.
 //!
-//! A row is one attempt at a sample, with a capability of its own. The worker acks the row when its agent has
-//! ended. If the worker gives the row back, or its lease expires, no other worker gets this row: the run clears it
-//! and puts another one with a new capability.
+//! A row is one attempt at a sample, with a capability of its own. The worker acks the row when the agent has
+//! ended. If the worker gives the row back, or the lease expires, no other worker gets this row: the run clears
+//! the row and puts a new row with a new capability.
 //!
 //! # Invariants
 //! - A row exists only as long as its [`Offer`]. Dropping the offer clears the row, leased or not.
@@ -20,9 +21,9 @@ use tokio::time::Instant;
 
 use crate::config::{CONCURRENCY_MAX, TASKS_PARTITION};
 
-/// The queue's task for workers.
+/// The task of the queue with which workers read the partition.
 const WORKERS: &str = "agent";
-/// The queue's task of the run, which keeps acked rows until the run has seen them.
+/// The task of the queue for the run itself. It keeps acked rows in the partition until the run has seen them.
 const RUN: &str = "run";
 /// The column with the task, as JSON.
 const COLUMN: &str = "task";
@@ -55,8 +56,8 @@ pub(crate) enum OfferEnd {
 }
 
 impl Tasks {
-    /// Makes the partition of the tasks. Rows of an earlier process of the run are removed. `lease` is how
-    /// long a worker has a task without a renewal.
+    /// Makes the partition of the tasks. Rows of an earlier process of the run are removed. A lease expires
+    /// after the time `lease` if the worker does not renew it.
     pub(crate) async fn open(
         queue: &TransferQueue,
         lease: Duration,
@@ -70,7 +71,7 @@ impl Tasks {
             lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
             // The tasks end with the run.
             durability: Some(Durability::Os),
-            // Tasks that were taken back occupy room until they are cleared.
+            // Tasks that were taken back use capacity until they are cleared.
             ..PartitionSpec::new(TASKS_PARTITION, [WORKERS, RUN], 2 * CONCURRENCY_MAX)
         };
         let partition = queue.declare(spec).await?;
@@ -132,7 +133,7 @@ impl Drop for Offer {
     fn drop(&mut self) {
         let (partition, row) = (self.tasks.partition.clone(), self.row);
         self.tasks.scope.spawn_detached("agent task end", async move {
-            // A client of the queue may have cleared the row, or the queue is closed.
+            // The call fails if a client of the queue has cleared the row, or if the queue is closed.
             if let Err(error) = partition.clear(&[row]).await {
                 tracing::debug!(%error, "a task of an agent is not cleared");
             }

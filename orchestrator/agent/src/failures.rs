@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 use rolldock_scope::blocking;
 
-/// Maximum number of files. The oldest one is deleted for a new one.
+/// Maximum number of files. Beyond this number, each new file replaces the oldest file.
 const FILES_MAX: usize = 100;
 
 /// The folder of the files.

@@ -1,8 +1,8 @@
 //! The agents of a run: programs that work on one sample each, and call the model through the run's gateway.
 //!
-//! [`Agents::run`] opens a trajectory, starts the agent with its base URL and its task, and takes the turns out
-//! when the agent has ended. The agent's output is not part of the sample: the sample consists of the agent's
-//! calls. With [`remote`](AgentConfig::remote) nothing is started: a worker on any machine takes the task
+//! [`Agents::run`] opens a trajectory, starts the agent with the base URL of the trajectory and the task, and takes
+//! the turns out when the agent has ended. The agent's output is not part of the sample: the sample consists of the
+//! agent's calls. With [`remote`](AgentConfig::remote) nothing is started: a worker on any machine takes the task
 //! from the run's queue.
 //!
 //! # Invariants
@@ -11,13 +11,14 @@
 //!   calls on the engines are cancelled, their permits return, and later calls are refused.
 //! - The error of a failed agent says how the agent ended, and shows the end of its output. The output is
 //!   also kept in a file. The number and the size of these files are bounded.
-//! - A task that a worker gave back or lost is a new attempt with a new trajectory: the earlier capability is
-//!   refused, and nothing of the earlier attempt is in the rows.
+//! - If a worker gives a task back or loses it, a new attempt with a new trajectory begins. The capability of the
+//!   earlier attempt is refused, and the rows contain nothing of the earlier attempt.
 //!
 //! # Deliberately absent
-//! - A network of their own for agents in a [sandbox](AgentSandbox): they call the gateway, and often other servers.
-//! - Another attempt for an agent that failed. An agent has side effects, so only its author knows whether it
-//!   may run twice. A group with a failed agent fails, like a group with a failed sample.
+//! - A separate network for agents in a [sandbox](AgentSandbox). These agents call the gateway, and often other
+//!   servers.
+//! - Another attempt for an agent that failed. An agent has side effects, so only its author knows whether the
+//!   agent may run twice. A group with a failed agent fails, like a group with a failed sample.
 
 mod agents;
 mod attempts;

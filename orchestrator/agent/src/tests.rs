@@ -26,7 +26,8 @@ use crate::{AgentConfig, AgentError, AgentJob, Agents, AgentsParts, Finished, Re
 /// Longest time that a test waits for an event.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The beginning of each agent: `task`, and `chat`, which makes one call with the standard library alone.
+/// The beginning of each agent's script. It defines `task`, and `chat`, which makes one call with the
+/// standard library alone.
 const CHAT: &str = r#"
 import json, os, signal, subprocess, sys, time, urllib.request
 task = json.load(sys.stdin)
@@ -37,14 +38,14 @@ def chat(messages):
     return json.load(urllib.request.urlopen(call))["choices"][0]["message"]
 "#;
 
-/// An agent that asks twice.
+/// An agent that calls the model twice.
 const TWO_TURNS: &str = r#"
 messages = task["messages"]
 for _ in range(2):
     messages += [chat(messages), {"role": "user", "content": "Go on."}]
 "#;
 
-/// What a run is told of calls.
+/// Counts what the gateway reports to the run about calls.
 #[derive(Debug, Default)]
 struct Counts {
     drew: AtomicU64,
@@ -194,7 +195,8 @@ fn python(script: &str) -> AgentConfig {
     AgentConfig { command: Some(words), ..AgentConfig::default() }
 }
 
-/// Whether a process runs. A process that ended and was not waited for by its parent does not.
+/// Whether a process runs. A process that has ended does not run, even if its parent has not waited for it
+/// yet.
 fn lives(process: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.trim())).unwrap_or_default();
     let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());

@@ -7,7 +7,7 @@
 //! | `OPENAI_API_KEY`, `ANTHROPIC_API_KEY` | the capability of the trajectory; clients insist on a key |
 //! | `ROLLDOCK_TRAJECTORY` | the name of the trajectory, as in the column `trajectory_uid` |
 //! | `ROLLDOCK_SAMPLE`, `ROLLDOCK_SEED` | the index of the sample in its group, and the sample's own seed |
-//! | `ROLLDOCK_REWARD_URL` | where the agent posts its reward, if it gives it |
+//! | `ROLLDOCK_REWARD_URL` | where the agent posts its reward, if agents give the rewards |
 //! | `ROLLDOCK_AGENT_RUN`, `ROLLDOCK_AGENT` | marks by which the run finds processes that were left behind |
 //!
 //! The gateway's host is added to `NO_PROXY`, because clients would otherwise call it through a proxy.
@@ -24,7 +24,7 @@ pub(crate) const OF_RUN: &str = "ROLLDOCK_AGENT_RUN";
 /// The variable with a value that no other agent has.
 pub(crate) const OF_AGENT: &str = "ROLLDOCK_AGENT";
 
-/// The variables of an agent. They override those of the recipe.
+/// The variables of an agent. They override the variables of the recipe.
 pub(crate) fn variables(
     job: &AgentJob<'_>,
     session: &Session,
@@ -69,7 +69,8 @@ fn host_of(url: &str) -> &str {
     }
 }
 
-/// What the agent works on: one JSON object. An agent of the run reads it from its standard input.
+/// What the agent works on: one JSON object. An agent that the run starts reads the object from its standard
+/// input.
 pub(crate) fn task(job: &AgentJob<'_>, session: &Session, gives_reward: bool) -> Value {
     let mut task = job.task.clone();
     if let Value::Object(task) = &mut task {

@@ -104,7 +104,8 @@ fn batches(max_batch: u32, token_s: f64, time_s: f64, max_model_len: Option<u32>
         .collect();
     sizes.push(max_batch);
     let longest = max_model_len.unwrap_or(u32::MAX);
-    // Each size has a long and two short responses, and larger batches take longer than single requests.
+    // Each size has one batch of long and two of short responses: 1.5 times the time of the long batch. The
+    // divisor is 3, because larger batches take longer than single requests.
     let long_s = time_s / ROUNDS / sizes.len() as f64 / 3.0;
     let long =
         ((long_s / token_s) as u32).clamp(LONG_RESPONSE_MIN, LONG_RESPONSE_MAX).min(longest / 4).max(1);

@@ -36,7 +36,7 @@ impl Question {
     }
 
     /// Whether the answer includes `dispatch`. The dispatch ended in the step `ended_in`; it is in flight if
-    /// that is `None`.
+    /// `ended_in` is `None`.
     fn asks_for(self, dispatch: &DispatchRecord, ended_in: Option<u64>) -> bool {
         match self {
             Self::Whole => false,

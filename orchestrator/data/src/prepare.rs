@@ -54,7 +54,7 @@ pub struct Prepared {
 pub struct Split {
     /// The path of the file.
     pub file: PathBuf,
-    /// Rows that were read for it.
+    /// Rows that were read for this file.
     pub read: u64,
     /// Rows in the file.
     pub rows: u64,
@@ -114,7 +114,7 @@ pub fn prepare(config: &Prepare) -> Result<Prepared, PrepareError> {
     Ok(Prepared { train, validation: Some(validation) })
 }
 
-/// Calls `visit` with the JSON of every row and the hashes of its prompt, and of its prompt and answer.
+/// Calls `visit` with the JSON of every row, the hash of its prompt, and the hash of its prompt and answer.
 fn for_each(
     files: &[PathBuf],
     columns: Option<&Columns>,
@@ -162,7 +162,7 @@ fn choose(
     Ok(chosen.into_iter().map(|(_, prompt)| prompt).collect())
 }
 
-/// Writes the rows of `files` whose prompts are `wanted` and not in `left_out` to `file`.
+/// Writes to `file` the rows of `files` whose prompts are `wanted` and not in `left_out`.
 fn make(
     files: &[PathBuf],
     columns: Option<&Columns>,

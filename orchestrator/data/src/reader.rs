@@ -1,7 +1,7 @@
 //! Reads the rows of a file one after the other, each as the text of one JSON object.
 //!
-//! A line of JSONL is such a text already, and a row of Parquet is converted to one. The code that checks and
-//! interprets columns is therefore the same for both formats.
+//! A line of JSONL already is the text of a JSON object, and a row of Parquet is converted to such a text. The
+//! code that checks and interprets columns is therefore the same for both formats.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};

@@ -12,8 +12,8 @@ pub trait PromptSource: Send {
     /// The next prompt, or `None` when the data is used up. All later calls return `None` too.
     fn next(&mut self) -> Result<Option<Prompt>, DataError>;
 
-    /// The prompt of a row in the given visit, independent of the position of the draws. A restart uses it
-    /// for prompts that are sent out again. `None` if the source cannot look up rows, or if it drops the
+    /// The prompt of a row in the given visit, independent of the position of the draws. A restart calls
+    /// this method for prompts that are sent out again. `None` if the source cannot look up rows, or drops the
     /// prompt because of its length.
     fn fetch(&mut self, _row: u64, _visit: u32) -> Result<Option<Prompt>, DataError> {
         Ok(None)

@@ -3,15 +3,15 @@
 //! groups that end early, which are short and easy.
 //!
 //! # What is compared
-//! The meter follows each dispatch number from its first dispatch to its last decision. The numbers that a
-//! step sends out first are the step's *cohort*. Each figure divides a mean over the accepted groups by the
-//! mean over all valid groups of the same cohorts, including those that were not accepted. The accept rate
-//! compares the groups that ended before a cut with all groups. Only the accept rate counts filtered groups,
-//! because responses of valid and of filtered groups differ in length.
+//! The meter follows each dispatch number from its first dispatch to its final decision. The numbers that a
+//! step sends out first are the step's *cohort*. The figures of length and accuracy divide a mean over the
+//! accepted groups by the mean over all valid groups of the same cohorts, including those that were not
+//! accepted. The figure of the accept rate compares the groups that ended before a cut with all groups. Only
+//! this figure counts filtered groups, because responses of valid and of filtered groups differ in length.
 //!
 //! If prompts are [chosen by difficulty](crate::history), each group has its importance weight in all of
-//! these means, so they estimate the means over the data's own groups. Without such a choice all weights are
-//! 1.
+//! these means, so these means estimate the means over the data's own groups. Without such a choice all
+//! weights are 1.
 //!
 //! # What is known, and what is estimated
 //! A cohort counts when all of its numbers are decided, and cohorts count in order. The meter therefore makes
@@ -30,11 +30,11 @@
 //!   accepted, the ratio is exactly 1.
 //! - The meter uses neither a clock nor randomness: its state is the fold of [`BiasMeter::sent`],
 //!   [`BiasMeter::learn`] and [`BiasMeter::close`]. The ledger has a record of each of these calls, so the
-//!   figures of a run that continues cover all of its lives.
+//!   figures of a resumed run cover all of its processes.
 //!
 //! # Bounded
-//! The meter has the sums of the last [`WINDOW`] cohorts, and one decision for each number of at most
-//! `LAG_MAX` later cohorts.
+//! The meter has the sums of the last [`WINDOW`] cohorts, and the decisions of at most `LAG_MAX` later
+//! cohorts, one for each number.
 
 mod figures;
 
@@ -61,7 +61,7 @@ pub struct GroupFigures {
     pub right: f64,
 }
 
-/// The last decision about a dispatch number.
+/// The final decision about a dispatch number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Decision {
     /// The group was accepted.
@@ -84,9 +84,9 @@ pub enum Decision {
 /// An event of a dispatch number that the meter counts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum BiasEvent {
-    /// The last decision about the number. Only the first such event of a number counts.
+    /// The final decision about the number. Only the first such event of a number counts.
     Decided(Decision),
-    /// The group was cut off, and continues for an audit. The cut is not the last decision.
+    /// The group was cut off, and continues for an audit. The cut is not the final decision.
     AuditBegan,
     /// The audit of the group ended without a result: the group failed or was cut off again, or its process
     /// has ended.
@@ -120,7 +120,7 @@ pub struct Bias {
 }
 
 impl Bias {
-    /// The bias: 1 is unbiased. It is below 1 if [`accepted`](Self::accepted) is the smaller mean.
+    /// The bias: 1 is unbiased. A ratio below 1 means that [`accepted`](Self::accepted) is the smaller mean.
     pub fn ratio(&self) -> f64 {
         self.accepted / self.dispatched
     }
@@ -299,7 +299,7 @@ impl BiasMeter {
     }
 }
 
-/// The count of undecided numbers of the number's cohort, and the decision of the number.
+/// The number of undecided numbers in the cohort of `number`, and the decision about `number`.
 fn place_of(open: &mut VecDeque<Cohort>, number: u64) -> Option<(&mut usize, &mut Option<Decision>)> {
     let after = open.partition_point(|cohort| cohort.first <= number);
     let cohort = open.get_mut(after.checked_sub(1)?)?;

@@ -22,28 +22,32 @@ pub enum Fate {
     Accepted,
     /// A gate rejected the complete group. The field is the gate's reason.
     Filtered(&'static str),
-    /// The group is complete and valid, but older than the staleness bound.
+    /// The tokens of the group are too old for the staleness bound. The group may be incomplete.
     Stale,
-    /// The early stop or an interrupt ended the group. Its work is discarded.
+    /// The early stop or an interrupt ended the group, or the group was beyond the target. The tokens of the
+    /// group are discarded.
     Cancelled,
-    /// The early stop ended the group. Its prompt is dispatched again, with this dispatch as parent.
+    /// The prompt is dispatched again, with this dispatch as parent. The cause is the early stop, an
+    /// interrupt, the watchdog that gave the group up, or a resumption of the run that did not find the group
+    /// in the queue.
     Requeued,
-    /// The early stop ended the group. The next dispatch of its prompt resumes from its tokens.
+    /// The early stop or an interrupt ended the group. The next dispatch of the same prompt continues from the
+    /// tokens of this group.
     Carried,
-    /// The group is valid but beyond the target. It counts first in the next step.
+    /// The group is valid but beyond the target. The next step counts this group before all new groups.
     Held,
     /// The group could not be completed. The field is the reason.
     Failed(String),
 }
 
-/// Maximum number of different reasons that are kept. Gates have a few dozen reasons. A file with more
-/// reasons than this is not a ledger.
+/// Maximum number of different reasons that are kept. Gates have only a few dozen reasons. The limit bounds
+/// the memory that the reasons of a damaged ledger file can take.
 const REASONS_MAX: usize = 256;
 
 static REASONS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
 
-/// The static copy of a filter's reason, for [`Fate::Filtered`]. After 256 different reasons, a new reason
-/// becomes "other".
+/// The static copy of a gate's reason, for [`Fate::Filtered`]. When 256 different reasons are kept, the result
+/// for every further reason is "other".
 pub fn interned_reason(reason: &str) -> &'static str {
     let mut reasons = REASONS.lock();
     if let Some(known) = reasons.get(reason) {

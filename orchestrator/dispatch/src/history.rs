@@ -8,34 +8,36 @@
 //!
 //! # The posterior
 //! A sample of a prompt is right with probability `q`. The prior of `q` is a Beta distribution, fitted by
-//! moments to the run's own groups: with `m` the share of right samples, `s2` the variance of the groups'
-//! shares, and `n` samples in a group, `s2 / (m (1 - m)) = 1/n + (1 - 1/n) r` gives `r`, and the parameters
-//! are `m (1/r - 1)` and `(1 - m) (1/r - 1)`. Before there are 64 groups it is Jeffreys' prior, `Beta(1/2,
-//! 1/2)`. With `R` right and `W` wrong samples of the prompt, `q` has the posterior `Beta(a, b) = Beta(a0 +
-//! R, b0 + W)`, and the next group of `n` samples differs with probability `v = 1 - E[q^n] - E[(1 - q)^n]`,
-//! where `E[q^n]` is the product of `(a + j) / (a + b + j)` over `j < n`. The policy learns, so the samples
-//! of each earlier group count half as much as those of the group after it.
+//! moments to the run's own groups. Let `m` be the share of right samples, `s2` the variance of the groups'
+//! shares, and `n` the number of samples in a group. The equation `s2 / (m (1 - m)) = 1/n + (1 - 1/n) r`
+//! gives `r`, and the parameters of the prior are `m (1/r - 1)` and `(1 - m) (1/r - 1)`. Before there are 64
+//! groups, the prior is Jeffreys' prior, `Beta(1/2, 1/2)`. With the prior `Beta(a0, b0)` and with `R` right
+//! and `W` wrong samples of the prompt, `q` has the posterior `Beta(a, b) = Beta(a0 + R, b0 + W)`. The next
+//! group of `n` samples has both right and wrong samples with probability `v = 1 - E[q^n] - E[(1 - q)^n]`,
+//! where `E[q^n]` is the product of `(a + j) / (a + b + j)` over `j < n`. The policy learns, so each new
+//! group halves the weight of the samples of earlier groups.
 //!
 //! If the gates of a run decide by other values than right and wrong, `v` is the mean of a Beta posterior
 //! of the prompt's valid and filtered groups. Its prior has the weight of two groups and the mean of the
 //! run.
 //!
 //! # The probability of sending out
-//! A prompt with this `v` and with the expected cost of `c` tokens is kept with probability `p`, and its
-//! accepted group has the weight `1 / p`. For the probabilities `p_i`, the tokens are the sum of `p_i c_i`,
-//! the accepted groups are the sum of `p_i v_i`, and the variance of a weighted mean is in proportion to
-//! the sum of `v_i / p_i`. An accepted group is worth `w` tokens by itself, because training costs too. For a
-//! given variance, `(sum of p_i c_i) - w (sum of p_i v_i)` is least if `p_i` is in proportion to `sqrt(v_i /
-//! (c_i - w v_i))`. The mean cost of the run's groups is the unit of `c`, `w` is 0.2, and the factor of
-//! proportionality is 0.6. This factor is below 1, so that few probabilities are cut to 1. No `p` is below
-//! `keep_min`, so no weight is above `1 / keep_min`, and every prompt keeps a chance.
+//! A prompt with this `v` and an expected cost of `c` tokens is sent out with probability `p`, and its
+//! accepted group has the weight `1 / p`. With the probabilities `p_i`, the expected number of tokens is the
+//! sum of `p_i c_i`, the expected number of accepted groups is the sum of `p_i v_i`, and the variance of a
+//! weighted mean is in proportion to the sum of `v_i / p_i`. An accepted group is worth `w` tokens by itself,
+//! because training costs too. For a given variance, `(sum of p_i c_i) - w (sum of p_i v_i)` is least if
+//! `p_i` is in proportion to `sqrt(v_i / (c_i - w v_i))`. The mean cost of the run's groups is the unit of
+//! `c`, `w` is 0.2, and the factor of proportionality is 0.6. This factor is below 1, so that few
+//! probabilities are cut to 1. No `p` is below `keep_min`, so no weight is above `1 / keep_min`, and every
+//! prompt keeps a chance.
 //!
 //! # Invariants
 //! - A weighted mean over accepted groups estimates the mean over all valid groups of the data, even if the
 //!   posterior is wrong. The reason is that `p` depends only on earlier epochs, and that the draw against `p`
 //!   depends only on the seed, the prompt and the epoch.
-//! - The choice does not depend on the order in which groups end, if the data has several times as many rows
-//!   as there are groups in progress. In this case, the last group of a prompt has ended before the prompt is
+//! - The choice does not depend on the order in which groups end, if the number of rows is several times the
+//!   number of groups in progress. In this case, the last group of a prompt has ended before the prompt is
 //!   drawn again. The groups from which the prior is fitted have ended, too. Their numbers are below a power
 //!   of two that is at most half of the first number of the epoch.
 //! - The history is the fold of [`PromptHistory::sent`] and [`PromptHistory::graded`]. The ledger has a
@@ -43,8 +45,8 @@
 //!   has at most one result in each epoch.
 //!
 //! # Bounded
-//! A prompt takes 32 bytes, about 50 with the free places of the tree; there are at most as many prompts as
-//! rows. The sums of the run have a fixed size.
+//! A prompt takes 32 bytes, or about 50 bytes with the unused slots of the tree. The history has at most one
+//! prompt for each row. The sums of the run have a fixed size.
 
 mod posterior;
 
@@ -65,7 +67,7 @@ const WORTH: f64 = 0.2;
 /// The probability of sending out a prompt of mean cost, before the correction for [`WORTH`], if its group is
 /// certain to be valid.
 const SHARE: f64 = 0.6;
-/// The least difference between cost and worth, which bounds the quotient.
+/// The lower limit of the difference between cost and worth. The limit bounds the quotient.
 const COST_MIN: f64 = 0.01;
 
 /// `[data.history]`: how a run uses the results of its prompts in later epochs.
@@ -115,7 +117,7 @@ pub struct GradedGroup {
 pub struct PromptRecord {
     /// Groups that were graded.
     pub groups: u32,
-    /// Groups among them that all gates passed.
+    /// Graded groups that passed all gates.
     pub valid: u32,
     /// One more than the visit of the last group.
     visits: u32,
@@ -168,9 +170,9 @@ pub struct HistoryCounts {
     pub skipped: u64,
     /// Groups that were graded in the step and whose prompts had a history.
     pub foreseen: u64,
-    /// The sum of the posterior probabilities that these groups are valid.
+    /// The sum of the posterior probabilities that the groups in `foreseen` are valid.
     pub expected_valid: f64,
-    /// The valid groups among them.
+    /// The groups in `foreseen` that were valid.
     pub valid: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The vocabulary of dispatches, which the rollout, its durable ledger, the data set, the engines and recipes
-//! share.
+//! The types that describe dispatches. The rollout, its durable ledger, the data set, the engines and the
+//! recipes share them.
 //!
 //! A *dispatch* sends out a prompt group once. It has an id ([`DispatchId`]), belongs to one data-set row
 //! ([`PromptUid`]), ends with exactly one [`Fate`], and may leave tokens ([`CarriedSample`]) from which the

@@ -1,6 +1,6 @@
 //! The modes of a rollout. They decide when a step ends, what happens to running groups then, and how prompts
 //! are sent out. They also decide what the rollout does about stale groups, about a biased choice of groups,
-//! and when nothing happens for a while.
+//! and about a long silence.
 //!
 //! The rollout applies the modes. The crate of recipes uses these types and does not depend on the rollout.
 //! Recipes and displays name each mode in snake case.
@@ -54,9 +54,10 @@ impl fmt::Display for Launch {
 #[serde(rename_all = "snake_case")]
 pub enum Stragglers {
     /// They stay on their servers.
-    #[default]
     Stay,
-    /// They continue with their tokens on faster servers that have room, if this is expected to be quicker.
+    /// They continue with their tokens on faster servers with free permits, if the move is expected to save
+    /// time.
+    #[default]
     Move,
 }
 
@@ -105,7 +106,7 @@ pub enum OnSilence {
 pub struct BiasGuard {
     /// The share by which accepted responses may be shorter than dispatched ones, above 0 and below 1.
     pub share: f64,
-    /// The action if they are shorter by more than that.
+    /// The action if accepted responses are shorter by more than `share`.
     #[serde(default)]
     pub action: GuardAction,
 }

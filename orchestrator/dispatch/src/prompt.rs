@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A permanent id of a data-set row: a hash of its contents, which the data set computes.
+/// A permanent id of a row of a data set: a hash of the row's contents. The data set computes the hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PromptUid(pub u64);
@@ -15,12 +15,13 @@ impl fmt::Display for PromptUid {
     }
 }
 
-/// A position in an endless stream of epochs. A checkpoint stores it to continue a data set.
+/// A position in an endless stream of epochs. A checkpoint stores the position, so that a resumed run continues
+/// at this position of the data set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Position {
     /// Number of epochs that are over.
     pub epoch: u32,
-    /// Number of rows of this epoch that were drawn, including skipped ones.
+    /// Number of rows that were drawn in the present epoch, including rows that were skipped.
     pub offset: u64,
 }

@@ -73,10 +73,10 @@ pub const IMPORTANCE_WEIGHT: &str = "importance_weight";
 /// is `engine` if the engine reported the token versions, and `client` if it did not. `segments` is the
 /// number of requests that generated the response. `is_stale` marks groups older than the recipe's bound.
 /// `dispatched_s` and `ended_s` are times of the group, in seconds since the start of the run. `permit_s`,
-/// `engine_s` and `reward_s` are the seconds that the sample spent in each phase. `data_fields` has the
-/// other columns of the data set's row, as one JSON object. If a score is computed from partial scores, they
-/// follow in further columns, named `score_` and the name of the partial score. If prompts are chosen by
-/// difficulty, [`IMPORTANCE_WEIGHT`] is the last column.
+/// `engine_s` and `reward_s` are the seconds that the sample spent in each phase. `data_fields` has the other
+/// columns of the data set's row, as one JSON object. If a score is computed from partial scores, the partial
+/// scores follow in further columns. The name of such a column is `score_` and the name of the partial score.
+/// If prompts are chosen by difficulty, [`IMPORTANCE_WEIGHT`] is the last column.
 pub fn schema() -> SchemaRef {
     Arc::clone(&SCHEMA)
 }
@@ -100,13 +100,13 @@ static TRAJECTORY_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
 /// The columns of [`schema`], and those that only trajectories have. A trajectory has one row for each path
 /// from a root to a leaf of its forest.
 ///
-/// `response_ids` has everything after the first sampled token of the path: sampled tokens, which
-/// `response_mask` marks with 1 in the one row that trains them, and the messages between them. `branch` is
-/// the index of the path in the trajectory `trajectory_uid`. `turn_starts` and `turn_ends` are the positions
-/// of the turns in `response_ids`, and `turn_rewards` has a null for a turn without a reward of its own.
-/// `is_reencoded` is true if a server encoded a prompt of the path itself. The earlier tokens in such a
-/// prompt may differ from the tokens that were sampled. `end` is why the trajectory ended, and `metadata` is
-/// JSON about the trajectory.
+/// `response_ids` has all tokens of the path from its first sampled token on: the sampled tokens and the
+/// messages between them. `response_mask` is 1 for a sampled token in the one row that trains the token.
+/// `branch` is the index of the path in the trajectory `trajectory_uid`. `turn_starts` and `turn_ends` are
+/// the positions of the turns in `response_ids`, and `turn_rewards` has a null for a turn without a reward of
+/// its own. `is_reencoded` is true if a server encoded a prompt of the path itself. The earlier tokens in
+/// such a prompt may differ from the tokens that were sampled. `end` is why the trajectory ended, and
+/// `metadata` is JSON about the trajectory.
 pub fn trajectory_schema() -> SchemaRef {
     Arc::clone(&TRAJECTORY_SCHEMA)
 }

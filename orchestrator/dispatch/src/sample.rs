@@ -1,9 +1,9 @@
 //! The tokens that a sample has so far, over all of its requests.
 //!
-//! A dispatch that is cut off keeps its finished samples and the tokens of the others. The next dispatch of
-//! the same number continues from them, on any server. The prompt of its request is the old prompt followed
-//! by the tokens so far, and the token limit is reduced by these tokens. A group that is cut off loses no
-//! work, and short responses gain no advantage over long ones.
+//! A dispatch that is cut off keeps its finished samples, and the tokens of its unfinished samples. The next
+//! dispatch with the same number continues from these tokens, on any server. The prompt of a continuing
+//! request is the old prompt followed by the tokens so far, and the token limit is reduced by these tokens. A
+//! group that is cut off loses no work, and short responses gain no advantage over long ones.
 //!
 //! # Invariants
 //! - A sample has one log-probability for each token (or none at all, from a server that gives none), and its
@@ -141,7 +141,7 @@ impl CarriedSample {
         self.segments += 1;
     }
 
-    /// Widens the sample's range of versions by those of a request.
+    /// Widens the sample's range of versions so that it includes the versions of a request.
     fn cover(&mut self, stamp: Stamp, spans: &[VersionSpan]) {
         let (oldest, newest) = stamp.range(spans);
         self.policy_version_min = self.policy_version_min.min(oldest);

@@ -6,7 +6,7 @@
 //! therefore counted twice in a run.
 //!
 //! A simulated engine reports how many tokens it generated for each request, so the sum of the buckets equals
-//! the sum of the engines' own counters. A real engine does not report how far a request came whose
+//! the sum of the engines' own counters. A real engine does not report how many tokens a request had when its
 //! connection was cut. The tokens of such a request are estimated, and [`TokenTotals::estimated`] counts
 //! them.
 
@@ -92,8 +92,9 @@ impl WastedTokens {
 pub struct TokenTotals {
     /// Tokens that engines generated in the step, or in the run.
     pub generated: u64,
-    /// Tokens of earlier steps that were in flight, held or carried when the step began. For a run it is 0,
-    /// unless its ledger is older than these counts and has tokens from which the run continues.
+    /// Tokens of earlier steps that were in flight, held or carried when the step began. In the counts of a
+    /// run, this count is 0, unless the run's ledger is older than these counts and has tokens from which the
+    /// run continues.
     pub earlier: u64,
     /// Tokens of dispatches that have no fate yet.
     pub in_flight: u64,
@@ -113,8 +114,8 @@ pub struct TokenTotals {
     pub validation: u64,
     /// Tokens of probes, which check that a server can generate.
     pub probes: u64,
-    /// Tokens of requests that were sent a second time while the first one ran. It is always 0, because this
-    /// project sends no request twice at a time.
+    /// Tokens of second copies of requests, sent while the first copy ran. The count is always 0, because
+    /// this project never sends such copies.
     pub hedges: u64,
     /// The estimated tokens among all counts above: tokens that a real engine was generating when the
     /// connection of their request was cut.
@@ -239,7 +240,7 @@ impl TokenTotals {
     }
 
     /// Moves tokens from a bucket, which is [`Bucket::Held`] or [`Bucket::Carried`], to a dispatch in flight.
-    /// Returns their number: at most those in the bucket.
+    /// Returns the number of moved tokens, which is at most the number in the bucket.
     pub fn bring(&mut self, bucket: Bucket, tokens: u64) -> u64 {
         let there = self.bucket(bucket);
         let brought = tokens.min(*there);

@@ -7,7 +7,7 @@ use std::time::Duration;
 pub enum ErrorClass {
     /// The server cannot have admitted the request, so the caller may repeat it.
     Retryable,
-    /// The server is full. Another server may have room now, or this server later.
+    /// The server is full. Another server may accept the request now, or this server may accept it later.
     Backpressure,
     /// The request itself is wrong. No server will accept it.
     Client,
@@ -37,7 +37,7 @@ pub enum EngineError {
         /// The error message of the operating system or the client.
         reason: String,
     },
-    /// The server answered 503 or 429, or this machine has no room for another connection.
+    /// The server answered 503 or 429, or this machine cannot open another connection.
     #[error("server={server} is busy: {reason}")]
     Busy {
         /// The server's name.

@@ -1,8 +1,8 @@
 //! The interface between the rollout core and inference servers, with its implementations.
 //!
-//! The core works with token ids in flat buffers, and is independent of JSON, HTTP and simulation. It has an
-//! [`Engine`], and the permit of a request names the server. [`http`] talks to real servers. [`simulated`]
-//! talks to a simulated fleet in the same process, in real or virtual time.
+//! The core works with token ids in flat buffers, and is independent of JSON, HTTP and simulation. The core
+//! calls an [`Engine`], and the permit of a request names the server. [`http`] talks to real servers.
+//! [`simulated`] talks to a simulated fleet in the same process, in real or virtual time.
 //!
 //! # Invariants
 //! - **Architecture Invariant:** nothing outside [`http`] parses or writes an engine's wire format.
@@ -42,7 +42,7 @@ pub struct SamplingParams {
     pub top_p: f32,
     /// Number of most probable tokens that are kept; -1 keeps all.
     pub top_k: i32,
-    /// Token ids that end a response besides the model's own.
+    /// Token ids that end a response, in addition to the model's own stop tokens.
     pub stop_token_ids: Vec<u32>,
 }
 
@@ -83,8 +83,8 @@ pub struct GenerateRequest {
     /// Set if `prompt_ids` ends in tokens of the sample itself. Only the simulation reads it: a real model
     /// needs only the tokens.
     pub resumed: Option<Resumed>,
-    /// Keeps prefix caches apart, for example those of different weights: only requests with the same salt
-    /// share a cache. It is sent only in dialects that support it.
+    /// Keeps prefix caches apart, for example the caches of different weights. Only requests with the same
+    /// salt share a cache. It is sent only in dialects that support it.
     pub cache_salt: Option<Arc<str>>,
 }
 
@@ -93,7 +93,7 @@ pub struct GenerateRequest {
 pub struct Resumed {
     /// Number of tokens at the end of `prompt_ids` that are the sample's own earlier tokens.
     pub tokens: u32,
-    /// The seed of its first segment.
+    /// The seed of the sample's first segment.
     pub seed: u64,
 }
 
@@ -104,7 +104,7 @@ pub struct SampleOutput {
     pub response_ids: Vec<u32>,
     /// Log-probability of each token of `response_ids`; empty only from a text-only server.
     pub logprobs: Vec<f32>,
-    /// Why it ended.
+    /// Why the sample ended.
     pub finish_reason: FinishReason,
     /// Spans that cover all tokens; empty if the dialect does not report them.
     pub version_spans: Vec<VersionSpan>,
@@ -175,8 +175,8 @@ pub trait Engine: Send + Sync + 'static {
     /// [`EngineError::Aborted`] and the request's [`Progress`] has its tokens.
     ///
     /// An abort within 10 ms of its request is usually lost. The abort is therefore repeated until the
-    /// request returns, up to a bounded number of times. All of these aborts may fail, so the caller needs a
-    /// time limit, after which it drops `generate`. Cancel-safe.
+    /// request returns, up to a bounded number of times. All of these aborts may fail, so the caller has to
+    /// drop `generate` after a time limit. Cancel-safe.
     fn interrupt(&self, server: &str, request_id: &Arc<str>) -> BoxFuture<'_, ()>;
 
     /// Tells the engine that the request's future was dropped. The request is aborted by id if the engine

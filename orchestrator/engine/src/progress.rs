@@ -8,7 +8,7 @@
 //! - A request that succeeds leaves no tokens here: they are in its [`Generation`](super::Generation).
 //! - Each part has one log-probability per token. Its spans cover its tokens, or are absent because the
 //!   engine has not reported the versions yet.
-//! - An answer that cannot be trusted leaves no tokens, not even those before the first failed check.
+//! - An answer that cannot be trusted leaves no tokens, not even the tokens before the first failed check.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl SampleOutput {
     }
 }
 
-/// Counts of the tokens that an engine generated for a request, including those that did not arrive.
+/// Counts of the tokens that an engine generated for a request, including tokens that did not arrive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Generated {
     /// Number of tokens over all samples, if the engine reports it. Simulated engines always report it. Real

@@ -22,8 +22,8 @@ use super::{
 
 mod partial;
 
-/// An interrupt repeats its abort after these pauses while the server still has the request, because a
-/// simulated server also ignores aborts that arrive too early.
+/// The pauses after which an interrupt repeats its abort while the server still has the request. Like a real
+/// server, a simulated server ignores aborts that arrive too early.
 const INTERRUPT_PAUSES: [Duration; 4] = [
     Duration::from_millis(1),
     Duration::from_millis(15),
@@ -31,8 +31,8 @@ const INTERRUPT_PAUSES: [Duration; 4] = [
     Duration::from_millis(250),
 ];
 
-/// Maximum number of chunks of a streamed request that wait to be received. Tokens for which there is no room
-/// stay in the engine, and are sent with the next chunk.
+/// Maximum number of chunks of a streamed request that wait to be received. While this number of chunks
+/// waits, further tokens stay in the engine. They are sent with the next chunk.
 const CHUNKS_MAX: usize = 16;
 
 /// Simulated servers by the names of their configurations.
@@ -54,7 +54,7 @@ impl SimulatedEngine {
         Self { servers: Arc::new(by_name) }
     }
 
-    /// A server, to read its counters or to inject a fault.
+    /// A server. Callers read its counters or inject faults.
     pub fn server(&self, name: &str) -> Option<&SimServer> {
         self.servers.get(name)
     }
@@ -70,7 +70,7 @@ impl SimulatedEngine {
             self.server(name).ok_or_else(|| EngineError::UnknownServer { server: name.to_owned() })?;
         let progress = request.progress.unwrap_or_default();
         progress.begin();
-        // This is dropped after the server's own future, which counts the tokens of a dropped request.
+        // The server's future is dropped before this value, and then counts the tokens of a dropped request.
         let mut counted = Counted { generated: Arc::default(), is_whole: false, progress: progress.clone() };
         let (stream, chunks) = mpsc::channel(CHUNKS_MAX);
         let resumed = |resumed: Resumed| sim::Resumed { tokens: resumed.tokens, seed: resumed.seed };

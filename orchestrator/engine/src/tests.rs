@@ -275,7 +275,7 @@ async fn run_in_pieces(engine: &SimulatedEngine, seed: u64, stream: bool) -> (Sa
             request_id: format!("{seed}-{stream}-{cuts}").into(),
             prompt_ids: whole.prompt_ids.iter().chain(&sample.response_ids).copied().collect(),
             max_tokens: whole.max_tokens - tokens,
-            // A segment has its own seed, but the earlier tokens determine how it continues.
+            // Each segment has its own seed, but `resumed` determines how the sample continues.
             seed: seed + 1_000 * u64::from(cuts),
             resumed: (cuts > 0).then_some(Resumed { tokens, seed }),
             progress: Some(progress.clone()),

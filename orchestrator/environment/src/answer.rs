@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use crate::EnvironmentError;
 use crate::environment::{Begun, Observation, Step};
 
-/// How much of an answer an error shows, in characters.
+/// Maximum number of characters of an answer that an error shows.
 const SHOWN_MAX: usize = 200;
 
 /// The answer to a reset: a list of messages, or `{"messages": [...], "tools": [...]}`.

@@ -4,8 +4,8 @@
 //! 4)"}}</tool_call>`, as Qwen's templates describe it. A turn without a call is the answer. The reward is 1
 //! if the last number of the answer equals the ground truth, and 0 otherwise.
 //!
-//! Numbers are exact: `+`, `-`, `*`, `/` and parentheses over integers and decimals. Deliberately absent are
-//! powers and functions, so the size of a result is bounded by the length of its expression.
+//! Numbers are exact: `+`, `-`, `*`, `/` and parentheses over integers and decimals. Powers and functions are
+//! deliberately absent, so the length of an expression bounds the size of its result.
 
 mod expression;
 
@@ -24,7 +24,7 @@ const EXPRESSION_BYTES_MAX: usize = 1_024;
 /// Maximum number of calls in one turn. Further calls are refused.
 const CALLS_MAX: usize = 8;
 
-/// The environment. Its reward is that of the answer.
+/// The environment. Only the answer gets a reward.
 #[derive(Debug, Clone, Default)]
 pub struct Calculator {
     /// The ground truth; `None` before the first reset and after the end.

@@ -72,8 +72,8 @@ pub struct EnvironmentConfig {
     /// Maximum number of turns.
     #[serde(default = "turns")]
     pub turns: u32,
-    /// Maximum number of sampled tokens of a turn. If absent, only `rollout.max_response_length` limits it,
-    /// which is the limit of all turns together.
+    /// Maximum number of sampled tokens of a turn. If absent, a turn is limited only by
+    /// `rollout.max_response_length`, the limit of all turns together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub turn_tokens: Option<u32>,
     /// Maximum number of tokens of a prompt and its answer.
@@ -103,7 +103,7 @@ fn turn_time() -> f64 {
 }
 
 impl EnvironmentConfig {
-    /// Checks the values and that exactly one environment is named.
+    /// Checks the values. Also checks that exactly one environment is named.
     ///
     /// # Errors
     /// [`EnvironmentError::Misconfigured`] for the first value that is wrong.

@@ -29,7 +29,7 @@ pub struct Finished {
     pub trajectory: Trajectory,
     /// Why it ended.
     pub end: End,
-    /// What the environment said of each step.
+    /// The environment's `info` about each step.
     pub infos: Vec<Value>,
 }
 
@@ -137,7 +137,7 @@ impl Running<'_> {
         Ok(prompt)
     }
 
-    /// One call of the model and one step of the environment.
+    /// Makes one call to the model and one step of the environment.
     async fn turn(
         &mut self,
         environment: &mut dyn Environment,
@@ -152,7 +152,7 @@ impl Running<'_> {
         let ended = sampled.ids.last().is_some_and(|id| template.is_end(*id));
         let text = template.decode(&sampled.ids[..tokens - usize::from(ended)]);
         let ids = sampled.ids.clone();
-        // The id lets the next request find this turn, whatever its text is.
+        // The next request finds this turn by the id, whatever the text of the turn is.
         let id = format!("{}/{number}", self.trajectory.uid());
         let message = json!({ "role": "assistant", "content": text, "id": id });
         let emitted = Emitted { message: message.clone(), ids: Vec::new() };

@@ -37,19 +37,19 @@ pub struct Action<'a> {
     pub ids: &'a [u32],
 }
 
-/// What the model sees next. It is not trained on.
+/// What the model sees next. The model is not trained on these tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Observation {
     /// Messages, which the chat template renders.
     Messages(Vec<Value>),
-    /// Token ids, which follow the sampled ids as they are.
+    /// Token ids, which are appended unchanged to the sampled ids.
     Ids(Vec<u32>),
 }
 
-/// What an environment makes of an action.
+/// An environment's reaction to an action.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Step {
-    /// What the model sees next. It is ignored after the last step.
+    /// What the model sees next. The observation of the last step is ignored.
     pub observation: Observation,
     /// The reward of the turn, if it has one.
     pub reward: Option<f32>,
@@ -69,7 +69,7 @@ pub trait Environment: Send {
     /// Cancel-safe: after a dropped call the environment can be reset again.
     fn reset<'a>(&'a mut self, task: &'a Task) -> BoxFuture<'a, Result<Begun, EnvironmentError>>;
 
-    /// Takes a turn of the model. The driver holds no permit meanwhile.
+    /// Reacts to a turn of the model. The driver holds no permit during this call.
     ///
     /// After a dropped call the environment must be reset.
     fn step<'a>(&'a mut self, action: Action<'a>) -> BoxFuture<'a, Result<Step, EnvironmentError>>;

@@ -15,7 +15,8 @@ pub enum ErrorClass {
     Fault,
 }
 
-/// An error of an environment. What the model does wrong is not an error: the environment answers it.
+/// An error of an environment. A mistake of the model is not an error: the environment answers it with an
+/// observation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EnvironmentError {
     /// The data row cannot be used.

@@ -1,8 +1,8 @@
 //! A game in text: the model guesses a hidden number, and is told whether the number is higher or lower.
 //!
-//! The hidden number follows from the task's seed. The reward of a guess is the share of the still possible
-//! numbers that the guess rules out, divided by the number of guesses that halving needs. Each turn therefore
-//! has a reward of its own. The reward for finding the number is 1.
+//! The hidden number follows from the task's seed. A guess rules out a share of the numbers that are still
+//! possible. The reward of the guess is this share, divided by the number of guesses that a binary search
+//! needs. Each turn therefore has a reward of its own. The reward for finding the number is 1.
 
 use futures::FutureExt;
 use futures::future::{self, BoxFuture};
@@ -17,7 +17,7 @@ const LARGEST: u32 = 100;
 /// The largest bound that a row may ask for.
 const LARGEST_MAX: u32 = 1_000_000;
 
-/// The environment. A row's field `largest` sets the largest number, which is 100 without it.
+/// The environment. A row's field `largest` sets the largest number; the default is 100.
 #[derive(Debug, Clone, Default)]
 pub struct NumberGame {
     /// `None` before the first reset and after the end.
@@ -30,7 +30,7 @@ struct State {
     /// The numbers that are still possible, both bounds included.
     low: u32,
     high: u32,
-    /// Guesses that halving needs.
+    /// Number of guesses that a binary search needs.
     guesses: u32,
 }
 
@@ -103,7 +103,7 @@ fn told(answer: &str, reward: f32) -> Step {
     }
 }
 
-/// The last run of digits in a text. A number that does not fit counts as the largest number of 64 bits.
+/// The last run of digits in a text. A number that does not fit into 64 bits counts as `u64::MAX`.
 fn last_integer(text: &str) -> Option<u64> {
     let digits = text.rsplit(|letter: char| !letter.is_ascii_digit()).find(|word| !word.is_empty())?;
     Some(digits.parse().unwrap_or(u64::MAX))

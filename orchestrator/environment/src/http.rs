@@ -1,13 +1,13 @@
-//! An environment behind HTTP: two calls of a server.
+//! An environment behind HTTP: a server with two calls.
 //!
 //! `POST {url}/reset` has `{"session", "messages", "answer", "fields", "seed"}`, and is answered with the
 //! first messages, or `{"messages": [...], "tools": [...]}`. `POST {url}/step` has `{"session", "turn",
 //! "text", "ids"}`, and is answered with `{"messages": [...]}` or `{"ids": [...]}`, and optionally `reward`,
-//! `done` and `info`. The session is the trajectory's identity, so a server tells trajectories apart by it.
-//! An error status fails the trajectory.
+//! `done` and `info`. The session is the trajectory's identity, so a server can tell trajectories apart. An
+//! error status fails the trajectory.
 //!
-//! A call is sent again only if no connection could be opened, because a step that the server may have taken
-//! must not be taken twice.
+//! A call is sent again only if no connection could be opened. In all other cases, the server may have taken
+//! the step already, and a step must not be taken twice.
 //!
 //! # Deliberately absent
 //! The server is not told when a trajectory is cut off: a server is expected to forget idle sessions.
@@ -28,14 +28,14 @@ use crate::error::SECONDS_MAX;
 
 /// Longest answer, in bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// Maximum number of times that a call is sent to a server that takes no connection. The pauses between the
+/// Maximum number of times that a call is sent to a server that accepts no connection. The pauses between the
 /// attempts are multiples of `CONNECT_PAUSE`.
 const CONNECTS_MAX: u32 = 4;
 const CONNECT_PAUSE: Duration = Duration::from_millis(250);
-/// How much of an error page an error shows, in bytes.
+/// Maximum number of bytes of an error page that an error shows.
 const SHOWN_MAX: usize = 200;
 
-/// A server that is an environment; its short form is `url` alone.
+/// The settings of an environment that is a server. The short form is the value of `url` alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HttpConfig {

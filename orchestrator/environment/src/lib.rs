@@ -1,13 +1,14 @@
 //! White-box multi-turn rollouts: an [`Environment`] reacts to what the model says, and [`Driver::run`] runs
 //! one trajectory in it.
 //!
-//! The driver writes the same [`Trajectory`](rolldock_trajectory::Trajectory) as the gateway does for agents
-//! that are black boxes, so its rows have the same form. [`Calculator`] and [`NumberGame`] are environments.
+//! The driver writes the same type [`Trajectory`](rolldock_trajectory::Trajectory) as the gateway writes for
+//! black-box agents, so the rows of both have the same form. [`Calculator`] and [`NumberGame`] are
+//! environments.
 //!
 //! # Invariants
-//! - The environment takes its step after the model has answered, and the [`Model`] holds no permit then, so
-//!   no tool holds a place on a server.
-//! - The prompt of a turn is the stored ids of the turns before it, and what the environment added.
+//! - The environment takes its step after the model has answered. The [`Model`] holds no permit during the
+//!   step, so no tool occupies a place on a server.
+//! - The prompt of a turn consists of the stored ids of the earlier turns, and of what the environment added.
 //! - A trajectory ends: its turns, sampled tokens, context and time are bounded by [`Limits`].
 //! - Equal tasks and equal answers of the model give equal trajectories.
 //!

@@ -31,7 +31,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The tokens that a turn may sample behind a prompt; `None` if there is no room for one.
+    /// The number of tokens that a turn may sample after a prompt; `None` if it may not sample any.
     pub(crate) fn room(&self, prompt_tokens: usize, sampled_tokens: u32) -> Option<u32> {
         let prompt_tokens = u32::try_from(prompt_tokens).unwrap_or(u32::MAX);
         let context = self.context_tokens_max.saturating_sub(prompt_tokens);
@@ -43,11 +43,11 @@ impl Limits {
 /// Why a trajectory ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {
-    /// The environment ended it.
+    /// The environment ended the trajectory.
     Done,
-    /// It had [`Limits::turns_max`] turns.
+    /// The trajectory had [`Limits::turns_max`] turns.
     Turns,
-    /// It had no room for another token.
+    /// The limits of tokens allowed no further token.
     Tokens,
     /// A turn took longer than [`Limits::turn_time_max`].
     Time,

@@ -42,8 +42,8 @@ pub struct PythonConfig {
     /// The Python interpreter to run.
     #[serde(default = "interpreter")]
     pub interpreter: String,
-    /// The interpreter's working directory, where Python looks for modules first; by default that of this
-    /// process.
+    /// The interpreter's working directory, where Python looks for modules first. By default, it is the
+    /// working directory of this process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
     /// Directories that precede those of `PYTHONPATH`.
@@ -121,7 +121,7 @@ impl PythonConfig {
         }
     }
 
-    /// The pool of processes, none of which is started yet.
+    /// The pool of processes. No process is started yet.
     pub(crate) fn open(
         &self,
         tracker: TaskTracker,
@@ -146,7 +146,8 @@ impl PythonEnvironment {
     }
 
     async fn ask(&mut self, question: Value) -> Result<Value, EnvironmentError> {
-        // If this future is dropped before the answer arrives, the process is dropped too, which kills it.
+        // If this future is dropped before the answer arrives, the worker is dropped too, which kills the
+        // process.
         let lost = || EnvironmentError::Failed { reason: "its process was lost".to_owned() };
         let mut worker = self.worker.take().ok_or_else(lost)?;
         let answer = worker.ask(question).await;

@@ -43,8 +43,8 @@ impl EnvironmentSource {
         Ok(Self(kind))
     }
 
-    /// Checks before the first trajectory that there can be one: a process starts, or a server answers.
-    /// Cancel-safe.
+    /// Checks before the first trajectory that the environment can be used: a process starts, or a server
+    /// answers. Cancel-safe.
     ///
     /// # Errors
     /// The environment failed.
@@ -56,8 +56,8 @@ impl EnvironmentSource {
         }
     }
 
-    /// The environment of one trajectory, which `session` identifies. Waits for a process if all are taken.
-    /// Cancel-safe.
+    /// The environment of one trajectory. `session` identifies the trajectory. Waits for a process if all are
+    /// taken. Cancel-safe.
     ///
     /// # Errors
     /// The environment failed.

@@ -22,7 +22,7 @@ pub(crate) struct ToolCall {
 pub(crate) enum AnswerFinish {
     /// The model ended its turn.
     Stop,
-    /// A stop string of the request ended it.
+    /// A stop string of the request ended the turn.
     StopString(String),
     /// The limit of tokens was reached.
     Length,
@@ -33,7 +33,7 @@ pub(crate) enum AnswerFinish {
 /// A whole turn.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Answer {
-    /// Unique. Surfaces put their own prefix before it.
+    /// The unique id. Each surface puts its own prefix before it.
     pub(crate) id: String,
     /// Seconds since 1970.
     pub(crate) created: u64,
@@ -87,7 +87,7 @@ impl Answer {
         Value::Object(message)
     }
 
-    /// The answer of a turn that is repeated.
+    /// The answer to a repeated request, from the recorded turn.
     pub(crate) fn again(turn: &Turn, extra: &TurnExtra) -> Self {
         let said = turn.emitted();
         let text = |key: &str| said[key].as_str().map(str::to_owned);
@@ -119,7 +119,7 @@ impl Answer {
         }
     }
 
-    /// The usage in the words of OpenAI's older surfaces.
+    /// The usage under the names of OpenAI's older surfaces.
     pub(crate) fn usage(&self) -> Value {
         json!({
             "prompt_tokens": self.prompt_tokens,

@@ -39,7 +39,7 @@ pub struct GatewayConfig {
     pub template: Arc<dyn Template>,
     /// What becomes of sampled text that the template would show differently.
     pub history: HistoryPolicy,
-    /// The model's name at the servers; absent for the first one that a server lists.
+    /// The model's name at the servers. If absent, the first model that a server lists is used.
     pub model: Option<String>,
     /// The partition of the queue for rows.
     pub partition: String,
@@ -47,7 +47,7 @@ pub struct GatewayConfig {
     pub sampling: Sampling,
     /// The limits of trajectories without their own.
     pub limits: Limits,
-    /// Maximum number of trajectories whose rows are not put yet. Further ones are refused until there is room.
+    /// Maximum number of trajectories whose rows are not put yet. At this number, new trajectories are refused.
     pub trajectories_max: usize,
     /// What becomes of a trajectory without a reward when its group has ended.
     pub unrewarded: Unrewarded,
@@ -146,7 +146,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Why the numbers cannot be used, if they cannot.
+    /// The reason why the numbers cannot be used; `None` if they can be used.
     pub(crate) fn fault(&self) -> Option<String> {
         if !(0.0..=100.0).contains(&self.temperature) {
             return Some(format!("expected sampling.temperature of 0 to 100, found {}", self.temperature));

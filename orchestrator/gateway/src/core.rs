@@ -75,8 +75,8 @@ impl Core {
         Ok(())
     }
 
-    /// Appends a record of a trajectory. The caller holds the lock of its state, so that the log has the
-    /// order of the changes.
+    /// Appends a record of a trajectory. The caller holds the lock of the trajectory's state, so that the log
+    /// has the records in the order of the changes.
     pub(crate) fn append(&self, number: u64, event: &Event) -> Sequence {
         if !self.store.keeps() {
             return Sequence::default();
@@ -85,8 +85,8 @@ impl Core {
         self.store.append(Entry { number, is_last: event.is_last(), body: &body })
     }
 
-    /// Opens a trajectory. It is durable when this returns. Cancel-safe: it is opened completely or not at
-    /// all.
+    /// Opens a trajectory. The trajectory is durable when this call returns. Cancel-safe: the trajectory is
+    /// opened completely or not at all.
     pub(crate) async fn open_trajectory(self: &Arc<Self>, spec: Spec) -> Result<Arc<One>, Refusal> {
         let live = Live::new(&spec, self.config.history, Duration::ZERO);
         let one = self.book.add(None, spec.clone(), live)?;
@@ -96,7 +96,7 @@ impl Core {
         Ok(one)
     }
 
-    /// Ends a trajectory, if it has not ended. Returns the place of the record.
+    /// Ends a trajectory, if it has not ended. Returns the position of the record in the log's order.
     pub(crate) fn end(&self, one: &Arc<One>, end: End) -> Option<Sequence> {
         let sequence = {
             let mut live = one.live.lock();
@@ -154,7 +154,7 @@ impl Core {
         Ok(Some(sequence))
     }
 
-    /// Settles a trajectory whose reward did not come in time, unless it is settled.
+    /// Settles a trajectory whose reward did not come in time, unless the trajectory is settled already.
     pub(crate) fn give_up_reward(&self, one: &Arc<One>) {
         {
             let mut live = one.live.lock();
@@ -171,7 +171,7 @@ impl Core {
     /// Records whether the answer of a turn was delivered. The caller does not wait until the record is
     /// durable: without the record, the answer counts as not delivered until the agent continues the turn or
     /// repeats its request. A slow client may still be reading the answer when the rows are put. In that case
-    /// nothing is recorded, because the last record of a trajectory is the one that buries it.
+    /// nothing is recorded, because no record of a trajectory may follow the record that buries it.
     pub(crate) fn delivery(&self, one: &Arc<One>, turn: TurnId, delivery: Delivery) {
         let mut live = one.live.lock();
         let is_new = live.forest.turn(turn).is_some_and(|known| !known.delivery().is_received());

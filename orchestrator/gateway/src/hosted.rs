@@ -1,10 +1,10 @@
 //! A gateway inside of a run: the run opens a trajectory for each sample, gives its base URL to an agent, and
 //! takes the turns out when the agent has ended.
 //!
-//! There is no log. The ledger of the run owns the fates of groups, and the agents of a run end with it, so
-//! after a crash no call could continue a trajectory: the run requeues the trajectory's group like every
-//! other group that was in flight. For the same reason nothing is put into the queue here. After a trajectory
-//! was taken out, only a tombstone is kept, by which later calls are refused.
+//! There is no log. The agents of a run end with the run, so no agent could continue a trajectory after a
+//! crash. The run's ledger decides what becomes of groups: after a crash, the run requeues the trajectory's
+//! group like every other group that was in flight. The gateway therefore also puts nothing into the queue.
+//! When a trajectory has been taken out, only a tombstone is kept, by which later calls are refused.
 //!
 //! # Invariants
 //! - A [`Session`] that is dropped aborts its trajectory: its engine calls stop, their permits are returned,
@@ -65,9 +65,9 @@ pub struct Taken {
     pub trajectory: Trajectory,
     /// Why the trajectory took no more calls; `Completed` if no limit ended it.
     pub end: End,
-    /// The reward that the agent gave, if it may give one and did.
+    /// The reward, if the agent may give one and gave it.
     pub reward: Option<f32>,
-    /// The tokens that engines drew for it, also those that became no turn.
+    /// The number of tokens that engines drew for the trajectory, including tokens that became no turn.
     pub drawn_tokens: u64,
     /// The server of the last turn; empty without a turn.
     pub server: String,
@@ -155,7 +155,8 @@ impl Hosted {
     /// Opens a trajectory.
     ///
     /// # Errors
-    /// [`GatewayError::Opening`]: there is no room for it. [`GatewayError::Config`]: its limits are wrong.
+    /// [`GatewayError::Opening`]: the gateway has its maximum number of trajectories.
+    /// [`GatewayError::Config`]: its limits are wrong.
     pub fn begin(&self, opening: Opening) -> Result<Session, GatewayError> {
         let Opening { uid, seed, sampling, limits, meter } = opening;
         if let Some(fault) = sampling.fault().or_else(|| limits.fault()) {
@@ -221,7 +222,7 @@ impl Session {
         format!("{}/reward", self.anthropic_base_url())
     }
 
-    /// The tokens that engines drew so far, also those that became no turn.
+    /// The number of tokens that engines drew so far, including tokens that became no turn.
     pub fn drawn_tokens(&self) -> u64 {
         self.one.drawn()
     }
@@ -235,7 +236,7 @@ impl Session {
     /// aborts the trajectory.
     pub async fn take(mut self) -> Taken {
         self.leave(End::Completed);
-        // Calls end at once, unless a client does not read its answer.
+        // Calls end at once, except a call whose client does not read the answer.
         let _ = tokio::time::timeout(IDLE_MAX, self.one.until_idle()).await;
         self.is_taken = true;
         let mut live = self.one.live.lock();
@@ -250,7 +251,7 @@ impl Session {
         }
     }
 
-    /// Refuses calls from now on, and ends those in flight.
+    /// Refuses calls from now on, and ends the calls in flight.
     fn leave(&self, end: End) {
         let tombstone = {
             let live = self.one.live.lock();

@@ -120,7 +120,7 @@ impl Gateway {
         Ok(Self { served: Served { core, maker, metrics, has_control: true }, queue, settled })
     }
 
-    /// The number of trajectories that the log had open.
+    /// The number of open trajectories. Just after [`Gateway::open`], these are the trajectories of the log.
     pub fn trajectories(&self) -> usize {
         self.served.core.book.counts().0
     }

@@ -1,4 +1,4 @@
-//! Why a call is not served, in the terms of HTTP. Each surface writes it in its own form.
+//! Why a call is not served, in the terms of HTTP. Each surface writes a refusal in its own form.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(crate) enum Refusal {
     /// The trajectory has ended.
     #[error("trajectory={uid} takes no more calls: {reason}")]
     Ended { uid: String, reason: String },
-    /// There is no room now.
+    /// The gateway or the engine takes no further work now.
     #[error("{reason}")]
     Busy { reason: String, retry_after: Option<Duration> },
     /// The engine failed.
@@ -46,7 +46,7 @@ impl Refusal {
         Self::BadRequest(reason)
     }
 
-    /// The refusal of a reward that is not the one that the trajectory has.
+    /// The refusal of a reward that is too late, or that differs from the trajectory's recorded reward.
     pub(crate) fn other_reward(uid: &str) -> Self {
         Self::Conflict(format!("trajectory={uid} has another reward, or its time for one is over"))
     }

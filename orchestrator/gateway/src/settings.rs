@@ -14,14 +14,14 @@ const SECONDS_MAX: f64 = 10_000_000.0;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GatewaySettings {
-    /// The address at which agents call; port 0 takes a free one.
+    /// The address at which agents call; port 0 takes a free port.
     pub listen: SocketAddr,
-    /// The URL at which agents reach this address, if it is another one.
+    /// The URL at which agents reach the gateway, if it differs from `listen`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advertise: Option<String>,
     /// What becomes of sampled text that the chat template would show differently.
     pub history: HistoryPolicy,
-    /// Maximum number of turns of a trajectory. The next call ends it.
+    /// Maximum number of turns of a trajectory. The next call ends the trajectory.
     pub turns_max: u32,
     /// Maximum number of sampled tokens of all turns; by default `rollout.max_response_length`.
     #[serde(skip_serializing_if = "Option::is_none")]

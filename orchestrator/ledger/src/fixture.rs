@@ -16,7 +16,7 @@ pub(super) fn step(step: u64) -> Record {
     Record::Step(StepRecord { step, target: 4, policy_version: step })
 }
 
-/// The first dispatch of a prompt, whose row equals its number.
+/// The first dispatch of a prompt. The row and the number of the prompt are equal.
 pub(super) fn dispatched(id: u64, number: u64, step: u64) -> DispatchRecord {
     DispatchRecord {
         id: DispatchId(id),

@@ -12,15 +12,15 @@ use super::{DispatchRecord, LedgerError, LedgerState, LogEnd, Next, Record, read
 /// A dispatch with its fate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DispatchHistory {
-    /// The record that was written when it was sent out.
+    /// The record that was written when the dispatch was sent out.
     pub dispatch: DispatchRecord,
-    /// The step in which its end is counted; `None` while it is in flight.
+    /// The step in which the end of the dispatch is counted; `None` while the dispatch is in flight.
     pub ended_in: Option<u64>,
     /// The fate; `None` while the dispatch is in flight.
     pub fate: Option<Fate>,
-    /// How its prompt continues; `None` while it is in flight.
+    /// How the prompt of the dispatch continues; `None` while the dispatch is in flight.
     pub next: Option<Next>,
-    /// Whether it was recorded as accepted, but its rows never reached the queue.
+    /// Whether the dispatch was recorded as accepted, but its rows never reached the queue.
     pub is_taken_back: bool,
 }
 
@@ -36,9 +36,9 @@ pub struct History {
 }
 
 impl History {
-    /// Reads the ledger in `dir` and keeps the dispatches for which `is_asked_for` returns true. Its second
-    /// argument is the step in which the dispatch ended, or `None` for a dispatch that is in flight at the
-    /// end of the log. Blocks.
+    /// Reads the ledger in `dir` and keeps the dispatches for which `is_asked_for` returns true. The
+    /// second argument of `is_asked_for` is the step in which the dispatch ended, or `None` for a dispatch that
+    /// is in flight at the end of the log. Blocks.
     ///
     /// # Errors
     /// The errors of [`read_log`] and [`LedgerState::apply`].

@@ -2,8 +2,8 @@
 //! ledger after any kind of end.
 //!
 //! [`LedgerWriter`] appends to `ledger.log` in the run's directory. [`LedgerState`] is the fold of the
-//! records. After a restart, [`LedgerState::reconcile`] compares it with the queue and returns where the run
-//! continues.
+//! records. After a restart, [`LedgerState::reconcile`] compares this state with the queue and returns where
+//! the run continues.
 //!
 //! ```text
 //!  board --append--> LedgerWriter --frames--> ledger.log          (one writer, group commit)
@@ -23,8 +23,8 @@
 //!   contradicts earlier ones.
 //! - Tokens are written before the record that names them. They are deleted after the record that ends their
 //!   use.
-//! - The first dispatch of a prompt records the position in the data after it. A prompt that was drawn and
-//!   never dispatched is drawn again.
+//! - The first dispatch of a prompt records the position in the data after the prompt. A prompt that was drawn
+//!   and never dispatched is drawn again.
 //!
 //! # Bounded
 //! Records that wait for the writer are bounded by number and bytes. The run bounds open dispatches and

@@ -54,7 +54,7 @@ pub struct DispatchRecord {
     /// The position in dispatch order. A new prompt gets a number above all earlier numbers. A continued
     /// prompt keeps its number.
     pub number: u64,
-    /// The dispatch that it continues.
+    /// The earlier dispatch of the prompt, which this dispatch continues.
     pub parent: Option<DispatchId>,
     /// The prompt.
     pub prompt_uid: PromptUid,
@@ -62,7 +62,7 @@ pub struct DispatchRecord {
     pub row: u64,
     /// Number of epochs before this visit to the row.
     pub visit: u32,
-    /// The step that sends it out.
+    /// The step that sends the dispatch out.
     pub step: u64,
     /// The policy version at the moment of sending.
     pub policy_version: u64,
@@ -120,9 +120,9 @@ pub struct StepEndRecord {
 pub struct GateRecord {
     /// The name of the gate.
     pub name: Arc<str>,
-    /// Groups that it passed.
+    /// Groups that the gate passed.
     pub passed: u64,
-    /// Groups that it rejected.
+    /// Groups that the gate rejected.
     pub rejected: u64,
     /// Rejected groups that a short step accepted after all.
     pub kept: u64,
@@ -177,8 +177,8 @@ pub enum Record {
         /// The version.
         version: u64,
     },
-    /// The weights that servers have from now on. It is written before the [version](Self::Version) of the
-    /// weights.
+    /// The weights that servers have from now on. This record is written before the [version](Self::Version)
+    /// of the weights.
     Weights {
         /// The announcement, as JSON.
         announcement: Arc<str>,
@@ -208,7 +208,8 @@ pub enum Record {
         /// The numbers.
         bits: Arc<[u64]>,
     },
-    /// The result of a complete group, for the history of its prompt. It precedes the end of the dispatch.
+    /// The result of a complete group, for the history of its prompt. This record precedes the end of the
+    /// dispatch.
     Graded(GradedGroup),
 }
 
@@ -231,8 +232,8 @@ impl Record {
     }
 }
 
-/// The record that a put carries in the queue. It names the dispatch of the rows. The put is submitted after
-/// the ledger has synced the end of the dispatch, with the step for which the dispatch counts.
+/// The record that a put carries in the queue. It names the dispatch of the rows, and the step for which the
+/// dispatch counts. The put is submitted after the ledger has synced the end of the dispatch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QueueRecord {
@@ -240,7 +241,7 @@ pub struct QueueRecord {
     pub dispatch: u64,
     /// The number of the dispatch.
     pub number: u64,
-    /// The step for which it counts.
+    /// The step for which the dispatch counts.
     pub step: u64,
     /// The prompt, in the form in which [`PromptUid`] is printed. It is a text because some JSON readers
     /// cannot represent numbers of 64 bits.

@@ -46,17 +46,17 @@ pub struct QueuedPrompt {
 /// The state of a step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepState {
-    /// Number of groups that it must collect.
+    /// Number of groups that the step must collect.
     pub target: u64,
     /// The policy version at the start of the step.
     pub policy_version: u64,
     /// Dispatches by fate, over all lives of the run. A dispatch counts in the step in which it ends, even if
     /// an earlier step sent it out.
     pub totals: Totals,
-    /// New prompts that were sent out in it, over all lives of the run.
+    /// New prompts that were sent out in the step, over all lives of the run.
     pub sent_new: u64,
-    /// How the step ended; `None` while it continues. It is `None` again if one of its accepted groups never
-    /// reached the queue.
+    /// How the step ended; `None` while it continues. The value is `None` again if an accepted group of the
+    /// step never reached the queue.
     pub end: Option<StepEnd>,
 }
 
@@ -64,7 +64,7 @@ pub struct StepState {
 #[derive(Debug, Clone, PartialEq)]
 struct Accepted {
     dispatch: DispatchRecord,
-    /// The step that it counts for.
+    /// The step for which the dispatch counts.
     step: u64,
     /// Response tokens of the dispatch; 0 until their record has been applied.
     tokens: u64,
@@ -88,7 +88,7 @@ pub struct LedgerState {
     queued: BTreeMap<u64, QueuedPrompt>,
     /// Tokens of numbers that are not settled, by number.
     tokens: BTreeMap<u64, TokensPlace>,
-    /// The number of groups in each file that have such tokens.
+    /// For each file of tokens, the number of its groups that are in `tokens`.
     token_files: BTreeMap<u64, u64>,
     next_id: u64,
     next_number: u64,

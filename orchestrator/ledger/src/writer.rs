@@ -2,8 +2,8 @@
 //!
 //! [`LedgerWriter::append`] is called under the board's lock: it queues a record and returns. A thread takes
 //! all queued records, writes them as one frame and, if configured, syncs the frame (group commit). The
-//! writer is a thread and not a task: a caller that waits for room blocks its executor, so a task on this
-//! executor could not run. It is not on the blocking pool, which is for short work.
+//! writer is a thread and not a task: a caller of `append` that waits for the writer blocks its executor, and
+//! a task on this executor could not run. The writer does not use the blocking pool, which is for short work.
 //!
 //! # Invariants
 //! - Records are written in the order of the calls.
@@ -186,8 +186,8 @@ impl LedgerWriter {
         Ok(Opened { writer: Self { inner }, state, torn_bytes })
     }
 
-    /// Appends a record. The call is cheap: unless the writer is inline, it neither encodes nor writes the
-    /// record.
+    /// Appends a record. The call is cheap: it only queues the record. An inline writer also encodes and
+    /// writes the record in this call.
     pub fn append(&self, record: Record) -> Sequence {
         self.push(Item::Record(record))
     }

@@ -51,7 +51,7 @@ pub enum AnnounceError {
     BadLabel {
         /// The announced label.
         label: String,
-        /// The version that it must end in.
+        /// The version that the label must end in.
         version: u64,
     },
     /// The version is too large for a row.

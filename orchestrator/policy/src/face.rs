@@ -174,7 +174,7 @@ async fn status(State(face): Shared) -> Response {
 async fn announce(State(face): Shared, body: Body) -> Answer {
     let reading = tokio::time::timeout(BODY_MAX, to_bytes(body, ANNOUNCEMENT_BYTES_MAX)).await;
     let bytes = reading.map_err(|_elapsed| Failure::Slow)?.map_err(|_too_long| Failure::TooLarge)?;
-    // serde would read an array as the fields in order.
+    // serde would also accept an array with the values of the fields in order.
     if bytes.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
         return Err(Failure::Body("it is not an object".to_owned()));
     }

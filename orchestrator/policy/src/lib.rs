@@ -15,8 +15,8 @@
 //!
 //! # Invariants
 //! Versions only rise, and one number names one set of weights. A version is published once at least one
-//! server has it. The published version is never above the announced version. A client's wait ends at its own
-//! deadline or with the run.
+//! server has it, or if no server is alive. The published version is never above the announced version. A
+//! client's wait ends at its own deadline or with the run.
 //!
 //! # Deliberately absent
 //! - Weights: an announcement only states where they are or how servers get them.

@@ -1,9 +1,9 @@
 //! The driver, which brings the newest announced version to the servers when the recipe's mode allows it.
 //!
-//! One task runs all updates, so a cancelled caller leaves no server half updated. In `fully_async` it
-//! updates the servers as soon as there is a newer version. In the other modes it updates them only when the
-//! run reports that it is between two steps. Announcements are also accepted during an update. The newest of
-//! them is applied next, and the others are skipped.
+//! One task runs all updates, so a cancelled caller leaves no server half updated. In `fully_async` the
+//! task updates the servers as soon as there is a newer version. In the other modes the task updates the
+//! servers only when the run reports that it is between two steps. Announcements are also accepted during an
+//! update. The newest of them is applied next, and the others are skipped.
 //!
 //! # Invariants
 //! A version is published only if at least one server has it, or if no server is alive. The updater keeps
@@ -23,7 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{Announcement, PolicyError, PolicyMode, PolicyState, PolicyTerms};
 use rolldock_scope::Scope;
 
-/// The pause before an update that reached no server is tried again. It doubles up to the maximum.
+/// The first pause before the retry of an update that reached no server. The pause doubles up to the maximum.
 const RETRY_PAUSE_MIN: Duration = Duration::from_secs(1);
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(60);
 
@@ -103,7 +103,7 @@ pub trait FollowVersion: Send + Sync + 'static {
         future::ready(()).boxed()
     }
 
-    /// Called when servers have the version. Every later dispatch belongs to it.
+    /// Called when servers have the version. Every later dispatch counts for this version.
     fn publish<'a>(&'a self, announcement: &'a Announcement) -> BoxFuture<'a, ()>;
 }
 
@@ -263,7 +263,7 @@ impl Driver {
             if self.update(&pending).await {
                 continue;
             }
-            // A newer version ends the pause, and so does a repeated announcement of this version.
+            // A newer version, or a repeated announcement of this version, ends the pause.
             let news = tokio::time::timeout(pause, versions.wait_for(|versions| versions.failure.is_none()));
             let has_come = matches!(end.run_until_cancelled(news).await, Some(Ok(_)));
             pause = if has_come { RETRY_PAUSE_MIN } else { (pause * 2).min(RETRY_PAUSE_MAX) };

@@ -1,9 +1,9 @@
 //! Announces versions from a directory in which the trainer leaves checkpoints.
 //!
 //! A checkpoint is a directory whose name ends in the number of its version, for example `step-7`. It is
-//! announced once it contains a file `READY`, which the trainer creates last. The announcement has the
-//! directory's path, and its name as the label. Of several checkpoints, only the one with the greatest number
-//! is announced. The trainer may remove old checkpoints.
+//! announced once it contains a file `READY`, which the trainer creates last. The announcement has the path of
+//! this directory, and the directory's name as its label. If there are several checkpoints, only the checkpoint
+//! with the greatest number is announced. The trainer may remove old checkpoints.
 //!
 //! # Deliberately absent
 //! Notifications of the file system are not used: checkpoints are often on network file systems, which do not
@@ -59,8 +59,8 @@ fn announce(state: &PolicyState, announcement: Announcement) {
     }
 }
 
-/// The complete checkpoint with the greatest number above `above`. Of two checkpoints with the same number,
-/// it is the first by name.
+/// The complete checkpoint with the greatest number above `above`. If two checkpoints have the same
+/// number, the first by name is returned.
 fn newest_ready(directory: &Path, above: u64) -> io::Result<Option<Announcement>> {
     let mut candidates = Vec::new();
     for (count, entry) in fs::read_dir(directory)?.enumerate() {

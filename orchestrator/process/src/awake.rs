@@ -5,7 +5,7 @@
 //! stays awake for one [`WINDOW`], because the next event is probably close too. A thread whose events are
 //! further apart sleeps between them. So an idle thread costs nothing, and a wrong guess costs at most one
 //! [`WINDOW`]. A thread that is awake yields the core in every turn of its loop. If another thread takes the
-//! core during the yield, the cores are busy. The thread then sleeps after all, because only the wake-up of
+//! core during the yield, the cores are busy. The thread then goes to sleep, because only the wake-up of
 //! an idle core takes long.
 
 use std::sync::Arc;

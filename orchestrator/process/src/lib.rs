@@ -2,7 +2,7 @@
 //! its own, keeps metrics, holds descriptors for its files, and prints for people.
 //!
 //! # Deliberately absent
-//! This crate knows neither recipes nor rollouts, because commands that need neither use it too.
+//! This crate does not use recipes or rollouts, because some commands use this crate without them.
 
 mod awake;
 mod clock;

@@ -17,8 +17,8 @@ const SECONDS: [f64; 14] =
 /// Upper bounds of the buckets for a request's tokens per second.
 const TOKENS_PER_SECOND: [f64; 10] = [1.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 1000.0, 10_000.0];
 
-/// How often measured times are sorted into their buckets. Times that are not sorted are kept one by one, so
-/// without this task the memory would grow as long as no metrics are requested.
+/// How often measured times are sorted into their buckets. Before that, times are kept one by one. Without
+/// regular sorting, memory would grow for as long as no metrics are requested.
 const UPKEEP_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The handle of this process's recorder, once it is installed. A process can have only one recorder.

@@ -20,8 +20,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::threads::{ServingThreads, on_thread, threads_default};
 
-/// The time for which the queue is served after its last row was acked, so that consumers that ask again
-/// learn of the end.
+/// How long the queue is served after its last row was acked. A consumer that asks again in this time learns
+/// that the queue has ended.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// Binds `address` and serves the queue there until the scope ends. Returns the bound address.

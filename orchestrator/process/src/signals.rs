@@ -20,7 +20,7 @@ pub enum Ending {
 
 impl Ending {
     /// The exit code of a process that this signal has ended early: 128 plus the number of SIGINT or SIGTERM.
-    /// Shells report a process that a signal has killed in the same form.
+    /// Shells report the same code for a process that the signal has killed.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Interrupt => 130,
@@ -38,7 +38,8 @@ impl fmt::Display for Ending {
     }
 }
 
-/// Listens for the signals from its creation on. Before that, each of the signals kills the process.
+/// Listens for the signals from its creation on. Before that, each of the signals kills the process, unless the
+/// process ignores the signal.
 #[derive(Debug)]
 pub struct Endings {
     interrupt: Signal,
@@ -63,7 +64,7 @@ impl Endings {
         Ok(Self { interrupt, terminate, hangup })
     }
 
-    /// Waits for the next signal that asks for the end. Cancel-safe.
+    /// Waits for the next signal that asks the process to end. Cancel-safe.
     pub async fn asked(&mut self) -> Ending {
         let hung_up = async {
             match &mut self.hangup {
@@ -80,8 +81,8 @@ impl Endings {
     }
 }
 
-/// Whether the process ignores the signal with this number. `status` is the text of its `/proc/PID/status`.
-/// Without this text the result is `false`.
+/// Whether a process ignores the signal with this number. `status` is the text of the process's
+/// `/proc/PID/status`. If this text is empty, the result is `false`.
 fn is_ignored(status: &str, number: u32) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
@@ -98,7 +99,7 @@ mod tests {
             |mask: &str| format!("Name:\trolldock\nSigBlk:\tffffffff\nSigIgn:\t{mask}\nSigCgt:\t1\n");
         assert!(is_ignored(&status("0000000000001001"), HANGUP));
         assert!(!is_ignored(&status("0000000000001002"), HANGUP));
-        assert!(!is_ignored("", HANGUP), "a system without the file");
+        assert!(!is_ignored("", HANGUP), "on a system without the file, the signal counts as not ignored");
     }
 
     #[test]

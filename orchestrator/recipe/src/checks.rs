@@ -5,8 +5,8 @@
 //!
 //! # Invariants
 //! A recipe that passes these checks cannot block itself: no request needs more permits than a server has, no
-//! step needs more groups than it may draw, and no put waits for room that no consumer frees. Numbers that
-//! determine an amount of memory or become a `Duration` are bounded.
+//! step needs more groups than it may draw, and every put that waits for space has a consumer that frees rows.
+//! Numbers that determine an amount of memory or become a `Duration` are bounded.
 
 mod agent;
 mod environment;

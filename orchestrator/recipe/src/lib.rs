@@ -7,9 +7,9 @@
 //! # Paths
 //! A relative path of a data file, a fleet file, a tokenizer or a chat template is resolved in the folder of
 //! the file that names it (which may be a `base`), then in the recipe's folder, then in the current
-//! directory. For a value of `--set`, the current directory is first. The first path that exists is used. A
-//! name that is not found stays unchanged, because it may be a hub id. The code that opens it reports the
-//! error. `run.out` and `policy.watch` are relative to the current directory.
+//! directory. For a value of `--set`, the current directory is tried first. The first path that exists is used. A
+//! name that is not found stays unchanged, because it may be a hub id. The code that opens the file or the
+//! tokenizer reports the error. `run.out` and `policy.watch` are relative to the current directory.
 //!
 //! # Deliberately absent
 //! This crate does not check that files, tokenizer and servers exist, so a recipe can be read and printed
@@ -27,6 +27,7 @@ mod sections;
 use std::path::{Path, PathBuf};
 
 use arrow_schema::SchemaRef;
+use rolldock_dispatch::modes::RequestShape;
 use rolldock_dispatch::rows::{schema, trajectory_schema, with_token_advantages};
 
 pub use change::{Change, Verdict, changes};
@@ -40,6 +41,7 @@ pub use sections::{
 };
 
 use layers::Layers;
+use rolldock_loadbalancer::AdaptiveConfig;
 use rolldock_policy::PolicyMode;
 
 /// The settings that the command line adds to a recipe.
@@ -56,7 +58,7 @@ pub struct LoadOptions {
 enum Origin {
     /// A user's file.
     Written,
-    /// A run's directory. The run began with the recipe, perhaps under an older version.
+    /// A run's directory. The run began with the recipe, perhaps under an older version of Rolldock.
     Kept,
     /// A user's file, for a simulation. Its servers are simulated, and its trainer too.
     Simulated,
@@ -81,6 +83,35 @@ impl Recipe {
         }
     }
 
+    /// The number of permits that the largest request acquires together. A server with fewer permits would
+    /// never get such a request.
+    pub fn largest_request(&self) -> u32 {
+        let validated = self.validation.as_ref().map_or(0, |validation| validation.samples_per_prompt);
+        match self.rollout.request {
+            RequestShape::Sample => 1,
+            RequestShape::Group => self.rollout.samples_per_prompt.max(validated),
+        }
+    }
+
+    /// How the number of permits of a server is measured; `None` if the recipe has a fixed number. The default
+    /// bounds are wide enough for the largest request.
+    pub fn measured_permits(&self) -> Option<AdaptiveConfig> {
+        match self.fleet.max_loads_per_server {
+            MaxLoads::Fixed(_) => None,
+            MaxLoads::Named(_) => Some(self.fleet.adaptive.unwrap_or_else(|| {
+                let default = AdaptiveConfig::default();
+                let least = self.largest_request();
+                AdaptiveConfig {
+                    start: default.start.max(least),
+                    unreported: default.unreported.max(least),
+                    min: default.min.max(least),
+                    max: default.max.max(least),
+                    ..default
+                }
+            })),
+        }
+    }
+
     /// Reads, merges and checks a recipe.
     ///
     /// # Errors
@@ -90,8 +121,8 @@ impl Recipe {
         Self::load_as(Origin::Written, path, options)
     }
 
-    /// Reads the recipe that a run keeps in its directory, like [`Recipe::load`]. Recipes of versions before
-    /// `policy.mode = "off"` keep the meaning that they had in those versions.
+    /// Reads the recipe that a run keeps in its directory, like [`Recipe::load`]. A recipe of a Rolldock
+    /// version without `policy.mode = "off"` keeps the meaning that it had in that version.
     ///
     /// # Errors
     /// Returns the errors of [`Recipe::load`].

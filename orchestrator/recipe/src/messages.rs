@@ -18,8 +18,9 @@ pub(super) fn quoted_after(message: &str, start: &str) -> Option<String> {
     Some(rest.split_once('`')?.0.to_owned())
 }
 
-/// Adds a suggestion to the message: the most similar of the names that serde lists. It is the only name that
-/// has the wrong name as one of its words, or else the name with the smallest edit distance.
+/// Adds a suggestion to the message: the most similar of the names that serde lists. If exactly one name has
+/// the wrong name as one of its words, that name is suggested. Otherwise the name with the smallest edit
+/// distance is suggested, if this distance is small.
 pub(super) fn with_suggestion(message: &str) -> String {
     let Some((head, expected)) = message.split_once("expected ") else { return message.to_owned() };
     let Some(wrong) = quoted_after(head, "`") else { return message.to_owned() };

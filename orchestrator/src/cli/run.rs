@@ -119,8 +119,8 @@ fn check_changes(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Checks that the run in `out` was given its secrets again, because its directory does not store them.
-/// Without its token, a listener of the run would admit every client.
+/// Checks that the user has given the secrets of the run in `out` again. The run's directory does not store
+/// secrets. Without its token, a listener of the run would admit every client.
 fn check_secrets(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
     let missing = missing_secrets(out, recipe)?;
     if missing.is_empty() {

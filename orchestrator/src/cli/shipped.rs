@@ -1,7 +1,8 @@
 //! Recipes that were installed with the binary.
 //!
-//! An installation has `bin/rolldock`, and beside it `share/rolldock` with `recipes/` and the small data set
-//! that they name. The Python wheel installs both, so a recipe of this repository runs from any directory.
+//! An installation has `bin/rolldock` and `share/rolldock`. The folder `share/rolldock` has `recipes/` and
+//! the small data set that these recipes name. The Python wheel installs both `bin` and `share`, so a recipe
+//! of this repository runs from any directory.
 
 use std::path::{Path, PathBuf};
 

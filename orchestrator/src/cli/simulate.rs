@@ -101,7 +101,7 @@ fn engine(file: &Path) -> anyhow::Result<Vec<String>> {
     Ok(engine.iter().map(|(key, value)| format!("fleet.simulated.engine.{key}={value}")).collect())
 }
 
-/// A change of a key, with the whole name of the key.
+/// The change of a key, with a short name replaced by the key for which it stands.
 fn long(set: &str) -> String {
     let is_key = |short: &str| set.split('=').next().is_some_and(|key| key.trim() == short);
     match SHORT_KEYS.iter().find(|(short, _)| is_key(short)) {

@@ -1,4 +1,4 @@
-//! Output for people: a live line while a step runs, a table when the step ends, an explanation why a step
+//! Output for people: a live line while a step runs, a table when the step ends, an explanation of why a step
 //! has not ended, the log of the run, and a page with plots of the run. Output for programs: the figures of
 //! steps and validations.
 

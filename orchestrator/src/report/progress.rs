@@ -60,7 +60,7 @@ impl Progress {
     }
 
     /// Appends the logs since the start of the process, and all later logs, to `file`. The file keeps the
-    /// logs of earlier lives of the run. Blocks.
+    /// logs of earlier processes of the run. Blocks.
     pub fn keep_log(&self, file: &Path) -> io::Result<()> {
         self.log.keep(file)
     }

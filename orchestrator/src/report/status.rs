@@ -63,7 +63,7 @@ pub struct WaitLimits {
 /// The status of a run in progress.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct Status {
-    /// The id of the run's present life, as in its request ids.
+    /// The run's id with the number of its present process, as in its request ids.
     pub run_id: String,
     /// The stage of the run.
     pub stage: Stage,

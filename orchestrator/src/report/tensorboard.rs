@@ -36,8 +36,8 @@ pub struct EventFile {
 }
 
 impl EventFile {
-    /// Creates the event file of the life `life` of a run, whose process began at `started_s`. The file has
-    /// all figures in the run's directory, and replaces earlier event files. Blocks.
+    /// Creates the event file of process number `life` of a run. The process began at `started_s`. The file
+    /// has all figures in the run's directory, and replaces earlier event files. Blocks.
     ///
     /// # Errors
     /// Returns the errors of the file system.
@@ -67,8 +67,8 @@ impl EventFile {
         Ok(made)
     }
 
-    /// Adds the numbers of a line of figures. The tag of a number is its name with `/` between the parts,
-    /// after `prefix`. Blocks.
+    /// Adds the numbers of a line of figures. The tag of a number is `prefix` followed by the number's name,
+    /// with `/` between the parts. Blocks.
     ///
     /// # Errors
     /// Returns the errors of the file system.

@@ -1,4 +1,4 @@
-//! The measured share of groups with differing samples that also pass the other gates.
+//! Of the groups with differing samples, the measured share that also passes the other gates.
 
 /// Every step keeps this share of the weight of earlier evidence, because rates change as the policy learns.
 pub(crate) const AGEING: f64 = 0.5;

@@ -18,10 +18,10 @@
 //! its target accepts such groups at its end.
 //!
 //! # What passes from step to step
-//! Held groups (valid, beyond the target) and requeued prompts keep their dispatch numbers. These are smaller
-//! than the numbers of new prompts, so the next step decides them first. A requeued prompt repeats its draw:
-//! it has the same attempt number and so the same seed. A new draw would re-roll exactly the groups that were
-//! too long to finish, and would bias the data towards short answers.
+//! Held groups (valid, beyond the target) and requeued prompts keep their dispatch numbers. Kept numbers are
+//! smaller than the numbers of new prompts, so the next step decides them first. A requeued prompt repeats
+//! its draw: it has the same attempt number and so the same seed. A new draw would re-roll exactly the groups
+//! that were too long to finish, and would bias the data towards short answers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -140,16 +140,16 @@ pub(crate) struct Board {
     next_number: u64,
     /// Undecided numbers of this step, in dispatch order.
     slots: BTreeMap<u64, Slot>,
-    /// The numbers of the `Queued` slots and, in `undecided`, of the `Valid` slots. They make it cheap to
-    /// find the first slot of a kind.
+    /// `queued` has the numbers of the `Queued` slots, and `undecided` has the numbers of the `Valid` slots.
+    /// With these sets, it is cheap to find the first slot of a kind.
     queued: BTreeSet<u64>,
     undecided: BTreeSet<u64>,
-    /// Groups that were set aside, by number. Their number is at most the number of groups that the step
-    /// still needs.
+    /// Groups that were set aside, by dispatch number. At most as many groups are kept as the step still
+    /// needs.
     set_aside: BTreeMap<u64, Box<Group>>,
     running: usize,
-    /// Prompts that were drawn but not dispatched yet. The prompts that a step leaves here are the first of
-    /// the next step.
+    /// Prompts that were drawn but not dispatched yet. The prompts that a step leaves here are sent out first
+    /// in the next step.
     fresh: VecDeque<Drawn>,
     source_exhausted: bool,
     /// New prompts dispatched in this step, and the generation batches opened for them.

@@ -66,7 +66,7 @@ impl CarriedGroup {
         graded.chain(others).sum()
     }
 
-    /// The tokens of the sample at `index` that is not graded.
+    /// The tokens of the sample at `index`, if the sample is not graded.
     pub fn sample(&self, index: u32) -> Option<&CarriedSample> {
         self.samples.iter().find(|sample| sample.index == index)
     }

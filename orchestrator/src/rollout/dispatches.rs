@@ -9,8 +9,8 @@
 //! The writer buffers records, so no call in this module waits for a disk.
 //!
 //! # Bounded
-//! There are at most as many open dispatches as running or undecided groups. The last `entries_max` ended
-//! dispatches are kept for displays and errors. The totals are kept permanently.
+//! The number of open dispatches is at most the number of running or undecided groups. The last `entries_max`
+//! ended dispatches are kept for displays and errors. The totals are kept permanently.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub struct Dispatches {
     entries_max: usize,
     tokens: Arc<TokenBook>,
     journal: Option<LedgerWriter>,
-    /// Tracks each dispatch number until its last decision.
+    /// Tracks each dispatch number until its final decision.
     bias: BiasMeter,
     /// Has results only if the recipe asks for a history.
     history: PromptHistory,
@@ -171,7 +171,7 @@ impl Dispatches {
         self.write(|| Record::Bias { number, event });
     }
 
-    /// Reports the last decision about a dispatch number to the bias meter (see [`Self::note_bias`]).
+    /// Reports the final decision about a dispatch number to the bias meter (see [`Self::note_bias`]).
     pub(crate) fn decided(&mut self, number: u64, decision: Decision) {
         self.note_bias(number, BiasEvent::Decided(decision));
     }
@@ -245,7 +245,7 @@ impl Dispatches {
         self.finish(id, fate, (bucket, u64::MAX), |journal| journal.append(record))
     }
 
-    /// Ends a dispatch whose prompt is sent out again without its tokens.
+    /// Ends a dispatch whose prompt is sent out again without the tokens of this dispatch.
     pub(crate) fn end_anew(&mut self, id: DispatchId, fate: Fate, first_attempt: u32, waste: Waste) -> bool {
         let record = Record::end_anew(id, fate.clone(), first_attempt);
         self.finish(id, fate, (Bucket::Wasted(waste), u64::MAX), |journal| journal.append(record))

@@ -74,7 +74,7 @@ fn penalty(overlong: Option<&Overlong>, tokens: u32) -> f32 {
     overlong.map_or(0.0, |overlong| overlong.penalty(tokens) as f32)
 }
 
-/// Decodes as much of a response as the scorer reads, and scores the text.
+/// Decodes the part of a response that the scorer reads, and scores the text.
 pub struct TextGrader {
     codec: Arc<TextCodec>,
     scorer: Arc<dyn Scorer>,

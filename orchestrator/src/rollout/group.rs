@@ -56,7 +56,7 @@ pub struct Sample {
     pub prediction: Option<String>,
     /// The advantage, relative to the group; set when the group is complete.
     pub advantage: f32,
-    /// The advantages of the turns of a trajectory, if the estimator gives turns their own; set when the
+    /// The advantages of the turns of a trajectory, if the estimator computes one for each turn; set when the
     /// group is complete.
     pub turn_advantages: Option<Arc<TurnAdvantages>>,
     /// The time that the sample spent in each phase.
@@ -73,7 +73,7 @@ pub struct SampleRows {
     pub rows: Vec<Row>,
     /// For each row, whether a server itself encoded one of the row's prompts.
     pub reencoded: Vec<bool>,
-    /// Why it ended: `done`, `turns`, `tokens`, `time`, and further names of runners.
+    /// Why the trajectory ended: `done`, `turns`, `tokens`, `time`, and further names of runners.
     pub end: &'static str,
     /// Metadata of the trajectory, as the text of a JSON object.
     pub metadata: String,

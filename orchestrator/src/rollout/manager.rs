@@ -105,7 +105,7 @@ impl AgentLoopManager {
     /// Lets `runner` run each sample as a trajectory. Without a runner, a sample is one answer of an engine.
     ///
     /// The tokens of trajectories that are cut off are not carried over. The check of a recipe refuses
-    /// [`OnStop::Carry`] for trajectories. The manager treats it as [`OnStop::Requeue`].
+    /// [`OnStop::Carry`] for trajectories. The manager treats [`OnStop::Carry`] as [`OnStop::Requeue`].
     #[must_use]
     pub fn with_trajectories(self, runner: Arc<dyn TrajectoryRunner>) -> Self {
         Self { trajectories: Some(runner), ..self }
@@ -233,8 +233,8 @@ impl AgentLoopManager {
         {
             let mut board = self.board.lock();
             begin(&mut board);
-            // An update that reached no server has left the bound for its version here. That bound is too
-            // high.
+            // If an update reached no server, `fresh_from` still has the bound for the version of that
+            // update. This bound is too high.
             let bound = board.fresh_from_at(board.policy_version());
             self.signals.fresh_from.send_if_modified(|fresh_from| {
                 let is_too_high = *fresh_from > bound;

@@ -6,20 +6,20 @@
 //!
 //! # The model
 //! The chance is measured on the run's own groups, by the product-limit estimate of Kaplan and Meier (1958).
-//! For each `k`, [`Outlook`] counts the groups that finished another sample after `k` alike ones, and the
-//! groups among them in which this sample differed. The share of the latter is the hazard `h(k)`. A group
-//! with `k` alike samples of `n` becomes valid with the chance `1 - (1 - h(k)) .. (1 - h(n - 1))`. Groups
-//! that are cut off are censored observations: each of them counts up to its last finished sample. The
-//! estimate follows the order in which samples finish, so it needs no assumption about lengths. Groups whose
-//! first finished sample is right have a table of their own, because a number of right samples is different
-//! evidence from the same number of wrong samples.
+//! For each `k`, [`Outlook`] counts the groups that finished another sample after `k` alike samples. It also
+//! counts how many of these groups differ in that sample. The second count divided by the first count is the
+//! hazard `h(k)`. A group with `k` alike samples of `n` becomes valid with the chance `1 - (1 - h(k)) .. (1 -
+//! h(n - 1))`. Groups that are cut off are censored observations: each of them counts up to its last finished
+//! sample. The estimate follows the order in which samples finish, so it needs no assumption about lengths.
+//! Groups whose first finished sample is right have a table of their own, because a number of right samples
+//! is different evidence from the same number of wrong samples.
 //!
 //! The prior is the beta-binomial model with Jeffreys' prior over the chance that a sample is right: after
-//! `k` alike samples the next one differs with the chance `1 / (2 (k + 1))`. The prior has the weight of
+//! `k` alike samples the next sample differs with the chance `1 / (2 (k + 1))`. The prior has the weight of
 //! [`PRIOR_GROUPS`] groups. Each step halves the weight of earlier evidence, because the chances change as
 //! the policy learns.
 //!
-//! Other gates than `variance` may reject a group whose samples differ. The share of such groups that pass
+//! Gates other than `variance` may reject a group whose samples differ. The share of such groups that pass
 //! these gates is estimated as a Beta posterior over the groups that have ended ([`AcceptRate`]).
 //!
 //! # The decision
@@ -44,7 +44,7 @@ const PRIOR_GROUPS: f64 = 4.0;
 struct Seen {
     /// Groups that finished another sample.
     more: f64,
-    /// Groups among them in which this sample differed.
+    /// Those groups whose further sample differed from the samples before it.
     differed: f64,
 }
 
@@ -70,7 +70,7 @@ impl Standing {
 #[derive(Debug)]
 pub(crate) struct Outlook {
     samples: u32,
-    /// The number of standard deviations of the normal distribution that the confidence of the recipe means.
+    /// The confidence of the recipe, as a number of standard deviations of the normal distribution.
     deviations: f64,
     only_compares: bool,
     /// The prior, as groups that were seen; by the number of alike samples less 1.
@@ -78,7 +78,7 @@ pub(crate) struct Outlook {
     /// The run's own groups, by whether the first sample was right, and by the number of alike samples less
     /// 1.
     seen: [Vec<Seen>; 2],
-    /// First samples that were wrong, and that were right.
+    /// The number of wrong first samples, and the number of right first samples.
     first: [f64; 2],
     /// The share that passes the other gates.
     others: AcceptRate,
@@ -176,8 +176,8 @@ impl Outlook {
         }
     }
 
-    /// Whether at least `needed` groups will be valid, at the confidence of the recipe, among the running
-    /// groups and `waiting` prompts that have not begun.
+    /// Whether at least `needed` of the running groups and of the `waiting` prompts that have not begun will
+    /// be valid, at the confidence of the recipe.
     pub(crate) fn reaches(&self, needed: usize, waiting: usize) -> bool {
         if needed == 0 {
             return true;
@@ -262,7 +262,7 @@ impl Outlook {
 }
 
 /// The groups that the prior counts as seen: Jeffreys' prior over the chance of a right sample. After the
-/// last sample there is no further one.
+/// last sample there is no further sample.
 fn prior(samples: u32) -> Vec<Seen> {
     let mut more = PRIOR_GROUPS / 2.0;
     let seen = move |alike: u32| {

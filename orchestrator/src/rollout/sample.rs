@@ -189,7 +189,8 @@ pub(crate) struct SampleRequest<'a> {
     pub(crate) count: u32,
     /// The tokens that an earlier dispatch left. Only a request for one sample has them.
     pub(crate) carried: Option<CarriedSample>,
-    /// Set if the request is one turn of a trajectory, whose prompt is not that of the data set.
+    /// Set if the request is one turn of a trajectory. The turn has its own prompt, which replaces the data
+    /// set's.
     pub(crate) turn: Option<&'a TurnPrompt>,
 }
 

@@ -34,7 +34,7 @@ pub struct StepMetrics {
     pub totals: Totals,
     /// Response tokens of the step by bucket.
     pub tokens: TokenTotals,
-    /// Response tokens of the run so far, including earlier lives.
+    /// Response tokens of the run so far, including earlier processes.
     pub tokens_run: TokenTotals,
     /// The samples of the step, with their tokens and times.
     pub costs: StepCosts,

@@ -8,10 +8,10 @@
 //!
 //! # When a move is worth it
 //! Response lengths have a heavy tail, so a sample with `g` tokens is expected to need `g` more, within the
-//! limit. The move must save more of the time for these tokens than the handover and the prefill of prompt
-//! and tokens take ([`HANDOVER_S`], [`PREFILL_SHARE`]). The speeds are those that the balancer measured. The
-//! target has fewer samples than the server that the sample leaves, so the move does not lower the target's
-//! measured speed. If the speeds of two servers are equal, nothing is moved.
+//! limit. The time that the move saves on these tokens must exceed the time of the handover and of the
+//! prefill of prompt and tokens ([`HANDOVER_S`], [`PREFILL_SHARE`]). The speeds are those that the balancer
+//! measured. The target has fewer samples than the server that the sample leaves, so the move does not lower
+//! the target's measured speed. If the speeds of two servers are equal, nothing is moved.
 //!
 //! # Invariants
 //! - A request is moved at most [`MOVES_MAX`] times in a dispatch, and only if it asks for one sample.

@@ -95,7 +95,7 @@ struct Inner {
 }
 
 impl Inner {
-    /// Adds the time since the last call to the reason why new groups are held back.
+    /// Adds the time since the last call to the held time of the present reason.
     fn count_hold(&mut self, now: Instant) {
         let Some((hold, since)) = &mut self.hold else { return };
         let held = &mut self.step.held;

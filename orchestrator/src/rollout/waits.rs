@@ -31,7 +31,7 @@ pub enum Phase {
     Start,
     /// A score, or the decision of a gate.
     Reward,
-    /// Room in the queue.
+    /// Free capacity in the queue.
     Queue,
     /// The servers' new weights.
     Update,

@@ -12,7 +12,7 @@
 //! # Which wait matters
 //! The outermost wait matters. The order is: an update of the servers; if no group runs, the wait for the
 //! trainer or the queue; the oldest wait of the first running group in dispatch order. A sample without a
-//! permit waits for the samples that have one, so the engine is named as long as any request is with an
+//! permit waits for the samples with permits, so the engine is named as long as any request is with an
 //! engine. In the same way, a sample whose agent or environment has not started waits for agents and
 //! environments that have started. The watchdog gives up a group only if it has a request with an engine, has
 //! started an agent or an environment, or waits for a grade.

@@ -63,8 +63,8 @@ pub(crate) struct StepState {
     pub(crate) signals: Arc<Signals>,
     /// Cancelled to cut off running groups.
     pub(crate) stop: CancellationToken,
-    /// The channel of accepted groups. The board's bounds limit it: it never holds more groups than may be
-    /// accepted.
+    /// The channel of accepted groups. The bounds of the board limit its length: the channel never holds more
+    /// groups than may be accepted.
     pub(crate) handed: mpsc::UnboundedSender<Handed>,
     /// Groups that failed in this step.
     pub(crate) failures: AtomicUsize,

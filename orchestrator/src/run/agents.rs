@@ -71,8 +71,8 @@ impl RunAgents {
         Ok(Some(Self { agents, salts_versions: recipe.policy.update.cache_salt }))
     }
 
-    /// Kills the agents that an earlier life of the run left behind, and opens the parts of the run's queue
-    /// that agents need. The caller owns the run's directory.
+    /// Kills the agents that an earlier process of the run left behind, and opens the parts of the run's
+    /// queue that agents need. The caller owns the run's directory.
     pub(super) async fn begin(&self, queue: &TransferQueue) -> anyhow::Result<()> {
         self.agents.end_earlier().await;
         self.agents.begin(queue).await.context("the agent cannot be used")

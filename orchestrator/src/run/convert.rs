@@ -207,7 +207,7 @@ pub(crate) fn balancer_config(recipe: &Recipe) -> BalancerConfig {
 pub(crate) fn permits_per_server(recipe: &Recipe) -> u32 {
     match recipe.fleet.max_loads_per_server {
         MaxLoads::Fixed(loads) => loads,
-        MaxLoads::Named(_) => recipe.fleet.adaptive.unwrap_or_default().start,
+        MaxLoads::Named(_) => recipe.measured_permits().unwrap_or_default().start,
     }
 }
 
@@ -216,10 +216,7 @@ pub(crate) fn monitor_config(recipe: &Recipe) -> MonitorConfig {
         probe_interval: seconds(recipe.fleet.probe_interval),
         stall: seconds(recipe.timeouts.stall),
         probe: recipe.fleet.probe,
-        adaptive: match recipe.fleet.max_loads_per_server {
-            MaxLoads::Fixed(_) => None,
-            MaxLoads::Named(_) => Some(recipe.fleet.adaptive.unwrap_or_default()),
-        },
+        adaptive: recipe.measured_permits(),
     }
 }
 

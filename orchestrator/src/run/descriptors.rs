@@ -64,8 +64,8 @@ impl Demand {
         }
     }
 
-    /// The minimum for a start: all descriptors except those for requests, plus as many for requests as for
-    /// calls.
+    /// The minimum for a start: all descriptors except those for requests, plus a number for requests that
+    /// equals the number for calls.
     fn least(&self) -> u64 {
         self.files + self.rewards + self.agents + self.listeners + 2 * self.calls
     }
@@ -80,7 +80,7 @@ fn requests(recipe: &Recipe, servers: u64) -> u64 {
     let fleet = &recipe.fleet;
     let per_server = match fleet.max_loads_per_server {
         MaxLoads::Fixed(loads) => loads,
-        MaxLoads::Named(_) => fleet.adaptive.unwrap_or_default().max,
+        MaxLoads::Named(_) => recipe.measured_permits().unwrap_or_default().max,
     };
     let permits = servers * u64::from(per_server);
     let permits = fleet.max_loads_total.map_or(permits, |total| permits.min(u64::from(total)));

@@ -29,7 +29,7 @@ pub(super) struct Environments {
 }
 
 impl Environments {
-    /// Opens the environment of a recipe; `None` if it has none. Nothing is started or asked yet.
+    /// Opens the environment of a recipe; `None` if the recipe has none. Nothing is started or asked yet.
     pub(super) fn open(
         recipe: &Recipe,
         codec: &Arc<TextCodec>,
@@ -94,7 +94,7 @@ fn task_of(job: &TrajectoryJob) -> Result<Task, serde_json::Error> {
         messages,
         answer: answer.to_string(),
         fields: serde_json::from_str(fields.as_json())?,
-        // The samples of a group act in equal worlds.
+        // The samples of a group share this seed, so their environments begin in the same state.
         seed: job.group_seed,
     })
 }

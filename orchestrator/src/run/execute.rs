@@ -32,15 +32,15 @@ use rolldock_ledger::{LedgerError, Resumption};
 /// The resolved recipe, inside a run's directory.
 pub const RECIPE_FILE: &str = "recipe.toml";
 
-/// The log of all lives of the run, inside its directory.
+/// The log of all processes of the run, inside its directory.
 const LOG_FILE: &str = "run.log";
 
-/// The time that the run's tasks have to end.
+/// Maximum time for which the close of a scope waits for the tasks of the scope.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Collects all steps of a run. When this returns, the accepted groups are in the queue, except for groups
-/// that found no room after an interruption. If the run fails but can be resumed, the error is
-/// [`Unfinished`].
+/// Collects all steps of a run. When the function returns, the accepted groups are in the queue, except for
+/// groups for which the queue had no free capacity after an interruption. If the run fails but can be resumed,
+/// the error is [`Unfinished`].
 pub(super) async fn execute(mut run: Run, progress: &Progress) -> anyhow::Result<Summary> {
     let services = run.scope.child();
     let steps_scope = run.scope.child();
@@ -119,7 +119,8 @@ impl Records {
         Ok((Self { queue, ledger, figures }, resumption))
     }
 
-    /// Ends the services, closes everything, and returns the number of rows in the queue.
+    /// Ends the services, closes the ledger and the queue, and ends the run's other tasks. Returns the number
+    /// of rows in the queue.
     async fn close(&self, run: &Run, services: &Scope) -> anyhow::Result<u64> {
         services.close(CLOSE_LIMIT).await;
         self.ledger.close().await?;
@@ -136,8 +137,8 @@ struct Started {
     serving: Serving,
 }
 
-/// Opens everything that has to work before the first dispatch. The recipe is written into the run's
-/// directory after that, so a run that cannot continue with a changed recipe keeps its old one.
+/// Opens everything that has to work before the first dispatch. If this succeeds, writes the recipe into the
+/// run's directory. A run that cannot continue with a changed recipe therefore keeps the old recipe.
 async fn start(
     run: &Run,
     records: &Records,
@@ -161,7 +162,7 @@ async fn start(
 }
 
 /// Collects the steps, waits for consumers, and closes everything. Returns the outcome of the steps, the
-/// number of groups that the embedded consumer took, and the number of rows in the queue.
+/// number of groups that the embedded consumer acked, and the number of rows in the queue.
 async fn collect(
     run: &Run,
     progress: &Progress,
@@ -197,8 +198,8 @@ async fn collect(
     Ok((outcome?, consumed_groups, rows_left))
 }
 
-/// Opens the rollout and its prompts. The prompts begin at the position in the data at which an earlier life
-/// of the run ended.
+/// Opens the rollout and its prompts. The prompts begin at the position in the data at which an earlier
+/// process of the run ended.
 async fn open_rollout(
     run: &Run,
     ledger: &RunJournal,
@@ -233,8 +234,8 @@ async fn open_rollout(
     Ok((manager, prompts))
 }
 
-/// The counts of the rows that earlier lives of the run have drawn. A prompt that was drawn but never sent
-/// out is not counted, because it is drawn again.
+/// The counts of the rows that earlier processes of the run have drawn. A prompt that was drawn but never
+/// sent out is not counted, because it is drawn again.
 fn drawn_before(resumption: &Resumption) -> DrawCounts {
     let meters = resumption.meters.as_ref();
     DrawCounts {
@@ -245,11 +246,11 @@ fn drawn_before(resumption: &Resumption) -> DrawCounts {
     }
 }
 
-/// The tasks that run beside the steps. This value must live until its scope is closed, because dropping it
-/// aborts the tasks.
+/// The tasks that run beside the steps. This value must live until the scope of the tasks is closed, because
+/// dropping the value aborts the tasks.
 struct Serving {
     policy: Option<RunPolicy>,
-    /// The task of the embedded consumer, which returns the number of groups that it took.
+    /// The task of the embedded consumer. The task returns the number of groups that the consumer acked.
     consuming: Option<AbortOnDropHandle<anyhow::Result<u64>>>,
     /// The address at which other processes take rows.
     served_at: Option<SocketAddr>,
@@ -312,9 +313,9 @@ impl Serving {
         })
     }
 
-    /// Waits for consumers after the last put, unless the steps failed. Clients of the served queue are
-    /// awaited until they have taken everything or `interrupted` is cancelled. After that the embedded
-    /// consumer is awaited. Returns the number of groups that the embedded consumer took.
+    /// Waits for the consumers after the last put, unless the steps failed. The first wait ends when the clients
+    /// of the served queue have taken everything, or when `interrupted` is cancelled. The second wait ends when
+    /// the embedded consumer has ended. Returns the number of groups that the embedded consumer acked.
     async fn until_taken(
         &mut self,
         queue: &RunQueue,
@@ -332,7 +333,7 @@ impl Serving {
             }
         }
         let Some(consuming) = &mut self.consuming else { return Ok(0) };
-        // The consumer ends by itself when it has taken all groups that it is allowed to take.
+        // The embedded consumer ends by itself when it has acked all groups that it is allowed to take.
         tokio::select! {
             biased;
             consumed = consuming => consumed.context("the embedded consumer died")?,
@@ -375,7 +376,7 @@ async fn after_steps(policy: Option<&RunPolicy>) {
 
 /// Ends a run after a signal.
 struct Interrupt {
-    /// The first request to end.
+    /// The first signal that asked the run to end.
     ended_by: Arc<OnceLock<Ending>>,
     /// The command that resumes the run.
     command: String,
@@ -394,7 +395,7 @@ impl Interrupt {
         steps.cancel();
         let Some(second) = end.run_until_cancelled(endings.asked()).await else { return };
         say_error(&format!("ended immediately; go on with: {}", self.command));
-        #[expect(clippy::disallowed_methods, reason = "the user asked twice; the journal is made for this")]
+        #[expect(clippy::disallowed_methods, reason = "the user asked twice; the ledger survives this")]
         std::process::exit(second.exit_code().into());
     }
 }

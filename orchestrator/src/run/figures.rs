@@ -32,7 +32,7 @@ use crate::scope::blocking;
 /// The figures of a run.
 pub(super) struct RunFigures {
     out: PathBuf,
-    /// The number of this life of the run.
+    /// The number of this process of the run.
     life: u32,
     /// The number of newest steps for which the times of requests are kept.
     timelines: usize,
@@ -79,7 +79,7 @@ impl RunFigures {
 
     /// Writes the figures of a step whose groups are in the queue. `before` is the time for which the step
     /// waited for the trainer, and `put` is the time from the step's end until its last group was in the
-    /// queue. An interrupted step gets its figures in the life in which it ends.
+    /// queue. An interrupted step gets its figures in the process in which it ends.
     pub(super) async fn step_ended(&self, metrics: &StepMetrics, before: Duration, put: Duration) {
         let accepted = std::mem::take(&mut *self.accepted.lock());
         if metrics.end == StepEnd::Interrupted {

@@ -24,7 +24,7 @@ const SETTLED_MAX: usize = 4096;
 /// The ledger of a run. It is written before the queue, and a restart relies on this order.
 pub(super) struct RunJournal {
     pub(super) writer: LedgerWriter,
-    /// The run's id with the number of this life. The request ids of this life start with it.
+    /// The run's id with the number of this process. The request ids of this process start with it.
     pub(super) run_id: String,
     partition: Partition,
     /// Dispatches whose groups are in the queue but not settled, in the order of the queue's journal.
@@ -53,7 +53,7 @@ impl RunJournal {
         blocking("ledger open", opening).await?.context("cannot open the run's ledger")
     }
 
-    /// Compares the ledger with the queue, and begins the run or its next life.
+    /// Compares the ledger with the queue, and begins the run or continues it in this process.
     pub(super) async fn begin(
         opened: Opened,
         run_id: String,

@@ -1,5 +1,5 @@
-//! Servers that join and leave while the fleet is in use. They do so through the admin address or the fleet's
-//! file. Servers that did not answer when the run started join later, too.
+//! Servers that join and leave, through the admin address or the fleet's file, while the fleet is in use.
+//! Servers that did not answer when the run started also join later.
 
 use anyhow::Context;
 use rolldock_listener::{Connections, RenderMetrics};

@@ -85,7 +85,7 @@ impl Samples {
     }
 }
 
-/// Sums over the steps that have ended in this life of the run.
+/// Sums over the steps that have ended in this process of the run.
 #[derive(Debug, Default)]
 struct Sums {
     ends: BTreeMap<&'static str, u64>,
@@ -94,7 +94,7 @@ struct Sums {
     cancelled: u64,
     attempts_extra: u64,
     replays: u64,
-    /// Response tokens of the whole run, including its earlier lives.
+    /// Response tokens of the whole run, including its earlier processes.
     tokens: TokenTotals,
     /// The number of accepted groups by staleness.
     ages: BTreeMap<u64, u64>,

@@ -43,7 +43,7 @@ struct Begun {
     first_step: u64,
 }
 
-/// The versions that an earlier life of the run has left.
+/// The versions that an earlier process of the run has left.
 #[derive(Debug, Default)]
 pub(super) struct EarlierVersions {
     /// The last announcement.
@@ -52,6 +52,8 @@ pub(super) struct EarlierVersions {
 }
 
 impl EarlierVersions {
+    /// Reads the versions from the state that the ledger recorded.
+    ///
     /// # Errors
     /// Returns an error if the ledger's announcement cannot be parsed.
     pub(super) fn of(resumption: &Resumption) -> anyhow::Result<Self> {
@@ -64,9 +66,9 @@ impl EarlierVersions {
 }
 
 impl RunPolicy {
-    /// Resumes servers that an earlier life of the run left paused, updates them to the last version that the
-    /// earlier life announced, and listens for announcements. Returns `None` if the recipe has no source of
-    /// announcements.
+    /// Resumes servers that an earlier process of the run left paused, updates them to the last version that
+    /// the earlier process announced, and listens for announcements. Returns `None` if the recipe has no
+    /// source of announcements.
     pub(super) async fn open(
         run: &Run,
         control: RolloutControl,
@@ -85,7 +87,7 @@ impl RunPolicy {
         let served = control.policy_version();
         let state = match earlier.last.filter(|last| last.version >= served) {
             Some(last) => {
-                // If the ledger has the announcement but not yet the run's new version, the earlier life
+                // If the ledger has the announcement but not yet the run's new version, the earlier process
                 // ended between the two records. The servers got the version before both records.
                 if last.version > served {
                     follower.publish(&last).await;

@@ -107,8 +107,8 @@ impl RunQueue {
         self.partition.clone()
     }
 
-    /// Allows the consumer to take the groups that earlier lives of the run have put and that are not taken
-    /// yet. The groups of the last steps are excluded, because they stay in the queue.
+    /// Allows the consumer to take the groups that earlier processes of the run have put and that are not
+    /// taken yet. The groups of the last steps are excluded, because they stay in the queue.
     pub(super) fn allow_earlier(&self, resumption: Option<&Resumption>) -> anyhow::Result<()> {
         let Some(resumption) = resumption else { return Ok(()) };
         let Some(task) = &self.consumer_task else { return Ok(()) };
@@ -197,8 +197,8 @@ impl RunQueue {
     ///
     /// If the consumer trains, it takes whole batches, except for the last one. If it announces versions, it
     /// acks a batch only when the servers have the version that came from the batch. If the run ends before
-    /// that, its next life takes the batch again, trains on it again and announces the version. If the batch
-    /// were already acked, the next life would wait for a version that is never announced.
+    /// that, its next process takes the batch again, trains on it again and announces the version. If the
+    /// batch were already acked, the next process would wait for a version that is never announced.
     pub(super) async fn consume(
         self,
         consumer: Consumer,

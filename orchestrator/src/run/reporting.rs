@@ -44,9 +44,10 @@ const CONNECTIONS_MAX: usize = 16;
 pub struct RunAddress {
     /// The base URL of its metrics and status.
     pub url: String,
-    /// The id of the run's life. A status with another id belongs to another run or another life.
+    /// The run's id with the number of the process, counted from 1. A status with another id belongs to
+    /// another run or to another process of the run.
     pub run_id: String,
-    /// The id of the run's process.
+    /// The process id (pid) of the run.
     pub process: u32,
 }
 

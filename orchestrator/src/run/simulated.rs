@@ -73,7 +73,7 @@ pub fn simulated_workload(
     })
 }
 
-/// The lengths of the simulated model's responses, for their mean in tokens.
+/// The distribution of the simulated model's response lengths, given their mean in tokens.
 pub(crate) fn length_config(mean_response_length: f64) -> LengthConfig {
     // Lengths are log-normal, so their mean is above their median. The median for the hardest prompts is four
     // times that for the easiest.

@@ -20,7 +20,7 @@ const ROWS_MAX: usize = 65_536;
 #[derive(Clone)]
 pub(super) struct ValidationRows {
     partition: Partition,
-    /// The rows of each validation of this life of the run, oldest first.
+    /// The rows of each validation of this process of the run, oldest first.
     kept: Arc<Mutex<VecDeque<Vec<RowHandle>>>>,
 }
 

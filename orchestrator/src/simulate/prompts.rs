@@ -1,4 +1,4 @@
-//! The prompts of a simulation without a recorded run: those of the recipe's data, or prompts of a given
+//! The prompts of a simulation without a recorded run: prompts from the recipe's data, or prompts of a given
 //! length.
 
 use std::sync::Arc;

@@ -56,7 +56,8 @@ fn dispatch_order_is_unbiased_and_no_step_beats_its_bound() {
     let bias = outcome.length_bias.unwrap();
     assert_eq!((bias.value, outcome.accuracy_bias.unwrap().value), (1.0, 1.0), "{outcome:?}");
     assert!(outcome.over_fifo().unwrap() > 1.0 && outcome.over_saturation().unwrap() > 1.0, "{outcome:?}");
-    // A simulated server of speed 1 needs at least 5.5 ms for a token, and no response has more than 500.
+    // A simulated server of speed 1 needs at least 5.5 ms for a token, and no response has more than 500
+    // tokens.
     assert!(outcome.fifo_bound_s.unwrap() < 500.0 * 0.0058 + 1.0, "{outcome:?}");
     assert!(outcome.requests.as_ref().is_some_and(|kept| kept.requests.len() >= 32), "{outcome:?}");
 }

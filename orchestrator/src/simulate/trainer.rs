@@ -43,7 +43,7 @@ pub(super) struct Claims {
 }
 
 impl Trainer {
-    /// A trainer of `steps` steps, each of which takes `training`.
+    /// A trainer that trains `steps` steps, and needs the time `training` for each step.
     pub(super) async fn new(
         control: RolloutControl,
         engine: SimulatedEngine,

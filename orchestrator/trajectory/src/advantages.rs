@@ -13,8 +13,8 @@ pub type TurnAdvantages = BTreeMap<TurnId, f32>;
 /// its reward. The turns of all branches are ordered by their numbers, which is the order in which they
 /// happened.
 ///
-/// The reward of a trajectory counts at its end, but only if none of its turns has a reward. The reward of a
-/// trajectory is usually the sum of the rewards of its turns, so it would otherwise count twice.
+/// If no turn of a trajectory has a reward, the reward of the trajectory counts at its end. Otherwise it is
+/// ignored: it is usually the sum of the rewards of the turns, and would count twice.
 pub fn turn_advantages(group: &[(&[Row], f32)], estimator: TurnEstimator) -> Vec<TurnAdvantages> {
     let of_rows = |(rows, _): &(&[Row], f32)| -> BTreeMap<TurnId, Option<f32>> {
         rows.iter().flat_map(|row| &row.turns).map(|turn| (turn.turn, turn.reward)).collect()

@@ -1,8 +1,9 @@
-//! Finds the turn that a request continues: the deepest one whose messages the request begins with.
+//! Finds the turn that a request continues: the deepest turn whose conversation is the beginning of the
+//! request.
 //!
 //! An assistant's message that carries a minted id belongs to the turn for which the id was minted, and to no
 //! other, so turns with equal texts and different tokens are not confused. A message without such an id may
-//! belong to any turn with its text. If there are several, the newest one that was delivered is taken.
+//! belong to any turn with its text. If there are several such turns, the newest delivered turn is taken.
 
 use std::collections::HashMap;
 
@@ -19,7 +20,7 @@ pub struct Found {
     pub turn: Option<TurnId>,
     /// How much of the request the turn's conversation covers: messages, bytes of text, or ids.
     pub used: usize,
-    /// Whether more of the request would be covered by a turn with another tool list.
+    /// Whether a turn with another tool list would cover more of the request.
     pub tools_changed: bool,
     /// For each turn of the conversation, from the first, the index of its message in the request.
     pub(crate) own: Vec<(usize, TurnId)>,
@@ -41,8 +42,8 @@ impl Trajectory {
         Found { turn, used, tools_changed: used_with_other_tools > used, own }
     }
 
-    /// For each slot, how much of the request its conversation covers; `None` if the request does not begin
-    /// with it.
+    /// For each slot, how much of the request the turn's conversation covers; `None` if the request does not
+    /// begin with this conversation.
     fn reached(&self, request: &Request, same_key: bool) -> Vec<Option<usize>> {
         let mut reached = vec![None; self.slots()];
         let claims = self.claims(request);

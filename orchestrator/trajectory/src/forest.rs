@@ -12,7 +12,7 @@ use crate::record::{Change, Record};
 use crate::turn::{Delivery, Emitted, Origin, Sampled, Turn, check_spans};
 use crate::{TrajectoryError, TurnId};
 
-/// The largest number of turns that may be reserved and absent before an applied one: it bounds the table of
+/// Maximum number of turns before an applied turn that may be reserved but absent. It bounds the table of
 /// turns, whatever number a record has.
 const RESERVED_MAX: usize = 4_096;
 
@@ -20,11 +20,11 @@ const RESERVED_MAX: usize = 4_096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HistoryPolicy {
-    /// What was sampled stays in all later prompts, reasoning included.
+    /// Sampled tokens stay in all later prompts, including the reasoning.
     #[default]
     Append,
-    /// Prompts are what the template makes of the conversation. Where the template drops or changes sampled
-    /// text, as Qwen3 does with the reasoning before a user's message, the path forks.
+    /// Prompts follow the template's rendering of the conversation. Where the template drops or changes
+    /// sampled text, as Qwen3 does with the reasoning before a user's message, the path forks.
     Template,
 }
 
@@ -33,7 +33,7 @@ pub enum HistoryPolicy {
 pub struct Trajectory {
     uid: Arc<str>,
     policy: HistoryPolicy,
-    /// By number; a turn that was recorded and not applied is absent.
+    /// The turns by number. A turn that was recorded but not applied is absent.
     slots: Vec<Option<Box<Turn>>>,
     /// The number of the next turn.
     next: u32,
@@ -59,7 +59,7 @@ impl Trajectory {
     /// A trajectory from its durable records, in the order in which they became durable.
     ///
     /// # Errors
-    /// As [`apply`](Self::apply).
+    /// The errors of [`apply`](Self::apply).
     pub fn rebuild(
         uid: impl Into<Arc<str>>,
         policy: HistoryPolicy,
@@ -135,7 +135,7 @@ impl Trajectory {
         Ok(ids)
     }
 
-    /// The turns of which a turn's path consists, from the turn itself back to the first.
+    /// The turns that make up a turn's path, from the turn itself back to the first turn.
     pub(crate) fn pieces<'a>(&'a self, turn: &'a Turn) -> impl Iterator<Item = Piece<'a>> {
         let own = Piece { turn, end: turn.end() };
         std::iter::successors(Some(own), |piece| {
@@ -192,7 +192,7 @@ impl Trajectory {
     /// Records and applies a turn at once, for callers that keep no durable records.
     ///
     /// # Errors
-    /// As [`record`](Self::record) and [`apply`](Self::apply).
+    /// The errors of [`record`](Self::record) and [`apply`](Self::apply).
     pub fn add(
         &mut self,
         prompt: &Prompt,
@@ -218,8 +218,8 @@ impl Trajectory {
     /// Applies the change of a durable record.
     ///
     /// # Errors
-    /// [`TrajectoryError::Misplaced`] if the record builds on a turn that is absent, or its number is taken.
-    /// The trajectory stays as it was.
+    /// [`TrajectoryError::Misplaced`] if the record builds on a turn that is absent, or if the number of a
+    /// new turn is taken. The trajectory stays as it was.
     pub fn apply(&mut self, record: Record) -> Result<(), TrajectoryError> {
         match record.change {
             Change::Turn(turn) => self.insert(turn),

@@ -13,8 +13,8 @@ use crate::turn::Origin;
 #[error("broken invariant: {0}")]
 pub struct Violation(pub String);
 
-/// Checks that each token that was sampled for an answer that the agent has is trained by exactly one row,
-/// and all other tokens by none.
+/// Checks that exactly one row trains each sampled token of an answer that the agent has received, and that
+/// no row trains any other token.
 ///
 /// # Errors
 /// A [`Violation`] that names the turn.
@@ -97,7 +97,7 @@ pub fn sent_as_stored(
 }
 
 /// Checks that a prompt that was spliced begins with the ids of the path that it continues. A prompt whose
-/// sampled part was decoded and encoded again does not.
+/// sampled part was decoded and encoded again fails this check.
 ///
 /// # Errors
 /// A [`Violation`] that names the turn that is continued.

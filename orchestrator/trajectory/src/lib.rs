@@ -1,10 +1,10 @@
 //! The trajectory forest: an agent's work on one prompt, as runs of token ids that are never encoded again.
 //!
-//! A [`Trajectory`] is a forest of [`Turn`]s. Each turn is one call of the model. It stores the ids of its
-//! prompt that no earlier turn has, and the ids that the engine sampled, with log-probabilities and versions.
-//! A [`Request`] is compared with the stored turns by what was emitted for them. The [`Prompt`] of a request
+//! A [`Trajectory`] is a forest of [`Turn`]s. Each turn is one call of the model. It stores the ids of its prompt
+//! that no earlier turn has, and the ids that the engine sampled, with log-probabilities and versions. A
+//! [`Request`] is compared with the answers that were emitted for the stored turns. The [`Prompt`] of a request
 //! consists of the ids of the turn that the request continues, followed by the ids of the text that the chat
-//! template renders behind them. Each path from a root to a leaf becomes a [`Row`].
+//! template renders after that turn. Each path from a root to a leaf becomes a [`Row`].
 //!
 //! ```
 //! use rolldock_dispatch::{FinishReason, VersionSpan};
@@ -101,10 +101,11 @@
 //! # Invariants
 //! The functions in [`invariants`] check them.
 //! - Every prompt that was sent is the beginning of its turn's path, id by id.
-//! - Each sampled token of an answer that the agent has is trained by exactly one row, all others by none.
+//! - Exactly one row trains each sampled token of an answer that the agent has received. No row trains any other
+//!   token.
 //! - A trajectory that is rebuilt from its records equals the trajectory that made them.
 //! - A prompt never builds on a turn that is not applied.
-//! - Turns store what they add, so memory and records grow linearly with the turns.
+//! - A turn stores only what it adds, so memory and records grow linearly with the turns.
 //!
 //! # Deliberately absent
 //! There is no HTTP, no clock, and no randomness: callers mint ids, keep records durable, and set limits.

@@ -74,7 +74,7 @@ impl Assistant {
         Self::read(value.as_object()?).ok()
     }
 
-    /// Whether an agent that received `self` may send `given` for it. Ids are not compared here.
+    /// Whether an agent that received `self` may send it back as `given`. Ids are not compared here.
     pub(crate) fn may_return_as(&self, given: &Self) -> bool {
         self.content == given.content
             && self.calls == given.calls

@@ -1,4 +1,5 @@
-//! Makes the prompt of a request: the stored ids, followed by what the template renders behind them.
+//! Makes the prompt of a request: the stored ids, followed by the ids of the text that the template renders
+//! after them.
 //!
 //! The text behind the stored ids is found without knowledge of the model's family. The template renders the
 //! conversation with a sentinel as the content of the assistant's last message, and only the text behind the
@@ -65,7 +66,7 @@ impl Trajectory {
     /// The prompt of a request. A whole conversation is rendered and encoded here.
     ///
     /// # Errors
-    /// As [`plan`](Self::plan).
+    /// The errors of [`plan`](Self::plan).
     pub fn prompt(&self, request: &Request, template: &dyn Template) -> Result<Prompt, TrajectoryError> {
         match self.plan(request, template)? {
             Plan::Ready(prompt) => Ok(prompt),
@@ -118,8 +119,8 @@ impl Trajectory {
     }
 
     /// The ids of the conversation as the template shows it, and whether all of the path was kept. The stored
-    /// ids are kept as long as their text is what the template renders, run by run. `None` if the template
-    /// refuses the sampled texts as messages.
+    /// ids are kept run by run, up to the first run whose text differs from the template's rendering. `None`
+    /// if the template refuses the sampled texts as messages.
     fn as_template_shows(
         &self,
         request: &Request,
@@ -169,8 +170,8 @@ fn text_behind(
     for (index, _) in &found.own {
         messages[*index] = said(&sentinel(*index));
     }
-    // A template that refuses the stand-in (it may require the tool calls that results belong to) does not
-    // show the place either.
+    // A template may refuse the message with the sentinel, for example because it requires the tool calls to
+    // which results belong. Then the sentinel does not show the place.
     let Ok(text) = render(request, &messages, true, template) else { return Ok(None) };
     let shown = sentinel(last);
     let mut parts = text.split(shown.as_str());

@@ -16,7 +16,7 @@ pub(crate) struct About {
     pub(crate) origin: Origin,
     pub(crate) key: u128,
     pub(crate) body: u128,
-    /// As [`Turn::messages`](crate::Turn).
+    /// The same text as in [`Turn::messages`](crate::Turn).
     pub(crate) messages: String,
 }
 
@@ -36,8 +36,8 @@ impl Prompt {
         self.about.origin
     }
 
-    /// The prompt with the ids that a server has chosen itself, because it takes no ids. A prefix that equals
-    /// the ids of an earlier turn is shared with that turn.
+    /// The prompt with the ids that a server chose. Such a server takes no ids and encodes the conversation
+    /// itself. A prefix that equals the ids of an earlier turn is shared with that turn.
     pub fn with_ids(self, ids: Vec<u32>) -> Self {
         Self { ids, ..self }
     }

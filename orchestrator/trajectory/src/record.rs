@@ -1,9 +1,10 @@
-//! The durable form of a trajectory: one record for each change, each with all that is needed to repeat it.
+//! The durable form of a trajectory: one record for each change, with everything that is needed to repeat the
+//! change.
 //!
 //! A record holds only what its turn adds, so the records of a trajectory grow linearly with its turns.
 //! Numbers are little-endian. A record begins with the version of the format and its kind.
 //!
-//! Deliberately absent are checksums and frames: the journal that stores the records has them.
+//! Checksums and frames are deliberately absent, because the journal that stores the records has them.
 
 mod reader;
 

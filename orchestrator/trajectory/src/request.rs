@@ -22,9 +22,9 @@ pub struct Request {
 pub(crate) enum RequestPrompt {
     /// A conversation.
     Chat {
-        /// As the agent sent them.
+        /// The messages as the agent sent them.
         values: Vec<Value>,
-        /// As they are compared.
+        /// The messages in the form in which they are compared.
         messages: Vec<Message>,
     },
     /// A text without a template.
@@ -49,18 +49,19 @@ impl Request {
         Ok(Self::new(RequestPrompt::Chat { values: messages, messages: read }, tools))
     }
 
-    /// A prompt of plain text, as `/v1/completions` takes it. It continues a turn if it begins with the
-    /// turn's prompt and the text that was emitted for it.
+    /// A prompt of plain text, as `/v1/completions` takes it. The prompt continues a turn if it begins with
+    /// the turn's prompt and the text that was emitted for the turn.
     pub fn text(prompt: impl Into<String>) -> Self {
         Self::new(RequestPrompt::Text(prompt.into()), None)
     }
 
-    /// A prompt of token ids. It continues a turn if it begins with the ids of the turn's path.
+    /// A prompt of token ids. The prompt continues a turn if it begins with the ids of the turn's path.
     pub fn ids(prompt: Vec<u32>) -> Self {
         Self::new(RequestPrompt::Ids(prompt), None)
     }
 
-    /// Adds variables of the chat template (`chat_template_kwargs`), which are part of the key.
+    /// Adds variables of the chat template (`chat_template_kwargs`). A request continues only turns with
+    /// equal variables.
     pub fn with_arguments(mut self, arguments: Value) -> Self {
         self.arguments = Some(arguments).filter(|value| !value.is_null());
         self.key = key_of(&self.prompt, self.tools.as_ref(), self.arguments.as_ref());
@@ -74,7 +75,7 @@ impl Request {
         self
     }
 
-    /// A hash of all messages, which none of them contains.
+    /// A hash of all messages. No message contains the digits of this hash.
     pub(crate) fn digest(&self) -> u128 {
         let mut hasher = Xxh3::new();
         if let RequestPrompt::Chat { messages, .. } = &self.prompt {

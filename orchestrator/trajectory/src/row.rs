@@ -38,9 +38,9 @@ pub struct Row {
 pub struct RowTurn {
     /// The turn.
     pub turn: TurnId,
-    /// The position of its first sampled token in `response_ids`.
+    /// The position of the turn's first sampled token in `response_ids`.
     pub start: u32,
-    /// One past its last sampled token.
+    /// One past the position of the turn's last sampled token.
     pub end: u32,
     /// The turn's own reward, if one was given.
     pub reward: Option<f32>,

@@ -1,8 +1,9 @@
 //! Makes rows of a trajectory: one for each path from a root to a leaf.
 //!
 //! The tokens of a turn are trained in the first path that has all of them, and masked in the others. A turn
-//! whose answer the agent never had is masked everywhere, because nothing that the agent did follows from it.
-//! Each sampled token therefore counts once, however many branches contain it, and all rows share one reward.
+//! whose answer the agent never received is masked everywhere, because no action of the agent follows from
+//! it. Each sampled token therefore counts at most once, however many branches contain it. All rows share one
+//! reward.
 
 use std::sync::Arc;
 
@@ -43,7 +44,8 @@ impl Trajectory {
         rows
     }
 
-    /// The row of one path. It trains the turns that are in `untrained`, and takes them out.
+    /// The row of one path. The row trains its turns that are in `untrained`. These turns are removed from
+    /// `untrained`.
     fn row(&self, branch: u32, pieces: &[Piece<'_>], untrained: &mut [bool]) -> Row {
         let has_logprobs = pieces.iter().all(|piece| !piece.turn.logprobs.is_empty());
         let mut row = Row {

@@ -13,14 +13,18 @@ use crate::{TrajectoryError, TurnId};
 pub enum Origin {
     /// The request continues no stored turn: a first prompt, a sub-agent, or a compacted context.
     Started = 0,
-    /// The stored ids of the turn that the request continues, followed by the rendered rest.
+    /// The prompt is the stored ids of the turn that the request continues, followed by the ids of the rest of
+    /// the request.
     Spliced = 1,
-    /// A fork: with the tool list of an earlier turn, the request would continue that turn.
+    /// A fork because of the tool list: if the request had the tool list of a certain stored turn, the request
+    /// would continue that turn.
     ToolsChanged = 2,
-    /// A fork: the template does not show the sentinel where the assistant's message is, so nothing tells
-    /// which text follows the stored ids.
+    /// A fork: the text that follows the stored ids cannot be found. To find this text, the template renders
+    /// the conversation with a marker (the sentinel) as the content of the assistant's message. The text is
+    /// not found if the sentinel does not appear exactly once, if the text before the assistant's message
+    /// changes, or if the template refuses the conversation.
     SentinelLost = 3,
-    /// A fork: the template drops or changes part of what was sampled ([`HistoryPolicy::Template`]).
+    /// A fork: the template drops or changes a part of the stored text ([`HistoryPolicy::Template`]).
     ///
     /// [`HistoryPolicy::Template`]: crate::HistoryPolicy::Template
     Dropped = 4,
@@ -42,7 +46,8 @@ impl Origin {
         }
     }
 
-    /// Whether the turn is a fork: it continues a conversation, and not the ids of that conversation.
+    /// Whether the turn is a fork: a fork continues a conversation, but not the stored ids of that
+    /// conversation.
     pub fn is_fork(self) -> bool {
         matches!(self, Self::ToolsChanged | Self::SentinelLost | Self::Dropped)
     }
@@ -58,7 +63,7 @@ pub enum Delivery {
     Delivered = 1,
     /// The connection broke before the last byte.
     Failed = 2,
-    /// A marked retry received the stored answer.
+    /// A request that is marked as a retry received the stored answer.
     Replayed = 3,
 }
 
@@ -75,7 +80,7 @@ impl Delivery {
 /// What the engine sampled in a turn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampled {
-    /// The token ids, with the end-of-sequence or stop token if one ended the turn.
+    /// The token ids. If an end-of-sequence or stop token ended the turn, the ids include this token.
     pub ids: Vec<u32>,
     /// One log-probability for each id, in nats; empty if the server gives none.
     pub logprobs: Vec<f32>,
@@ -88,8 +93,8 @@ pub struct Sampled {
 }
 
 impl Sampled {
-    /// Checks that there are ids, that all or none of them have log-probabilities, and that the spans cover
-    /// them.
+    /// Checks that there are ids, that all or none of the ids have log-probabilities, and that the spans
+    /// cover the ids.
     pub(crate) fn check(&self) -> Result<(), TrajectoryError> {
         let unsound = |reason: String| Err(TrajectoryError::Unsound { reason });
         let tokens = self.ids.len();
@@ -103,13 +108,13 @@ impl Sampled {
     }
 }
 
-/// Checks that spans cover `tokens` tokens, one after the other.
+/// Checks that the spans follow each other without gaps and cover `tokens` tokens.
 pub(crate) fn check_spans(spans: &[VersionSpan], tokens: usize) -> Result<(), String> {
     let mut covered = 0;
     for span in spans {
         if span.start != covered || span.end <= span.start {
             return Err(format!(
-                "a version span is {}..{}, expected one from {covered}",
+                "found version span {}..{}, expected a span that is not empty and starts at {covered}",
                 span.start, span.end
             ));
         }
@@ -124,7 +129,7 @@ pub(crate) fn check_spans(spans: &[VersionSpan], tokens: usize) -> Result<(), St
 impl TryFrom<CarriedSample> for Sampled {
     type Error = TrajectoryError;
 
-    /// The tokens of a finished sample, from one request or several.
+    /// Takes the tokens of a finished sample. One or several requests have generated these tokens.
     fn try_from(sample: CarriedSample) -> Result<Self, TrajectoryError> {
         let CarriedSample { response_ids, logprobs, version_spans, versions_reported, finish_reason, .. } =
             sample;
@@ -139,7 +144,7 @@ impl TryFrom<CarriedSample> for Sampled {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Emitted {
     /// The assistant's message, in the form of a chat completion: `content`, `reasoning`, `tool_calls`. The
-    /// ids that were minted for it are in `id`, `signature`, and the `id` of each tool call.
+    /// ids that were minted for the message are in `id`, `signature`, and the `id` of each tool call.
     pub message: Value,
     /// Further minted ids by which the agent may name the turn.
     pub ids: Vec<String>,
@@ -152,14 +157,14 @@ impl Emitted {
     }
 }
 
-/// One call of the model: a node of the forest. Its own run of ids is the part of its prompt that no earlier
-/// turn has, followed by the tokens that the engine sampled.
+/// One call to the model: a node of the forest. The turn stores the part of the prompt that no earlier turn
+/// has, followed by the tokens that the engine sampled.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Turn {
     pub(crate) id: TurnId,
     /// The turn whose messages the request continues.
     pub(crate) parent: Option<TurnId>,
-    /// The turn whose path has the first `start` ids of this turn's path.
+    /// The turn whose path begins with the same `start` ids as the path of this turn.
     pub(crate) base: Option<TurnId>,
     pub(crate) start: u32,
     /// How many of `ids` belong to the prompt.
@@ -176,12 +181,12 @@ pub struct Turn {
     pub(crate) key: u128,
     /// Hash of the request's body; 0 if the caller gave none.
     pub(crate) body: u128,
-    /// The request's new messages, each in canonical JSON with a line feed behind it, or the new text of a
-    /// text prompt. Siblings with equal messages share them.
+    /// The request's new messages, each in canonical JSON and followed by a line feed. For a prompt of text,
+    /// the new text. Siblings with equal messages share this string.
     pub(crate) messages: Arc<str>,
     /// The assistant's message in canonical JSON.
     pub(crate) emitted: Box<str>,
-    /// The minted ids of the answer, with a line feed behind each.
+    /// The minted ids of the answer, each followed by a line feed.
     pub(crate) minted: Box<str>,
 }
 
@@ -196,7 +201,7 @@ impl Turn {
         self.parent
     }
 
-    /// The turn with which this turn shares the first ids of its prompt, and how many it shares.
+    /// The turn with which this turn shares the first ids of the prompt, and the number of shared ids.
     pub fn base(&self) -> Option<(TurnId, u32)> {
         self.base.map(|base| (base, self.start))
     }
@@ -246,7 +251,7 @@ impl Turn {
         self.reward
     }
 
-    /// The number of ids of the prompt, shared ones included.
+    /// The number of ids of the prompt, including the shared ids.
     pub fn prompt_tokens(&self) -> u32 {
         self.start + self.input_tokens
     }
@@ -256,7 +261,8 @@ impl Turn {
         self.start + self.ids.len() as u32
     }
 
-    /// The new messages of the request, in canonical form. Empty for prompts of text or ids.
+    /// The new messages of the request, in canonical form. Empty for prompts of ids, and meaningless for prompts
+    /// of text.
     pub fn new_messages(&self) -> Vec<Value> {
         self.messages.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
@@ -271,7 +277,7 @@ impl Turn {
         self.minted.lines()
     }
 
-    /// The bytes that the turn holds, in memory that it does not share with other turns.
+    /// The size in bytes of the memory that only this turn holds.
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>()
             + size_of_val(&*self.ids)

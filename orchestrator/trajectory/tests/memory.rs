@@ -17,8 +17,8 @@ struct Counting;
 
 /// The bytes that callers asked for.
 static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// The bytes of the blocks that they got. A block may be larger, also because it was not exchanged when its
-/// content shrank.
+/// The bytes of the blocks that callers got. A block may be larger than what the caller asked for, for example
+/// because the allocator kept the block when its content shrank.
 static BLOCK_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 impl Counting {
@@ -87,10 +87,11 @@ impl Template for Fours {
 const TURNS: usize = 20;
 const SAMPLED: usize = 200;
 
-/// Bytes of the trajectories' tokens and texts: 8 for a sampled token, 4 for another, and the new messages.
+/// Bytes of the trajectories' tokens and texts: 8 for a sampled token, 4 for any other token, and the new
+/// messages.
 struct Need(usize);
 
-/// A trajectory of a question, and results of 160 characters between the turns.
+/// A trajectory with one question, and with results of 160 characters between the turns.
 fn trajectory(number: usize, need: &mut Need) -> Trajectory {
     let mut trajectory = Trajectory::new(format!("trajectory-{number}"), HistoryPolicy::Append);
     let mut messages = vec![json!({ "role": "user", "content": "question ".repeat(40) })];
@@ -137,7 +138,7 @@ fn open_trajectories_hold_little_beside_their_tokens_and_texts() {
     eprintln!("held={held} told={told} need={} ratio={ratio:.3} blocks={blocks}, {each} each", need.0);
     assert!(told.abs_diff(held) * 100 <= held, "bytes() says {told}, the allocator says {held}");
     assert!(ratio <= 1.25, "{held} bytes for tokens and texts of {}", need.0);
-    // What the allocator adds to round up to its sizes of blocks.
+    // The allocator rounds up to its block sizes, which adds at most 12 percent.
     assert!(blocks as f64 <= 1.12 * held as f64, "the blocks have {blocks} bytes, of which {held} are used");
     assert!(each * 5_000 <= 400_000_000, "5,000 trajectories would hold more than 400 MB");
     let rows = open[MEASURED - 1].rows();

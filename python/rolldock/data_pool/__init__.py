@@ -60,13 +60,13 @@ class DataPool:
         group_sizes: a function from a prompt to the number of its trajectories, or to `None` for
             `group_size`. It must always return the same number for a prompt.
         tasks: the tasks that must ack a step before it is freed, as for `Client.declare`. A task that needs
-            the column `importance_weight` waits until it is written.
+            the column `importance_weight` waits until that column is written.
         capacity_steps: the most steps.
-        group_deadline_s: the age, counted from its first step, at which an incomplete group is given up, in
-            seconds. It is checked at each submission and fetch. `None` gives up no group.
+        group_deadline_s: the age at which an incomplete group is given up, in seconds since its first step.
+            Ages are checked at each submission and fetch. `None` gives up no group.
         unfinished: whether the steps of such a group are dropped or given.
         staleness_threshold: a step is off-policy if its policy version is more than this many versions below
-            the newest.
+            the newest version.
         submit_wait_s: the time that a submission waits for room, in seconds.
         **options: further options of the declaration, as for `Client.declare`.
 
@@ -110,13 +110,13 @@ class DataPool:
         self.submit_steps([step])
 
     def submit_steps(self, steps: Sequence[Step]) -> None:
-        """Submits steps. A step that was submitted before has no effect, so the call can be repeated after an
-        error, which may leave the first steps submitted.
+        """Submits steps. An error may leave the first steps submitted. The call can then be repeated, because
+        a step that was submitted before has no effect.
 
         Raises:
             Deadline: there was no room in time.
             GroupClosed, SampleClosed: the group or the trajectory is complete, fetched or given up.
-            GroupOverflow: the group has as many trajectories already.
+            GroupOverflow: the group already has all of its trajectories.
             StepDiffers: a different step with the same trajectory and index exists.
             BadRequest: the attributes of a step do not fit together.
         """
@@ -187,8 +187,8 @@ class DataPool:
         self.client.announce(self.name, policy_version)
 
     def expire(self) -> list[dict[str, Any]]:
-        """Gives up groups that were not complete in time, and returns them. Every submission and fetch does
-        so first."""
+        """Gives up groups that were not complete in time, and returns them. Every submission and fetch calls
+        this method first."""
         if self._group_deadline_s is None:
             return []
         closed = self.client.close_groups(
@@ -245,7 +245,7 @@ class DataPool:
                 self.expire()
 
     def _submit_again(self, step: Step, deadline: float) -> None:
-        """Submits a step that may exist."""
+        """Submits a step that may exist already."""
         while True:
             revision = self.client.status(self.name)["revision"]
             try:
@@ -256,7 +256,7 @@ class DataPool:
             try:
                 rows = [row.handle for row in self.client.find(self.name, [step.key])]
             except UnknownKey:
-                # Its first submission is in progress.
+                # The first submission of this step is in progress.
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise Deadline(

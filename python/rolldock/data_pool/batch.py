@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 #: The tag of rows whose group was given up before it was complete.
 INCOMPLETE = "incomplete"
-#: The column of the importance weight, which exists once it was written.
+#: The column of the importance weight. It exists after a weight was written.
 IMPORTANCE_WEIGHT = "importance_weight"
 
 
@@ -88,7 +88,7 @@ class PoolBatch(Batch):
 
 
 def _order(groups: Sequence[str], trajectories: Array, steps: Array) -> list[int]:
-    """The places of the rows, by group, trajectory and step."""
+    """The indices of the rows, ordered by group, trajectory and step."""
     first_of_group: dict[str, int] = {}
     first_of_trajectory: dict[tuple[str, str], int] = {}
     keys: list[tuple[int, int, int, int]] = []

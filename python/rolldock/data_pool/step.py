@@ -38,17 +38,18 @@ class Step:
     Attributes:
         sample_index: the index of the trajectory in its group.
         branch: the index of the path in the trajectory.
-        response_mask: 1 for each token of `response_ids` that is trained, else 0. `None` if all are.
+        response_mask: 1 for each token of `response_ids` that is trained, else 0. `None` if all are trained.
         rollout_logprobs: a log-probability for each token of `response_ids`, in nats, or none at all.
-        turn_starts: the place in `response_ids` of the first sampled token of each turn. `None` for this and
-            for `turn_ends` means one turn with all of `response_ids` and the reward of the step.
+        turn_starts: the index in `response_ids` of the first sampled token of each turn. If `turn_starts` and
+            `turn_ends` are `None`, the step is one turn with all of `response_ids` and the step's reward.
         turn_ends: one past the last sampled token of each turn.
-        turn_rewards: the reward of each turn, `None` for a turn without one. `None` if no turn has one.
+        turn_rewards: a list with the reward of each turn, or `None` for a turn without a reward. The whole
+            list is `None` if no turn has a reward.
         finish_reason: `stop`, or `length` at a token limit.
         policy_version_max: the newest policy version of the response's tokens. `None` if it is
             `policy_version`. The column `policy_version_min` has the value of `policy_version`.
-        is_reencoded: whether a server encoded the prompt itself, so that earlier tokens need not be those
-            that were sampled.
+        is_reencoded: whether a server encoded the prompt itself. Earlier tokens may then differ from the
+            tokens that were sampled.
         end: why the trajectory ended; empty if that is not known.
     """
 

@@ -29,8 +29,8 @@ class Flops:
     whatever the lengths are.
 
     Attributes:
-        parameters: the number of parameters that each token uses, without the embedding. For a mixture of
-            experts, those of the experts of one token.
+        parameters: the number of parameters that each token uses, without the embedding. In a mixture of
+            experts, a token uses only its own experts.
         layers: the number of layers.
         hidden_size: the width of attention: heads times the size of a head.
     """
@@ -40,7 +40,7 @@ class Flops:
     hidden_size: int
 
     def __call__(self, lengths: Array) -> Array:
-        """Returns the operations of each sequence, shape `(rows,)`, float64, of lengths in tokens."""
+        """Returns the operations of sequences with these lengths in tokens, shape `(rows,)`, float64."""
         length = np.asarray(lengths, dtype=np.float64)
         of_attention: Array = 2.0 * self.layers * self.hidden_size * length**2
         return 2.0 * self.parameters * length + of_attention
@@ -73,7 +73,7 @@ def balanced(costs: Array, parts: int) -> list[Array]:
         parts: the number of parts.
 
     Returns:
-        The places of the rows of each part, in rising order. Parts are empty only if there are fewer rows
+        The indices of the rows of each part, in rising order. Parts are empty only if there are fewer rows
         than parts.
     """
     places: list[list[int]] = [[] for _ in range(parts)]
@@ -114,8 +114,8 @@ def micro_batches(lengths: Array, tokens: int, count: int) -> list[Array]:
         count: the number of micro-batches, at least that of `fewest`.
 
     Returns:
-        The places of the rows of each micro-batch, in rising order. Some micro-batches are empty if there are
-        fewer rows than micro-batches.
+        The indices of the rows of each micro-batch, in rising order. Some micro-batches are empty if there
+        are fewer rows than micro-batches.
     """
     even = balanced(lengths.astype(np.float64), count)
     if all(len(part) < 2 or int(lengths[part].sum()) <= tokens for part in even):

@@ -18,6 +18,6 @@ class BadState(LoaderError, ValueError):
 
 
 class RankLost(LoaderError):
-    """Another rank of the job has died, has raised an error, or has closed its loader. Start the job again;
-    the queue then delivers the rows that were in use again.
+    """Another rank of the job has died, has raised an error, or has closed its loader. Start the job again.
+    The queue then redelivers the rows that were in use.
     """

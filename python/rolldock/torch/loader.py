@@ -32,7 +32,7 @@ _CHOSEN_HERE = ("columns", "share", "only")
 
 
 class TrainBatch:
-    """This rank's rows of a batch, as micro-batches. It iterates over them."""
+    """This rank's rows of a batch. Iterating over it yields micro-batches."""
 
     def __init__(self, read: Read, stream: Stream, *, knows_all: bool) -> None:
         self._read, self._stream, self._knows_all = read, stream, knows_all
@@ -92,9 +92,9 @@ class TrainBatch:
         return self._read.part.labels.groups
 
     def ack(self) -> None:
-        """Consumes the rows now, and not with the next batch. Call it after the optimizer's step, or after a
-        checkpoint. Call it on every rank. With a process group, the first rank acks for all. The call does
-        nothing if the batch was acked, or is not the last one.
+        """Consumes the rows now, before the next batch is requested. Call it after the optimizer's step, or
+        after a checkpoint. Call it on every rank. With a process group, the first rank acks for all. The call
+        does nothing if the batch was acked already, or if a later batch was returned.
         """
         self._stream.ack_of(self.number)
 
@@ -107,8 +107,8 @@ class StreamingDataset(IterableDataset):
     is used. `StreamingDataLoader` adds micro-batches, prefetching and a state.
 
     Args:
-        client: a client, or the URL of a server. With a process group every rank needs a client of the same
-            server. An embedded queue is an error then.
+        client: a client, or the URL of a server. With a process group, every rank needs a client of the same
+            server, and an embedded queue is an error.
         partition: the partition.
         task: the task that takes.
         fields: the columns of a row.
@@ -178,19 +178,20 @@ class StreamingDataLoader(Iterator[TrainBatch]):
             optimizer.step()
             save(model, optimizer, loader.state_dict())
 
-    A batch is acked when the next one is asked for, or by `batch.ack()`. Leases are renewed until then.
+    A batch is acked when the next batch is requested, or by `batch.ack()`. Its lease is renewed until then.
     `close`, which the end of a `with` block calls, gives unused batches back. The batches of a killed process
-    are delivered again when their leases expire. The loader is one stream: a second `for` continues after the
-    last batch of the first. It ends when the puts have ended and every row is used.
+    are delivered again when their leases expire. The loader is one stream: a second `for` loop continues
+    after the last batch of the first loop. The stream ends when the puts have ended and every row is used.
 
-    With a process group, `next`, and so each turn of the loop, is a collective call.
+    With a process group, `next` is a collective call, so each iteration of the loop is one too.
 
     Args:
         dataset: what to take.
         micro_batch_tokens: the maximum number of tokens of a micro-batch. A longer row is a micro-batch of
             its own. By default, all rows are one micro-batch. With a process group, all ranks have the same
             number of micro-batches. If a rank has no rows for a micro-batch, it gets a filler.
-        prefetch: the maximum number of batches that are taken beyond the one in use. It bounds the memory.
+        prefetch: the maximum number of batches that are taken beyond the batch in use. This number bounds the
+            memory.
         pin_memory: whether tensors are in pinned memory, from which copies to an accelerator are
             asynchronous.
 

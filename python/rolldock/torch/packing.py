@@ -77,11 +77,11 @@ class Labels:
         return cls(batch.handles, batch.groups, batch.policy_versions)
 
     def rows(self) -> list[tuple[int, str]]:
-        """Returns the handle and the group of each row, which together name it."""
+        """Returns the handle and the group of each row, which together identify the row."""
         return list(zip(self.handles.tolist(), self.groups, strict=True))
 
     def at(self, places: Array) -> Labels:
-        """Returns the labels of the rows at some places."""
+        """Returns the labels of the rows with these indices."""
         groups = [self.groups[place] for place in places.tolist()]
         return Labels(self.handles[places], groups, self.policy_versions[places])
 
@@ -91,21 +91,21 @@ class MicroBatch:
     """Some rows as a flat batch. Each row is a sequence, its prompt and then its response. The sequences
     follow one another.
 
-    Values of a token stand at the place of that token: `rollout_logprobs[t]` and `loss_mask[t]` belong to
+    Values of a token are at the index of that token: `rollout_logprobs[t]` and `loss_mask[t]` belong to
     `input_ids[t]`, which the logits at `t - 1` predict. The first token of a sequence has `loss_mask` false.
 
     Attributes:
         input_ids: token ids; shape `(tokens,)`, int64.
-        position_ids: the place of each token in its sequence, from 0; shape `(tokens,)`, int64.
+        position_ids: the position of each token in its sequence, from 0; shape `(tokens,)`, int64.
         loss_mask: true for tokens to learn from; shape `(tokens,)`, bool.
         advantages: 0 in prompts; shape `(tokens,)`, float32.
         rollout_logprobs: in nats, 0 in prompts; shape `(tokens,)`, float32. `None` if the loader's fields
             leave them out.
-        cu_seqlens: the start of each sequence, and the end of the last; shape `(sequences + 1,)`, int32. This
-            is the form of attention kernels for sequences of different lengths.
+        cu_seqlens: the start of each sequence, and the end of the last; shape `(sequences + 1,)`, int32.
+            Attention kernels for sequences of different lengths take this form.
         max_seqlen: the tokens of the longest sequence.
-        extra: the further columns: shape `(tokens,)`, 0 in prompts, for lists, and `(sequences, ...)` for
-            numbers.
+        extra: the further columns. A column of lists has the shape `(tokens,)`, with 0 in prompts. A column
+            of numbers has the shape `(sequences, ...)`.
         handles: the handle of each row; shape `(rows,)`, uint64 of NumPy.
         groups: the group of each row.
         policy_versions: the oldest policy version of each row's group; shape `(rows,)`, uint64 of NumPy.
@@ -125,8 +125,8 @@ class MicroBatch:
 
     @property
     def is_filler(self) -> bool:
-        """Whether the micro-batch has no rows. It then is one sequence of two tokens, none of them to learn
-        from, so that every rank runs the model equally often.
+        """Whether the micro-batch has no rows. A filler is one sequence of two tokens. No token is to learn
+        from. With fillers, every rank runs the model equally often.
         """
         return not self.groups
 
@@ -158,7 +158,8 @@ class MicroBatch:
 
 
 def lengths_of(table: Table, names: Fields) -> tuple[Array, Array]:
-    """Returns the number of tokens and of tokens to learn from of each row; shape `(rows,)` each, int64."""
+    """Returns, for each row, the number of tokens and the number of tokens to learn from. Both have the shape
+    `(rows,)`, int64."""
     mask = table.ragged(names.mask)
     marked = np.concatenate(([0], np.cumsum(mask.flat() != 0)))
     offsets = mask.offsets.astype(np.int64) - int(mask.offsets[0])
@@ -170,7 +171,7 @@ def pack(table: Table, places: Array, labels: Labels, names: Fields) -> MicroBat
 
     Args:
         table: the rows, with the columns of `names`.
-        places: the places of the rows, in the order of the sequences; shape `(rows,)`. Without rows the
+        places: the indices of the rows, in the order of the sequences; shape `(rows,)`. Without rows the
             result is a filler, and the table gives the types of the columns.
         labels: the labels of these rows, in the same order.
         names: the columns.
@@ -290,7 +291,7 @@ def _floats(bits: Array) -> Array:
 
 
 def _gathered(lists: Ragged, places: Array) -> Array:
-    """Returns the items of the lists at some places, one after the other."""
+    """Returns the items of the lists with these indices, one after the other."""
     lengths = lists.lengths[places]
     starts = lists.offsets.astype(np.int64)[places] - (np.cumsum(lengths) - lengths)
     gathered: Array = lists.values[np.repeat(starts, lengths) + np.arange(int(lengths.sum()))]

@@ -62,7 +62,7 @@ class Totals:
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of a replica: their places in the batch, and their labels."""
+    """The rows of a replica: their indices in the batch, and their labels."""
 
     places: Array
     labels: Labels

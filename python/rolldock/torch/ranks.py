@@ -27,7 +27,7 @@ class Ranks:
     A replica is a complete copy of the model. The replicas get different rows, and the members of a replica
     (tensor-, pipeline- or context-parallel ranks) get the same rows.
 
-    With a process group, its first rank takes every batch for all ranks, and tells each rank its rows. All
+    With a process group, the group's first rank takes every batch, and tells each rank the rank's rows. All
     ranks then make the same number of steps with the same number of micro-batches, and a batch is acked when
     every rank has used it. Without a process group, each process takes its own share, which the queue
     balances by tokens. The processes then do not communicate, and may make different numbers of steps.
@@ -71,8 +71,8 @@ class Ranks:
         """Returns the place of this process. Ranks with consecutive numbers are the members of a replica.
 
         If `torch.distributed` is initialised, it gives the numbers, and this is a collective call that makes
-        a process group with the gloo backend. Otherwise the arguments give the numbers, or else the
-        environment variables `RANK` and `WORLD_SIZE`. Without any of them, this process is the only one.
+        a process group with the gloo backend. Otherwise the arguments give the numbers. Without arguments,
+        the environment variables `RANK` and `WORLD_SIZE` give them. Without those, this is the only process.
 
         Args:
             members: the number of ranks of a replica. It divides the number of all ranks.

@@ -27,7 +27,7 @@ class Message:
     """A message of the leader to the ranks.
 
     Attributes:
-        plans: the batches that it has taken since the last message.
+        plans: the batches that the leader has taken since the last message.
         deliver: the number of the batch to use now. `None` if the stream has ended.
         does_wait: whether nothing is ready yet, so that another message follows.
         error: the error that every rank raises.
@@ -50,7 +50,7 @@ class Stream:
         self._pending: deque[Taken] = deque()
         #: The leader's batch in use, until it is acked; otherwise nothing.
         self._held: deque[Taken] = deque()
-        #: The reason why no batches follow these.
+        #: The reason why no batches follow the pending ones.
         self._failure: BaseException | None = None
         self._has_asked = self._has_ended = self._has_current = self._is_over = False
         # At the exit of the interpreter, no thread may be left in a call of the queue.
@@ -75,14 +75,14 @@ class Stream:
             if self._settings.ranks.group is None:
                 _give_back_all(self._held)
             else:
-                # This rank cannot use the batch, and the others must not ack it.
+                # This rank cannot use the batch, and the other ranks must not ack it.
                 self.close()
             raise
         self._has_current = True
         return read
 
     def ack(self) -> None:
-        """Acks the batch in use, if it was not acked. Only the leader holds its lease."""
+        """Acks the batch in use, if it was not acked. Only the leader holds a lease."""
         if not self._held:
             return
         held = self._held.popleft()

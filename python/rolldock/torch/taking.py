@@ -54,7 +54,7 @@ class Used:
             return set(self._rows)
 
     def fresh(self, labels: Labels) -> Array:
-        """Returns the places of the rows that were not used."""
+        """Returns the indices of the rows that were not used."""
         with self._lock:
             if not self._rows:
                 return np.arange(len(labels.groups))
@@ -63,7 +63,7 @@ class Used:
 
 
 class Taker:
-    """Takes batches in a thread: one for each request, and `prefetch` further ones."""
+    """Takes batches in a thread: one batch for each request, and `prefetch` further batches."""
 
     def __init__(self, settings: Settings, used: Used, reads: Reads) -> None:
         self._settings, self._used, self._reads = settings, used, reads
@@ -75,8 +75,8 @@ class Taker:
         self._is_stopped = False
         self._number = 0
         self._thread: threading.Thread | None = None
-        #: Whether the thread takes batches. It is false before the consumer can see why the thread ends, so
-        #: that a consumer that asks again never waits for a thread that is about to end.
+        #: Whether the thread takes batches. It becomes false before the consumer can see why the thread ends.
+        #: A consumer that asks again therefore never waits for a thread that is about to end.
         self._is_taking = False
 
     def start(self) -> None:
@@ -131,7 +131,7 @@ class Taker:
                 self._ready.put(None)
                 return
             if self._settings.ranks.group is None:
-                # There are no other ranks to tell first.
+                # There are no other ranks that need the plan first.
                 try:
                     self._reads.begin(found.plan, found.batch)
                 except RuntimeError as error:

@@ -62,7 +62,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(checkpoint_dir: str | PathLike[str]) -> None:
-    """Replaces all samples by those of a checkpoint, or changes nothing. No other call may be in progress. A
+    """Replaces all samples by a checkpoint's samples, or changes nothing. No other call may be in progress. A
     file of the checkpoint is unpickled, so load only checkpoints that you trust.
 
     Args:

@@ -119,7 +119,7 @@ class TransferQueueClient(ClientCore):
         """Returns the metadata of the samples with these keys, with the fields that all of them have.
 
         Args:
-            keys: the keys. Those that no sample has are left out.
+            keys: the keys. Keys that no sample has are left out.
             partition_id: the partition.
             create: whether samples without data are made for the unknown keys instead.
 
@@ -186,7 +186,7 @@ class TransferQueueClient(ClientCore):
         return await self.run(self.kv_list, partition_id)
 
     def add_tags(self, metadata: BatchMeta, tags: Sequence[dict[str, Any]]) -> None:
-        """Adds to the tags of samples of one partition."""
+        """Adds tags to samples of one partition."""
         self._call("note", metadata.partition_ids[0], metadata.global_indexes, list(tags), True)
 
     # Checkpoints
@@ -209,8 +209,8 @@ class TransferQueueClient(ClientCore):
         self._call("check", Path(path).read_bytes())
 
     def load_controller_checkpoint(self, path: str) -> None:
-        """Replaces the state of the controller by that of a file. The file is unpickled, so load only files
-        that you trust.
+        """Replaces the state of the controller by the state in a file. The file is unpickled, so load only
+        files that you trust.
 
         Raises:
             ValueError: the file is damaged, or of another version or sampler. Then nothing has changed.
@@ -225,7 +225,7 @@ class TransferQueueClient(ClientCore):
         """Writes the data of all samples to a directory.
 
         Raises:
-            RuntimeError: the queue's server did not write them.
+            RuntimeError: the queue's server did not write the data.
         """
         snapshot.save(self._config, Path(checkpoint_dir) / STORAGE_FILE)
 
@@ -234,11 +234,11 @@ class TransferQueueClient(ClientCore):
         await self.run(self.save_storage_checkpoint, checkpoint_dir)
 
     def load_storage_checkpoint(self, checkpoint_dir: str) -> None:
-        """Replaces the data of all samples by those of a directory.
+        """Replaces the data of all samples by the data in a directory.
 
         Raises:
             FileNotFoundError: the directory has no data.
-            RuntimeError: the queue's server did not read them. The earlier data are then in place again.
+            RuntimeError: the queue's server did not read the data. The earlier data are then in place again.
         """
         path = Path(checkpoint_dir) / STORAGE_FILE
         if not path.exists():

@@ -29,11 +29,11 @@ _DEFAULTS: dict[str, Any] = {
         "SimpleStorage": {"total_storage_size": None},
     },
     "rolldock": {
-        # The queue's server. By default that of ROLLDOCK_TRANSFER_QUEUE, or one that init starts.
+        # The queue's server. By default ROLLDOCK_TRANSFER_QUEUE names it, or else init starts it.
         "url": None,
         # Its bearer token.
         "token": None,
-        # Its HTTP address, for checkpoints and metrics, where url is a socket.
+        # The HTTP address of the queue's server, for checkpoints and metrics, if url is a socket.
         "http": None,
         # The directory of the server that init starts; in memory by default.
         "dir": None,

@@ -1,8 +1,8 @@
 """The controller, which knows which samples exist, which fields they have, and which tasks have consumed
 them.
 
-It lives in the process that called `init`, and answers one call at a time. Data never pass through it. An
-index names one sample for ever: indexes of cleared samples are not used again.
+The controller is in the process that called `init`, and answers one call at a time. Data never pass through
+it. An index always names the same sample: indexes of cleared samples are not used again.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Controller:
         return list(range(first, self._indexes))
 
     def _existing(self, partition_id: str) -> PartitionState:
-        """Returns a partition. One that does not exist has no samples."""
+        """Returns a partition, or a partition without samples if it does not exist."""
         return self._partitions.get(partition_id) or PartitionState()
 
     def _created(self, partition_id: str) -> PartitionState:
@@ -113,7 +113,7 @@ class Controller:
         task: str,
         sampling: Mapping[str, Any] | None,
     ) -> tuple[BatchMeta, int, int]:
-        """Chooses samples of a task and consumes them.
+        """Chooses samples for a task and consumes them.
 
         Returns:
             The batch, which is empty if too few are ready; the number of ready samples; and the revision.
@@ -176,14 +176,15 @@ class Controller:
         schemas: Mapping[str, Schema],
         metas: Sequence[Mapping[str, Any]],
     ) -> list[int]:
-        """Notes the fields that a put has written, and adds to the notes of the samples. Samples that were
-        cleared during the put are left out.
+        """Records the fields that a put has written, and adds notes to the samples. Samples that were cleared
+        during the put are left out.
 
         Returns:
             The handles of rows that belong to no sample.
 
         Raises:
-            ValueError: another put has given a field another type meanwhile. Then only the handles are noted.
+            ValueError: another put has given a field another type meanwhile. Then only the handles are
+                recorded.
         """
         partition = self._existing(partition_id)
         kept = [place for place, index in enumerate(indexes) if index in partition.samples]
@@ -255,8 +256,8 @@ class Controller:
         return list(self._partitions)
 
     def consumption(self, partition_id: str, task: str) -> tuple[list[int], list[int]] | None:
-        """Returns the indexes of a partition, and for each whether a task has consumed it; `None` if there is
-        no such partition."""
+        """Returns the indexes of a partition, and for each index whether a task has consumed the sample;
+        `None` if there is no such partition."""
         partition = self._partitions.get(partition_id)
         if partition is None:
             return None
@@ -266,8 +267,8 @@ class Controller:
     def production(
         self, partition_id: str, fields: Sequence[str]
     ) -> tuple[list[int], list[list[int]]] | None:
-        """Returns the indexes of a partition, and for each which of the fields it has; `None` if there is a
-        field that no sample has."""
+        """Returns the indexes of a partition, and for each index which of the fields the sample has; `None`
+        if there is a field that no sample has."""
         partition = self._partitions.get(partition_id)
         if partition is None or not fields or any(name not in partition.fields for name in fields):
             return None
@@ -298,7 +299,7 @@ class Controller:
         """Finds samples by their keys.
 
         Returns:
-            The samples that there are, with the fields that all of them have; the keys that were not found;
+            The samples that exist, with the fields that all of them have; the keys that were not found;
             and the indexes of samples that were created.
         """
         partition = self._created(partition_id) if create else self._partitions.get(partition_id)

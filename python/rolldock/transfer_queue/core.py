@@ -127,10 +127,10 @@ class ClientCore:
                 returns all samples of the partition, ready or not, and consumes nothing. `"insert"` makes
                 samples without data.
             task_name: the task that consumes the samples.
-            sampling_config: what the sampler gets.
+            sampling_config: arguments for the sampler.
 
         Returns:
-            The batch. With `polling_mode` it is empty where too few samples are ready.
+            The batch. With `polling_mode` it is empty if too few samples are ready.
 
         Raises:
             RuntimeError: too few samples were ready in time (`TQ_CONTROLLER_GET_METADATA_TIMEOUT`, 5 s).
@@ -169,7 +169,7 @@ class ClientCore:
             await self.run(self._call, "wait", revision, min(left, _TURN_S))
 
     def set_custom_meta(self, metadata: BatchMeta) -> None:
-        """Replaces the notes of samples by those of the batch."""
+        """Replaces the notes of samples by the notes in the batch."""
         for part in metadata.chunk_by_partition():
             self._call("note", part.partition_ids[0], part.global_indexes, part.custom_meta, False)
 
@@ -190,7 +190,7 @@ class ClientCore:
 
         Args:
             data: the fields: tensors of shape `(samples, ...)`, nested tensors, or objects.
-            metadata: the samples; new ones by default. Its notes are added to theirs.
+            metadata: the samples; new samples by default. Each sample gets the notes of this metadata, too.
             partition_id: the partition of new samples.
             data_parser: gets the values of the fields (tensors, or lists of values), and may replace them.
 
@@ -288,7 +288,7 @@ class ClientCore:
         return await self.run(self.get_data, metadata)
 
     def clear_samples(self, metadata: BatchMeta) -> None:
-        """Removes samples. Those that were cleared before are left out."""
+        """Removes samples. Samples that were cleared before are left out."""
         for part in metadata.chunk_by_partition():
             self._store.clear(self._call("clear", part.partition_ids[0], part.global_indexes))
 

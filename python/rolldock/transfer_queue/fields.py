@@ -1,8 +1,8 @@
 """Fields of samples as columns of the queue, and back.
 
-A tensor is stored as its items in one list for each sample, and its shape stays with the controller. Another
-object is stored pickled. A column has the name of its field and of its type, `response_ids:int64`, because a
-column of the queue keeps its type permanently, and a field that no sample has any more does not.
+The items of a sample's tensor are stored as one list, and the controller keeps the tensor's shape. Other
+objects are pickled. A column is named by its field and its type, such as `response_ids:int64`. A column of
+the queue keeps its type permanently, but a field may change its type when no sample has it any more.
 """
 
 from __future__ import annotations
@@ -158,9 +158,9 @@ def encoded(field: Field, rows: Sequence[int] | None = None) -> Any:
 def decoded(table: Table, column: str, dtype: torch.dtype | None, shapes: Sequence[tuple[int, ...]]) -> Any:
     """Returns a field of rows: a tensor that is the caller's own, or a `NonTensorStack`.
 
-    Scalars become a tensor of shape `(samples,)`. Other tensors become a nested tensor of the jagged layout,
-    of the strided layout if more than the first dimension differs, or a `NonTensorStack` if the number of
-    dimensions differs.
+    Scalars become a tensor of shape `(samples,)`. Tensors with different numbers of dimensions become a
+    `NonTensorStack`. Other tensors become a nested tensor, whose layout is strided if more than the first
+    dimension differs, else jagged.
     """
     if dtype is None:
         return NonTensorStack(*[pickle.loads(one) for one in table[column]])

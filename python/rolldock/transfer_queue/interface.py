@@ -40,14 +40,14 @@ def kv_put(
         key: the key.
         partition_id: the partition.
         fields: a batch of one sample, or a mapping from names to the tensors (or other values) of the sample.
-        tag: the tags, which are added to those of the key.
+        tag: the tags, which are added to the key's tags.
         data_parser: as in `TransferQueueClient.put`.
 
     Returns:
         The key, with all of its tags and the names of all of its fields.
 
     Raises:
-        ValueError: there are neither fields nor tags, or a field is a nested tensor of a mapping.
+        ValueError: there are neither fields nor tags, or a value in a mapping is a nested tensor.
     """
     if fields is None and tag is None:
         raise ValueError("Please provide at least one parameter of fields or tag.")
@@ -69,14 +69,14 @@ def kv_batch_put(
         keys: the keys, each once.
         partition_id: the partition, which is made if there is none.
         fields: a batch with one sample for each key. Without it, only the tags change.
-        tags: the tags of each key, which are added to those of the key.
+        tags: new tags for each key, which are added to the key's tags.
         data_parser: as in `TransferQueueClient.put`.
 
     Returns:
         The keys, with all of their tags and the names of the fields that all of them have.
 
     Raises:
-        ValueError: there are neither fields nor tags, their numbers differ from that of the keys, a key is
+        ValueError: there are neither fields nor tags, there is not one sample or tag for each key, a key is
             named twice, or a field has another type than in other samples.
         TypeError: the fields are not a TensorDict, or a key is not a string.
     """
@@ -140,8 +140,8 @@ def kv_batch_get(
     Args:
         keys: a key, or several.
         partition_id: the partition.
-        select_fields: a field, or several; all that every key has by default. Fields that not every key has
-            are left out, as callers such as verl expect: they ask for optional fields.
+        select_fields: a field, or several. By default, all fields that every key has. A selected field that
+            some key lacks is left out, because callers such as verl also ask for optional fields.
 
     Returns:
         The fields, as `TransferQueueClient.get_data` returns them.

@@ -78,7 +78,7 @@ class KVBatchMeta:
         """Puts the samples into this order: sample `indexes[i]` becomes sample `i`.
 
         Raises:
-            ValueError: these are not all places of the batch.
+            ValueError: `indexes` does not have each position of the batch once.
         """
         if len(indexes) != self.size:
             raise ValueError(f"length {len(indexes)} of the order does not match the batch size {self.size}")

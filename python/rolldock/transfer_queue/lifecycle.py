@@ -60,12 +60,13 @@ os.register_at_fork(after_in_child=_renew_lock)
 def init(conf: Any = None) -> DictConfig:
     """Begins to use TransferQueue in this process.
 
-    The first process that calls it for a queue gets the controller, and starts a server of a queue if none is
-    named by `rolldock.url` of the configuration or `ROLLDOCK_TRANSFER_QUEUE` of the environment. Other
-    processes become clients. Processes that are started later find the queue in their environment.
+    The first process that calls `init` for a queue gets the controller. Other processes become clients. If
+    neither `rolldock.url` of the configuration nor `ROLLDOCK_TRANSFER_QUEUE` of the environment names a
+    queue, the first process starts a server of a queue. Processes that are started later find the queue in
+    their environment.
 
     Args:
-        conf: what differs from the defaults. Where there is a controller already, only `rolldock` counts.
+        conf: what differs from the defaults. If there is a controller already, only `rolldock` counts.
 
     Returns:
         The configuration.
@@ -86,7 +87,7 @@ def init(conf: Any = None) -> DictConfig:
 
 
 def _attached(config: DictConfig) -> _Session | None:
-    """Becomes a client of a controller, if the queue names one that answers."""
+    """Becomes a client of a controller, if the queue names a controller that answers."""
     if config.rolldock.url is None:
         return None
     with connected(config.rolldock) as queue:
@@ -97,7 +98,7 @@ def _attached(config: DictConfig) -> _Session | None:
         try:
             theirs: DictConfig = link.call("config")
         except ConnectionError:
-            # Its process has ended, and the state of the samples was in its memory.
+            # The controller's process has ended. The state of the samples was in its memory.
             forget_place(queue, place)
             return None
         finally:
@@ -109,7 +110,7 @@ def _attached(config: DictConfig) -> _Session | None:
 def _begun(config: DictConfig) -> _Session:
     """Becomes the process of the controller."""
     sampler = sampler_of(config)
-    # Other processes may not have its class.
+    # Other processes may not have the sampler's class.
     config.controller.sampler = type(sampler).__name__
     server = None
     address: Address = (config.controller.host, 0)
@@ -202,7 +203,7 @@ def is_initialized() -> bool:
 
 def get_metrics_endpoint() -> str | None:
     """Returns where the server's metrics are, `HOST:PORT`; `None` if `metrics.enabled` is false. A server
-    with a token requires it there too."""
+    with a token requires the token for its metrics, too."""
     get_client()
     assert _session is not None
     config = _session.config

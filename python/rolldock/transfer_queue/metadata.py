@@ -192,7 +192,7 @@ class BatchMeta:
         """Adds notes to each sample.
 
         Raises:
-            ValueError: there is not one for each sample.
+            ValueError: there is not one item for each sample.
         """
         if custom_meta is None:
             return
@@ -237,10 +237,10 @@ class BatchMeta:
         )
 
     def select_samples(self, sample_indices: Sequence[int]) -> BatchMeta:
-        """Returns the samples at these places of the batch.
+        """Returns the samples at these positions in the batch.
 
         Raises:
-            ValueError: there is no such place.
+            ValueError: the batch has no such position.
         """
         if any(not 0 <= row < self.size for row in sample_indices):
             raise ValueError(f"expected places in range [0, {self.size}), found {list(sample_indices)}")
@@ -270,7 +270,7 @@ class BatchMeta:
         """Puts the samples into this order: sample `indices[i]` becomes sample `i`.
 
         Raises:
-            ValueError: these are not all places of the batch.
+            ValueError: `indices` does not have each position of the batch once.
         """
         if sorted(indices) != list(range(self.size)):
             raise ValueError(f"expected an order of {self.size} samples, found {list(indices)}")

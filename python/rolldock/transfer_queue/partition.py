@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rolldock.transfer_queue.fields import Schema
 
-#: The most sets of ready samples that a partition keeps: one for each task and its fields.
+#: The maximum number of sets of ready samples that a partition keeps. Each set is for a task and its fields.
 _READY_MAX = 64
 
 
@@ -34,8 +34,8 @@ class Sample:
     meta: dict[str, Any] = field(default_factory=dict)
 
     def note(self, meta: Mapping[str, Any]) -> None:
-        """Adds to the notes. This makes a new dict, because an answer that contains the earlier dict may not
-        be sent yet."""
+        """Adds to the notes. This makes a new dict, because an answer that contains the earlier dict may
+        still be waiting to be sent."""
         self.meta = {**self.meta, **meta}
 
 
@@ -55,7 +55,7 @@ class FieldState:
     _counts: Counter[tuple[int, ...] | None] = field(default_factory=Counter)
 
     def put(self, index: int, shape: tuple[int, ...] | None, is_nested: bool) -> None:
-        """Notes that a sample has the field."""
+        """Records that a sample has the field."""
         self.drop(index)
         self.shapes[index] = shape
         self._counts[shape] += 1
@@ -63,7 +63,7 @@ class FieldState:
             self.nested.add(index)
 
     def drop(self, index: int) -> None:
-        """Notes that a sample does not have the field."""
+        """Records that a sample does not have the field."""
         if index not in self.shapes:
             return
         shape = self.shapes.pop(index)
@@ -100,8 +100,8 @@ class PartitionState:
         self.consumed: dict[str, set[int]] = {}
         #: Indexes that were reserved when the partition was created, and that no sample has yet.
         self.spare: list[int] = []
-        #: The ready samples of a task, for each task and the fields that it asked for, in the order of their
-        #: last use.
+        #: The ready samples for each pair of a task and the fields that it requested. The pairs are in the
+        #: order of their last use.
         self._ready: dict[tuple[str, frozenset[str]], Indexes] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class PartitionState:
         return found
 
     def check_types(self, schemas: Mapping[str, Schema]) -> None:
-        """Checks types against those that other samples have.
+        """Checks that fields have the types that they have in other samples.
 
         Raises:
             ValueError: a field has another type.
@@ -163,7 +163,7 @@ class PartitionState:
                 )
 
     def produced(self, indexes: Sequence[int], schemas: Mapping[str, Schema]) -> None:
-        """Notes that samples have fields."""
+        """Records that samples have fields."""
         self.check_types(schemas)
         if not indexes:
             return
@@ -181,7 +181,7 @@ class PartitionState:
                     ready.add(index)
 
     def consume(self, task: str, indexes: Iterable[int]) -> None:
-        """Notes that a task has consumed samples. Samples that do not exist are left out."""
+        """Records that a task has consumed samples. Samples that do not exist are left out."""
         existing = [index for index in indexes if index in self.samples]
         self.consumed.setdefault(task, set()).update(existing)
         for (of_task, _), ready in self._ready.items():
@@ -190,7 +190,7 @@ class PartitionState:
                     ready.discard(index)
 
     def reset(self, task: str | None) -> None:
-        """Notes that a task, or every task, has consumed nothing."""
+        """Records that a task, or every task, has consumed nothing."""
         for name in list(self.consumed) if task is None else [task]:
             self.consumed.pop(name, None)
         self._ready = {key: ready for key, ready in self._ready.items() if task not in (None, key[0])}
@@ -235,7 +235,7 @@ class PartitionState:
         ]
 
     def places(self) -> list[int]:
-        """Returns the indexes of the partition, those in reserve too, in ascending order."""
+        """Returns the indexes of the partition, including the reserved ones, in ascending order."""
         return sorted([*self.samples, *self.spare])
 
 

@@ -13,10 +13,10 @@ logger = logging.getLogger(__name__)
 
 
 def chunked(size: int, chunks: int) -> Iterator[range]:
-    """Splits `size` places into `chunks` ranges of about equal length, the longer ones first.
+    """Splits `size` positions into `chunks` ranges of about equal length, the longer ones first.
 
     Raises:
-        ValueError: there is not at least one part.
+        ValueError: `chunks` is less than 1.
     """
     if chunks < 1:
         raise ValueError(f"expected at least one part, found {chunks}")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any
 
-#: The maximum number of indexes of a block, and so of the indexes that a change moves.
+#: The maximum number of indexes of a block. A change moves at most this many indexes.
 _BLOCK_MAX = 1024
 
 
@@ -49,7 +49,7 @@ class Indexes(Sequence[int]):
         return f"Indexes(size={self._size})"
 
     def _found(self, index: int) -> tuple[int, int] | None:
-        """Returns the block of an index and its place there; `None` if it is not in the set."""
+        """Returns the block of an index and its position in the block; `None` if it is not in the set."""
         number = bisect_left(self._last, index)
         if number == len(self._blocks):
             return None

@@ -41,7 +41,7 @@ class SampleView:
 
     @property
     def fields(self) -> Mapping[str, Mapping[str, Any]]:
-        """The schema of each field. `shape` is that of this sample."""
+        """The schema of each field. Its `shape` is the shape in this sample."""
         views: dict[str, Mapping[str, Any]] = {}
         for name, schema in self._batch.field_schema.items():
             view = {key: value for key, value in schema.items() if key != "per_sample_shapes"}

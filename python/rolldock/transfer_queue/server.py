@@ -1,4 +1,4 @@
-"""The server of the queue that `init` starts, and the place of the controller, which a queue names."""
+"""The server of the queue that `init` starts, and the controller's `Place`, which the queue stores."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ DATA = "transfer_queue"
 CONTROLLER = "transfer_queue_controller"
 #: The longest that a server may take to end, in seconds.
 _END_S = 15.0
-#: Ends the server when its standard input ends, which happens too when the process that started it dies.
+#: Ends the server when the shell's standard input ends. The input also ends when the parent process dies.
 _SHELL = '"$@" & server=$!; exec >&-; read -r _; kill $server; wait $server'
 
 
 def binary() -> str:
-    """Returns the path of the command `rolldock`: the environment's `ROLLDOCK_BINARY`, or that of the wheel.
+    """Returns the path of the command `rolldock`: the environment's `ROLLDOCK_BINARY`, or the wheel's binary.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no command.
     """
     beside = Path(sys.executable).with_name("rolldock")
     found = os.environ.get("ROLLDOCK_BINARY") or (
@@ -84,7 +84,7 @@ class OwnServer:
 
     def close(self) -> None:
         """Ends the server."""
-        # A process that was forked may have the pipe open, so a line ends the server too.
+        # Closing the pipe is not enough if a forked process has it open. A line ends the server, too.
         with contextlib.suppress(BrokenPipeError), _pipe(self._process.stdin) as stdin:
             stdin.write(b"\n")
         try:
@@ -109,7 +109,7 @@ def connected(options: Any) -> Client:
 
 
 def named_place(client: Client) -> Place | None:
-    """Returns the place of the controller that a queue names; `None` if the queue names none."""
+    """Returns the `Place` of the controller that a queue stores; `None` if the queue stores none."""
     try:
         row = client.find(CONTROLLER, ["controller"])[0].handle
         table = client.get(CONTROLLER, [row])
@@ -121,8 +121,7 @@ def named_place(client: Client) -> Place | None:
 
 
 def name_place(client: Client, place: Place) -> bool:
-    """Writes the place of its controller to a queue. Returns false if the queue names a controller
-    already."""
+    """Stores the `Place` of a controller in a queue. Returns false if the queue stores one already."""
     client.declare(CONTROLLER, tasks=("none",), capacity_rows=16)
     host, port = (place.address, 0) if isinstance(place.address, str) else place.address
     row = {"host": [host], "port": [port], "secret": [place.secret]}
@@ -134,7 +133,7 @@ def name_place(client: Client, place: Place) -> bool:
 
 
 def forget_place(client: Client, place: Place) -> None:
-    """Removes a controller's place from a queue, unless the queue names another controller."""
+    """Removes the `Place` of this controller from a queue. Nothing happens if the queue stores another."""
     if named_place(client) == place:
         with contextlib.suppress(errors.UnknownKey, errors.StaleHandle):
             client.clear(CONTROLLER, [client.find(CONTROLLER, ["controller"])[0].handle])

@@ -1,7 +1,7 @@
 """Snapshots of the data of all samples, by the command `rolldock queue`.
 
-A partition of a queue cannot be renamed, so a load removes the data before it restores others. Before that,
-it saves the data to a file, from which they are restored if the load fails.
+A partition of a queue cannot be renamed. A load therefore saves the present data to a file, removes them, and
+then restores the snapshot. If the load fails, it restores the earlier data from the file.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ def save(config: Any, path: Path) -> None:
     """Writes a snapshot.
 
     Raises:
-        RuntimeError: the server did not write it.
+        RuntimeError: the server did not write the snapshot.
     """
     _run(config, "snapshot", "--partition", DATA, config.rolldock.http, str(path))
 
 
 def load(config: Any, path: Path) -> None:
-    """Replaces the data by those of a snapshot.
+    """Replaces the data by the data of a snapshot.
 
     Raises:
-        RuntimeError: the server did not read it. The earlier data are then in place again, or in the file
-            that the message names.
+        RuntimeError: the server did not read the snapshot. The earlier data are then in place again, or in
+            the file that the message names.
     """
     if not _has_data(config):
         _replace(config, path)
@@ -55,7 +55,7 @@ def _replace(config: Any, path: Path) -> None:
 
 
 def _has_data(config: Any) -> bool:
-    """Whether the queue has the partition of the data. After a failed restore it has none."""
+    """Whether the queue has the partition of the data. After a failed restore it does not."""
     with connected(config.rolldock) as queue:
         return DATA in queue.partitions()
 

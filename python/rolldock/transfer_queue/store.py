@@ -17,7 +17,7 @@ from rolldock.transfer_queue.server import DATA
 if TYPE_CHECKING:
     import torch
 
-#: The most rows where the configuration sets no limit.
+#: The maximum number of rows if the configuration sets no limit.
 _CAPACITY_ROWS = 2**31
 
 
@@ -60,7 +60,7 @@ class Store:
             try:
                 put = self._queue.put(DATA, f"{group}/{uuid.uuid4().hex}", data, keys=keys)
             except errors.KeyExists:
-                # Another put of the same samples was faster, so their rows are there.
+                # Another put of the same samples was faster, so their rows exist.
                 return self.write(fields, indexes, [self._found(str(one)) for one in indexes], group)
             for place, row in zip(new, put, strict=True):
                 written[place] = row

@@ -1,4 +1,4 @@
-"""Says which packages are absent, before another module imports them."""
+"""Raises an error that names absent packages, before another module imports them."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ def columns_of(data: Any, names: Names) -> tuple[Array, dict[str, Any]]:
     """Returns fields of a batch of verl as columns of its rows, without padding.
 
     Args:
-        data: a `DataProto` or a `TensorDict` with the field `handle`, in any order of the rows. Values of
-            tokens that are padded, `(rows, R)`, need `responses` and `attention_mask` beside them; nested
+        data: a `DataProto` or a `TensorDict` with the field `handle`, in any order of the rows. Padded values
+            of tokens, of shape `(rows, R)`, need the fields `responses` and `attention_mask`, too. Nested
             tensors are taken as they are.
         names: the fields, such as `["old_log_probs", "values"]`; or for each field the name of its column.
 
@@ -66,7 +66,7 @@ def write_back(batch: Batch, data: Any, names: Names, *, overwrite: bool = False
         overwrite: whether values that exist are replaced.
 
     Raises:
-        BadBatch: as in `columns_of`, or the rows of `data` are not those of the batch.
+        BadBatch: as in `columns_of`, or `data` and the batch have different rows.
         ColumnExists: the rows have a column already, and `overwrite` is false.
     """
     handles, columns = columns_of(_read(data, names), names)

@@ -49,9 +49,9 @@ def to_data_proto(
 
     Args:
         batch: the rows.
-        prompt_length: P, verl's `data.max_prompt_length`. By default that of the longest prompt.
-        response_length: R, verl's `data.max_response_length`. By default that of the longest response.
-        pad_token_id: the token id beside the prompts and responses.
+        prompt_length: P, verl's `data.max_prompt_length`. By default the length of the longest prompt.
+        response_length: R, verl's `data.max_response_length`. By default the length of the longest response.
+        pad_token_id: the token id of the padding.
         columns: the columns of the rows. By default those of a run.
         meta_info: more for `meta_info`, such as `temperature`.
 

@@ -29,7 +29,7 @@ def to_kv_batch_meta(
     tags `status`, `prompt_len`, `response_len`, `seq_len`, `global_steps`, `min_global_steps` and
     `max_global_steps`.
 
-    The session of a row is its place in its group. `transfer_queue.init` must have been called.
+    The session of a row is its index in its group. `transfer_queue.init` must have been called.
 
     Args:
         batch: the rows.

@@ -43,7 +43,7 @@ class RolloutManager:
 
     For each prompt that the trainer submits, a thread takes a group of the run, and puts its rows into
     `rolldock.transfer_queue` under the uid of the prompt. The run draws its prompts from its own data set, so
-    the trainer's prompts only count how many groups the trainer wants. The rewards are those of the run.
+    the trainer's prompts only say how many groups the trainer wants. The rewards are those of the run.
 
     The rows stay leased, and the lease is renewed, until verl has removed their trajectories from the
     transfer queue, which verl does at the end of a step. The rows are acked when the next prompts are
@@ -76,9 +76,9 @@ class RolloutManager:
 
     @classmethod
     def create(cls, **_: Any) -> Self:
-        """Makes a manager for the run whose queue is at `ROLLDOCK_QUEUE_URL` of the environment. verl calls
-        this with its configuration and clients, which are not read, if
-        `actor_rollout_ref.rollout.agent.agent_loop_manager_class` names this class.
+        """Makes a manager for the run whose queue is at `ROLLDOCK_QUEUE_URL` of the environment. If
+        `actor_rollout_ref.rollout.agent.agent_loop_manager_class` names this class, verl calls this method
+        with its configuration and clients. They are not read.
 
         Raises:
             RolloutEnded: the environment names no run.
@@ -102,7 +102,7 @@ class RolloutManager:
             prompts: verl's batch of prompts, of which `uid`, `global_steps` and `validate` are read.
 
         Raises:
-            BadBatch: the prompts are those of a validation, which the run does itself.
+            BadBatch: the prompts are for validation, which the run does itself.
             RolloutEnded: earlier prompts got no group.
         """
         if bool(_plain(prompts.get("validate", False))):
@@ -129,7 +129,7 @@ class RolloutManager:
 
     def _ack_used(self) -> None:
         with self._changed:
-            # All trajectories of these batches were put, so those that are absent were removed.
+            # All trajectories of these batches were put, so verl has removed the absent trajectories.
             held = list(self._held)
         kept = {key.partition("_")[0] for key in kv_list(PARTITION_ID).get(PARTITION_ID, {})}
         for batch, uids in held:
@@ -197,7 +197,7 @@ class RolloutManager:
         to_kv_batch_meta(
             batch, partition_id=PARTITION_ID, uids=uids, global_steps=steps, columns=self._columns
         )
-        # The trainer samples a prompt as soon as it is finished, so its trajectories must be put first.
+        # The trainer samples a prompt as soon as the prompt is finished. Its trajectories must be put before.
         _mark(uids.values(), "finished")
 
     def _fail(self, error: Exception) -> None:

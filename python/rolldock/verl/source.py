@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Leased: TypeAlias = Batch | AsyncBatch
 
-#: The turns of a conversation that is a prompt and a response, as verl counts them.
+#: The number of turns that verl counts for a conversation of a prompt and a response.
 SINGLE_TURN = 2
 
 
@@ -78,10 +78,10 @@ class Flat:
     lengths: torch.Tensor
 
     def padded(self, length: int, fill: float = 0, side: Literal["left", "right"] = "right") -> torch.Tensor:
-        """Returns the lists as one tensor of shape `(rows, length, ...)`, with `fill` beside the items."""
+        """Returns the lists as one tensor of shape `(rows, length, ...)`, padded with `fill`."""
         offsets = np.concatenate(([0], np.cumsum(self.lengths.numpy())))
         is_bfloat16 = self.values.dtype == torch.bfloat16
-        # NumPy has no bfloat16. Zero has the same bits.
+        # NumPy has no bfloat16, so it pads int16 instead. Zero has the same bits in both types.
         values = self.values.view(torch.int16) if is_bfloat16 else self.values
         padded = torch.from_numpy(Ragged(values.numpy(), offsets).padded(fill, length, side)[0])
         return padded.view(torch.bfloat16) if is_bfloat16 else padded
@@ -229,7 +229,7 @@ class Source:
             raise BadBatch(f"column={name}: expected a number in each row: {error}") from error
 
     def _at_last_token(self, name: str) -> torch.Tensor:
-        """Returns zeros with the number of each row at the last token of its response."""
+        """Returns the number of each row at the last token of the row's response, and 0 at other tokens."""
         of_rows = self._of_rows(name)
         scores = torch.zeros(len(self.responses.values), dtype=torch.float32)
         scores[self.responses.lengths.cumsum(0) - 1] = of_rows

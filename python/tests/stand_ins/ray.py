@@ -1,4 +1,4 @@
-"""What verl's batches and algorithms name of Ray when they are imported. They call nothing of it."""
+"""The parts of Ray that the import of verl's batches and algorithms needs. verl calls none of them here."""
 
 
 class ObjectRef:

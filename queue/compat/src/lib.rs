@@ -1,21 +1,21 @@
-//! Compatibility: the client interfaces of other queues, on top of the transfer queue.
+//! Compatibility: the client interfaces of other queues, on top of Rolldock's queue.
 //!
 //! Code that was written for another system finds the calls of that system here under their original names:
-//! [`TransferQueueClient`], [`DataPool`] and [`TransferDock`]. Each is a thin layer over
-//! [`Queue`](rolldock_queue::Queue), so it works in this process and with a server. All of its data is in the
-//! queue's rows, keys, tags and groups. The data is therefore as durable as the queue, and any number of
-//! processes may use one partition at the same time.
+//! [`TransferQueueClient`], [`DataPool`] and [`TransferDock`]. Each interface is a
+//! thin layer over [`Queue`](rolldock_queue::Queue), so each works with a queue in this process and with a
+//! queue server. The interfaces keep all data in the queue's rows, keys, tags and groups. The data is therefore
+//! as durable as the queue, and any number of processes may use one partition at the same time.
 //!
 //! # Invariants of all three interfaces
-//! - Reading does not consume rows: rows are delivered under a lease, and `consume` acks them. Rows of a
-//!   dropped lease are delivered again.
+//! - Reading does not consume rows. Rows that a task takes are under a lease until `consume` acks the rows.
+//!   Rows of a dropped lease are delivered again. `get_data` and `kv_batch_get` read rows without a lease.
 //! - A column keeps the type of its first put, and values are never cast. Data other than tensors (text,
 //!   JSON, ragged lists) is stored in ordinary columns.
 //! - The rows never exceed the limits of the partition, even if consumers are slow.
 //!
 //! # Deliberately absent
-//! Nothing can be overwritten: a column of a row is written once. There is no padding. There are no tensors
-//! of a framework: columns are Arrow arrays.
+//! Columns cannot be overwritten: a column of a row is written once. Tags can be replaced. There is no padding.
+//! There are no tensors of a framework: columns are Arrow arrays.
 
 pub mod data_pool;
 pub mod transfer_dock;

@@ -22,7 +22,7 @@
 //!
 //! # Deliberately absent
 //! The crate does not write, sync or truncate files: each writer has its own rules for acknowledging data.
-//! For opening files, the module [`descriptors`] holds file descriptors that connections cannot use up.
+//! The module [`descriptors`] reserves file descriptors for files, so that connections cannot use them up.
 //!
 //! # Example
 //! ```

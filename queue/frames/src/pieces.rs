@@ -36,8 +36,8 @@ impl Format {
     /// Returns the parts of a file: its sound frames, including frames after damage, and the bytes between
     /// them.
     ///
-    /// A frame after damage is found by its two checksums, so bytes that only look like a frame are as rare
-    /// as equal checksums of 64 bits. The search costs a checksum of 8 bytes for each damaged byte.
+    /// A frame after damage is found by its two checksums. These have 64 bits together, so other bytes match
+    /// them only with a probability of 2^-64. The search costs a checksum of 8 bytes for each damaged byte.
     pub fn pieces<'a>(&self, bytes: &'a [u8]) -> Pieces<'a> {
         let at = if bytes.starts_with(self.magic) { self.magic.len() } else { 0 };
         Pieces { format: *self, bytes, at }

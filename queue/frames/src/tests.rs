@@ -148,7 +148,7 @@ fn every_sound_frame_before_and_behind_damage_is_a_piece() {
         let mut damaged = sound.clone();
         damaged[at] ^= 0x10;
         let found: Vec<Vec<u8>> = pieces(&damaged).into_iter().filter_map(|(_, body)| body.ok()).collect();
-        // The frame that begins last at or before the damage is lost. The magic bytes are not a frame.
+        // The last frame that begins at or before the damage is lost. The magic bytes are not a frame.
         let lost = all.iter().rposition(|(offset, _)| *offset as usize <= at);
         let expected = bodies.iter().enumerate().filter(|(frame, _)| Some(*frame) != lost);
         assert_eq!(found, expected.map(|(_, body)| body.to_vec()).collect::<Vec<_>>(), "at={at}");

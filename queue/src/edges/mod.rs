@@ -10,7 +10,7 @@
 //! | `wire` | calls as JSON, and rows as Arrow streams | |
 //! | `remote` | the queue over HTTP: server, client | `wire`, `controller`, `snapshot`, `verify`, `export` |
 //! | `local` | the queue through shared memory: server, client | `wire` |
-//! | `client` | the client that chooses between them | `remote`, `local`, `wire` |
+//! | `client` | the client that chooses between `remote` and `local` | `remote`, `local`, `wire` |
 //! | `controller` | the queue's reactions to the death, return and draining of a storage unit | |
 //! | `unit` | the process of a storage unit | `remote` |
 //! | `snapshot` | a queue as one stream of bytes, and back | |

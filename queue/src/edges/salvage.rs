@@ -160,7 +160,7 @@ fn drop_unreadable(name: &str, table: &mut Table, plane: &Plane) -> Vec<Loss> {
         let Err(reason) = check_chunk(plane, chunk, &rows) else { continue };
         let handles: Vec<RowHandle> = rows.into_iter().map(|(row, _)| row).collect();
         let rows = handles.len();
-        // A chunk of columns may have lost its rows with another chunk.
+        // All rows of a chunk of added columns may already have been removed with an earlier chunk.
         if rows > 0 {
             table.remove(&handles, Freed::Lost);
             losses.push(Loss::Rows { partition: name.to_owned(), chunk: chunk.0, rows, reason });

@@ -123,8 +123,8 @@ pub async fn run_unit(
     }
 }
 
-/// The time since which each blob has waited for the next request about it. The unit also asks again about
-/// blobs that the controller knows, because a controller that dies forgets which blobs it had to clear.
+/// For each blob, the time since which the blob has waited for the next request. The unit also asks again
+/// about blobs that the controller knows, because a controller that dies forgets which blobs it had to clear.
 #[derive(Default)]
 struct Orphans {
     since: HashMap<String, Instant>,

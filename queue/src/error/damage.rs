@@ -23,7 +23,7 @@ pub(super) fn folder(file: &Path) -> std::path::Display<'_> {
 }
 
 impl QueueError {
-    /// The message for a list of all damage. It lacks the advice to get this list.
+    /// The message without the advice to list all damage. The list itself uses this message.
     pub(crate) fn without_advice(&self) -> String {
         match self {
             Self::Corrupt { file, offset, reason } => damage(file, offset, reason),

@@ -17,8 +17,8 @@ impl QueueError {
         }
     }
 
-    /// The error of a failed sync. It is a fault for every error of the system, because the contents of the
-    /// disk are unknown.
+    /// The error of a failed sync. Whatever error the system reports, the result is a fault, because the
+    /// contents of the disk are unknown.
     pub(crate) fn unsynced(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |error| Self::Io { what: "sync".into(), path, reason: error.to_string() }

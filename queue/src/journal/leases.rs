@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! - The journal takes precedence: leases of rows that are acked, freed or held by a later lease are skipped.
-//!   The file therefore needs no common order with the journal's records.
+//!   The order of the file's records relative to the journal's records therefore does not matter.
 //! - Reading ends at the first damage: the rows of later leases are leased again.
 //! - The file has a [reserve](super::reserve), so that leases can be written even on a full disk.
 

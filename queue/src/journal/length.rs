@@ -6,9 +6,9 @@
 //! when the writer ends. The note therefore does not slow down puts.
 //!
 //! # Invariants
-//! - The note never promises bytes that may be lost without damage. `synced` bytes survive the death of the
-//!   machine. `written` bytes survive the death of the process, so they count only until the machine is
-//!   restarted (`boot`).
+//! - The note counts only bytes that a crash cannot remove. `synced` bytes survive the death of the machine.
+//!   `written` bytes survive only the death of the process, so they count only until the machine is restarted
+//!   (`boot`).
 //! - A journal counts how often it was rewritten. A rewritten journal is shorter, so the note of the earlier
 //!   journal does not apply to it. The new note is written after the rewritten journal was renamed to its
 //!   final name.
@@ -109,12 +109,12 @@ impl LengthNote {
         Ok(bytes)
     }
 
-    /// Checks that a journal in `dir` has everything that is noted. `found` is its sound part, and `rewrites`
-    /// is how often it was rewritten.
+    /// Checks that the journal in `dir` has everything that is noted. `found` is the sound part of the
+    /// journal, and `rewrites` is how often the journal was rewritten.
     ///
     /// # Errors
-    /// Returns [`QueueError::JournalCut`] if its end is missing, and [`QueueError::Corrupt`] if it is an
-    /// earlier journal.
+    /// Returns [`QueueError::JournalCut`] if the end of the journal is missing, and [`QueueError::Corrupt`]
+    /// if the journal was replaced by an earlier journal.
     pub(crate) fn check(&self, dir: &Path, found: Extent, rewrites: u64) -> Result<(), QueueError> {
         self.check_at(dir, found, rewrites, &boot())
     }

@@ -167,8 +167,8 @@ impl Reserve {
     }
 }
 
-/// Whether the blocks can never be allocated: the file system does not support it, or the file would exceed
-/// the maximum size of files (`ulimit -f`).
+/// Whether the blocks can never be allocated: the file system does not support allocation, or the file would
+/// exceed the maximum size of files (`ulimit -f`).
 fn is_unsupported(error: &io::Error) -> bool {
     const CODES: [Errno; 4] = [Errno::OPNOTSUPP, Errno::NOSYS, Errno::INVAL, Errno::FBIG];
     CODES.iter().any(|code| error.raw_os_error() == Some(code.raw_os_error()))

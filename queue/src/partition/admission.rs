@@ -48,7 +48,7 @@ impl Reservation {
         if let Some(sizes) = sizes {
             table.size_chunk(chunk, sizes);
         }
-        // The chunk is kept even if the rows no longer exist: `reclaim` then frees it.
+        // The chunk is kept even if the rows no longer exist. In that case, `reclaim` frees the chunk.
         shared.keep(&mut table, chunk, note.as_ref());
         shared.tell(&mut table);
         let small = table.take_small_chunks();

@@ -50,8 +50,8 @@ impl PartialOrd for Split {
     }
 }
 
-/// The limit of the number of weights times the number of parts. Above it, the differencing method costs too
-/// much, because it visits all parts for every weight.
+/// The maximum product of the number of weights and the number of parts. Above this product, the differencing
+/// method costs too much, because it visits all parts for every weight.
 const DIFFERENCES_MAX: usize = 1 << 18;
 
 /// Assigns the heaviest weights first, each to the part that is lightest at that moment.

@@ -130,7 +130,7 @@ impl Partition {
         let now = Instant::now();
         let ended = table.expire(now);
         let attempt = self.attempt(&mut table, task, take, sampler, now);
-        // Rows of expired leases that this take does not lease may serve other takes.
+        // Expired leases have made rows ready. Rows that this take did not lease may serve other takes.
         match ended {
             0 => table.wake(),
             _ => self.shared.tell(&mut table),
@@ -200,7 +200,8 @@ impl Partition {
                 let lease = table.lease(task, rows.clone(), expires);
                 return Ok(Some((lease, rows)));
             };
-            // With few groups, the new shares may belong to other ranks.
+            // If there are fewer groups than ranks, the new shares may all belong to other ranks. The loop
+            // then tries again.
             if !table.split(task, chosen, share, expires) {
                 return Ok(None);
             }

@@ -128,7 +128,7 @@ impl Partition {
         self.write_columns_once(rows, vec![batch], true, None).await
     }
 
-    /// Writes columns once: a call with an earlier token changes nothing.
+    /// Writes columns once: a call with the token of an earlier call changes nothing.
     pub(crate) async fn write_columns_once(
         &self,
         rows: &[RowHandle],

@@ -60,8 +60,8 @@ impl Partition {
     }
 
     /// Returns the counts when the partition's [`revision`](PartitionStats::revision) exceeds `revision`, at
-    /// the latest at `deadline`. They include the [fates](PartitionStats::fates) since `revision`. Several
-    /// fast changes may be reported together. A lease that expires is a change. Cancel-safe.
+    /// the latest at `deadline`. The counts include the [fates](PartitionStats::fates) since `revision`.
+    /// Several fast changes may be reported together. A lease that expires is a change. Cancel-safe.
     pub async fn stats_after(&self, revision: u64, deadline: Instant) -> PartitionStats {
         loop {
             let changed = self.shared.changed.notified();

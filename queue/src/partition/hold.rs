@@ -74,8 +74,8 @@ impl Partition {
                     (lease.rows, lease.labels) = (rows, labels);
                 }
                 error @ QueueError::Corrupt { .. } => {
-                    // Otherwise the rows would block every later row, and the rest of their groups would be
-                    // incomplete.
+                    // Damaged rows that stay would block every later row. If only these rows were freed, the
+                    // rest of their groups would be incomplete.
                     let groups = self.shared.table.lock().rows_of_groups_of(&lease.rows[failure.rows]);
                     self.lose(&groups, &error).await;
                     return Err(error);

@@ -195,8 +195,8 @@ impl Partition {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Writes a record without payload. Calls `apply` when it is durable or has failed, even if the caller
-    /// was cancelled.
+    /// Writes a record without payload. Calls `apply` when the record is durable or its write has failed,
+    /// even if the caller was cancelled.
     pub(crate) async fn record<T: Send + 'static>(
         &self,
         record: Record,
@@ -240,8 +240,8 @@ impl Partition {
         self.shared.table.lock().spec.clone()
     }
 
-    /// Returns the owner's records of puts, in the order of the puts. They outlive their rows, until the
-    /// owner forgets them.
+    /// Returns the owner's records of puts, in the order of the puts. The records outlive the rows, and are
+    /// kept until the owner forgets them.
     pub fn records(&self) -> Vec<String> {
         let records = self.shared.table.lock().records().clone();
         records.iter().map(|(record, ())| record.to_owned()).collect()
@@ -263,7 +263,7 @@ impl Partition {
         self.clear_once(rows, None).await
     }
 
-    /// Frees rows once: a call with an earlier token changes nothing.
+    /// Frees rows once: a call with the token of an earlier call changes nothing.
     pub(crate) async fn clear_once(
         &self,
         rows: &[RowHandle],

@@ -196,7 +196,8 @@ impl Partition {
                     let rows = found.chunk.slice(found.first, wanted.rows)?;
                     pieces.extend(rows.pieces().iter().cloned());
                 }
-                // The chunk was freed in the meantime. Its remaining rows move with the next call.
+                // The chunk or some of its rows were freed in the meantime. The next call moves the remaining
+                // rows.
                 Err(QueueError::StaleHandle { .. } | QueueError::ChunkGone { .. }) => return Ok(true),
                 Err(error) => return Err(error),
             }

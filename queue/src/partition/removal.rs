@@ -68,7 +68,7 @@ impl Partition {
         self.clear_all_once(None).await
     }
 
-    /// Frees all rows once: a call with an earlier token changes nothing and returns 0.
+    /// Frees all rows once: a call with the token of an earlier call changes nothing and returns 0.
     pub(crate) async fn clear_all_once(&self, token: Option<String>) -> Result<usize, QueueError> {
         self.shared.check_is_there()?;
         if self.begin_once(token.as_ref(), |_| Ok(Some(()))).await?.is_none() {
@@ -86,7 +86,7 @@ impl Partition {
     /// Cancel-safe: the call changes nothing.
     pub(crate) async fn settled(&self) -> Result<(), QueueError> {
         match self.returns_early() {
-            // This forgets no record, but the writer handles it after all earlier entries.
+            // This entry forgets no record. The writer handles it after all earlier entries.
             true => self.forget_records(0).await,
             false => Ok(()),
         }

@@ -1,7 +1,7 @@
 //! Room for puts: rows, and KiB of payload if the partition limits them.
 //!
-//! Waiting puts are served in order. Dropping a [`Room`] releases it. If its put has become visible, the room
-//! is released when the rows are freed instead.
+//! Waiting puts are served in order. A dropped [`Room`] is released, unless its put has become visible. In
+//! that case, the room is released when the rows are freed.
 
 use std::sync::Arc;
 
@@ -22,9 +22,10 @@ pub(crate) struct FreeRoom {
 }
 
 impl FreeRoom {
-    /// The room of a partition of which `used` is occupied.
+    /// The free room of a partition in which `used` is occupied.
     pub(crate) fn new(spec: &PartitionSpec, used: Size) -> Self {
-        // The capacity is limited before `used` is subtracted, since released room is added to the free room.
+        // The capacity is limited before `used` is subtracted. Otherwise, room that is released later could
+        // raise the free room above the limit.
         let rows = spec.capacity_rows.min(SLOTS_MAX).saturating_sub(used.rows);
         let kib_max = spec.capacity_kib();
         let kib = kib_max.map(|most| Semaphore::new(most.saturating_sub(used.kib) as usize));

@@ -96,7 +96,7 @@ impl Waiters {
 }
 
 /// A waiting take. If it is dropped after it was woken and before it has read the table, it wakes another
-/// take, because its rows are still ready.
+/// take, because the rows for which it was woken are still ready.
 pub(super) struct Waiter<'a> {
     shared: &'a Shared,
     task: usize,

@@ -117,8 +117,8 @@ fn writing_side(partitions: &Partitions, plane: &Plane, floor: &Arc<AtomicU32>) 
 
 impl TransferQueue {
     /// Opens a queue. Without a directory the queue is empty and in memory. With a directory, the queue has
-    /// its contents, and the payload is in segment files. Leases that the previous process granted to itself
-    /// are void; leases of clients stay valid.
+    /// the contents of the directory, and the payload is in segment files. Leases that the previous process
+    /// granted to itself are void; leases of clients stay valid.
     ///
     /// Blocks while it reads the journal.
     pub fn open(config: QueueConfig) -> Result<Self, QueueError> {

@@ -121,7 +121,7 @@ pub(crate) enum Record {
     End { partition: String },
     /// The owner's records of earlier puts, even if the rows of these puts were freed.
     Records { partition: String, records: Vec<String> },
-    /// The oldest `count` owner records are settled.
+    /// The owner's oldest `count` records were forgotten.
     Forget { partition: String, count: usize },
     /// A partition was removed with all of its contents.
     Remove { partition: String, generation_floor: u32 },
@@ -233,7 +233,7 @@ impl Record {
     }
 }
 
-/// The rows of one put. There are no rows if all rows so far of an open group were freed.
+/// The rows of one put. A record without rows describes an open group whose rows so far were all freed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PutRecord {
     pub(crate) partition: String,
@@ -242,8 +242,8 @@ pub(crate) struct PutRecord {
     /// The number of rows of the group that were freed before the journal was rewritten.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) group_gone: usize,
-    /// Whether the group has several puts. If absent, the group has several puts if this record lacks
-    /// some of the group's rows.
+    /// Whether the group has several puts. If the field is absent, the group has several puts exactly when
+    /// this record lacks some of the group's rows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) in_parts: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

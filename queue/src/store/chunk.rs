@@ -114,8 +114,8 @@ impl Chunk {
         let places = rows.iter().map(place).collect::<Result<Vec<_>, _>>()?;
         let pieces: Vec<&RecordBatch> = self.pieces.iter().collect();
         let (_, columns, _) = interleave_record_batch(&pieces, &places)?.into_parts();
-        // Interleaving views copies no strings and keeps all strings of the source alive, so the views are
-        // compacted.
+        // For view types, interleaving copies no strings and keeps all strings of the source alive. The
+        // result is therefore compacted.
         let compact = |mut column: ArrayRef| -> ArrayRef {
             match column.data_type() {
                 DataType::Utf8View => Arc::new(column.as_string_view().gc()),

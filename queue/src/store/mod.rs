@@ -1,10 +1,10 @@
 //! The data plane: chunks of payload by key, and the interface that every kind of store implements.
 //!
 //! A chunk holds the rows of one put; the queue may later join small chunks. A chunk is immutable and has its
-//! own buffers, so freeing it frees its memory even if its batch was a slice of a larger batch. A [`Store`]
-//! stores many chunks at a time, returns them by key and frees them. This module has two stores: memory and
-//! segment files. A third store keeps chunks in the storage units of other machines. A queue can be opened
-//! with any other store ([`TransferQueue::open_with`](crate::TransferQueue::open_with)).
+//! own buffers, so freeing a chunk frees its memory, even if the put's batch was a slice of a larger batch. A
+//! [`Store`] stores many chunks at a time, returns them by key and frees them. This module has two stores:
+//! memory and segment files. A third store keeps chunks in the storage units of other machines. A queue can
+//! be opened with any other store ([`TransferQueue::open_with`](crate::TransferQueue::open_with)).
 //!
 //! # A store, step by step
 //! 1. [`put`](Store::put) stores chunks and returns the result for each. The result is [`Stored::Held`] if

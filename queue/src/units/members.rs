@@ -29,7 +29,7 @@ struct Member {
 #[derive(Debug)]
 struct Placed {
     place: Arc<Place>,
-    /// Indices of the rows of the place that the unit may already forget.
+    /// The indices of the place's rows that the unit may already forget.
     freed: HashSet<u32>,
 }
 

@@ -147,7 +147,7 @@ pub enum UnitStatus {
 /// A unit as people and clients see it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnitInspection {
-    /// The card with which it registered.
+    /// The card with which the unit registered.
     #[serde(flatten)]
     pub card: UnitCard,
     /// The state of the unit.

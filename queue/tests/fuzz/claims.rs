@@ -14,8 +14,8 @@ fn column(name: &str, column: ArrayRef) -> RecordBatch {
     RecordBatch::try_from_iter_with_nullable([(name, column, true)]).unwrap()
 }
 
-/// Streams with more rows than the partition may have and no bytes for them, and streams with deeply nested
-/// values or types.
+/// Streams that declare more rows than the partition may have and contain no bytes for these rows, and
+/// streams with deeply nested values or types.
 fn claims() -> Vec<(&'static str, Vec<u8>)> {
     let mut nested: ArrayRef = Arc::new(Int64Array::from(vec![1]));
     for _ in 0..200 {

@@ -140,7 +140,7 @@ fn stream_of(batch: &RecordBatch) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-/// A frame of the socket: the two lengths, the words, and the bytes that follow them.
+/// A frame of the socket: the lengths of both parts, the JSON text `words`, and the bytes `tail`.
 fn framed(words: &str, tail: &[u8]) -> Vec<u8> {
     let mut frame = (words.len() as u32).to_le_bytes().to_vec();
     frame.extend_from_slice(&(tail.len() as u32).to_le_bytes());

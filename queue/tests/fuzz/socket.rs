@@ -5,7 +5,7 @@ use rolldock_queue::{QueueConfig, TransferQueue};
 
 use super::{Damage, assert_no_panic, batch, count_panics, fill, framed, say, served_here, stream_of};
 
-/// Valid calls of a local client, each with the bytes that follow it.
+/// Valid calls of a local client. Each call has its JSON text and the bytes that follow this text.
 fn asks(rows: &[u8]) -> Vec<(String, Vec<u8>)> {
     let handle = r#"{"slot":0,"generation":0}"#;
     let lease = r#"{"partition":"p","life":1,"lease":1,"member":0,"take":3}"#;
@@ -46,8 +46,8 @@ async fn damaged_messages_end_only_their_connection() {
     let asks = asks(&rows);
     let mut damage = Damage::new("socket");
     while damage.goes_on() {
-        // One connection carries up to three calls. Most of them are damaged in the frame, the words or the
-        // bytes that follow.
+        // One connection carries up to three calls. Most of them are damaged: in the frame, in the JSON text,
+        // or in the bytes that follow.
         let mut bytes = Vec::new();
         for id in 1..=damage.rng.random_range(1..4) {
             let (ask, tail) = &asks[damage.rng.random_range(0..asks.len())];

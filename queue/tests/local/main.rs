@@ -1,5 +1,6 @@
 //! Tests of the queue over shared memory. They check that this queue implements the trait and returns the
-//! errors of the other queues, that no rows are copied through sockets, and that no memory is left behind.
+//! same errors as the other queues, that no rows are copied through sockets, and that no memory is left
+//! behind.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod connections;

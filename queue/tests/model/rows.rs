@@ -7,7 +7,8 @@ use arrow_array::types::{Int32Type, Int64Type};
 use arrow_array::{Array, ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch};
 use rolldock_queue::{Lease, Put};
 
-/// The versions of the columns `tokens` and `extra` of a row: 0, or the number of the write.
+/// The versions of the columns `tokens` and `extra` of a row. A version is 0 until a write sets the column,
+/// and is then the number of the last write.
 pub(crate) type Versions = [i64; 2];
 
 fn ids_of(ids: &[i64]) -> ArrayRef {
@@ -22,7 +23,7 @@ fn tokens(rows: impl Iterator<Item = (i64, i64)>) -> ArrayRef {
 }
 
 fn extras(rows: impl Iterator<Item = (i64, i64)>) -> ArrayRef {
-    // Whole numbers below 2^24 are exact.
+    // `f32` represents whole numbers below 2^24 exactly.
     Arc::new(Float32Array::from_iter_values(rows.map(|(id, version)| (version * 4096 + id) as f32)))
 }
 

@@ -49,7 +49,7 @@ fn files(dir: &Path) -> std::io::Result<Vec<(std::ffi::OsString, u64)>> {
 }
 
 /// Copies a directory whose files a writer may still change. Repeats the copy until no file has changed
-/// during it.
+/// during the copy.
 fn copy_at_one_moment(from: &Path, to: &Path) {
     let copy = || {
         let before = files(from)?;

@@ -11,11 +11,11 @@ use super::{Served, served};
 
 const ROWS: i64 = 400_000;
 const GROUP: i64 = 8;
-/// The time by which an operator's call may delay one small take in a thousand.
+/// The maximum increase of the 99.9th percentile of the times of small takes during an operator's call.
 const DELAY_MAX: Duration = Duration::from_millis(20);
 
-/// The longest time of a small take until `work` is done, without the slowest take in a thousand. The takes
-/// continue for at least three seconds.
+/// The 99.9th percentile of the times of small takes. The takes continue until `work` is done, and for at
+/// least three seconds.
 async fn most_takes(served: &Served, work: impl Future<Output = ()>) -> Duration {
     let client = served.client();
     let take = Take::rows("train", 1);

@@ -1,5 +1,5 @@
-//! Tests of the queue over HTTP. They check that this queue implements the trait and returns the errors of
-//! the other queues, and that no rows are lost with a connection.
+//! Tests of the queue over HTTP. They check that this queue implements the trait and returns the same errors
+//! as the other queues, and that no rows are lost with a connection.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod away;
@@ -152,7 +152,7 @@ async fn a_take_that_is_dropped_at_any_moment_leaves_no_row_leased() {
         }
     }
     client.close().await;
-    // A take that had no answer ends when the server sees the end of its connection.
+    // A take that had no answer ends when the server notices that the client's connection has ended.
     let mut leased = 1;
     for _ in 0..1_000 {
         let inspection = client.inspect().await.unwrap();

@@ -1,6 +1,6 @@
 //! Checks requests and answers against `openapi.json`. A proxy checks every body with the small subset of
-//! JSON Schema that the document uses. A field that is missing from the document, or that has another type in
-//! it, is an error.
+//! JSON Schema that the document uses. A field is an error if the document does not declare it or declares
+//! another type for it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

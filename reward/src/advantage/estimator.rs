@@ -14,8 +14,8 @@ pub enum Estimator {
     PerTurn(TurnEstimator),
     /// REINFORCE++ with a group baseline (Hu et al. 2025, "REINFORCE++", arXiv 2501.03262): `a = r -
     /// mean(group)`, and then `(a - mean(batch)) / sqrt(var(batch) + epsilon)` with the unbiased variance.
-    /// The mean of the group removes the difficulty of the prompt, and the batch sets the scale, so easy
-    /// groups are not amplified as in GRPO.
+    /// The mean of the group removes the difficulty of the prompt. The batch sets the scale, so easy groups
+    /// are not amplified, whereas GRPO amplifies them.
     ReinforcePlusPlusBaseline {
         /// Added to the variance as in verl, where it is 1e-8.
         epsilon: f32,

@@ -1,8 +1,8 @@
 //! What all kinds of child processes share: the end of their output, their exit, and the kill of their group.
 //!
 //! # Invariant
-//! A process is killed, with its whole group, before it is waited for: until then the kernel cannot reuse its
-//! id.
+//! A process is killed, with its whole group, before it is waited for. The kernel cannot reuse the id of a
+//! process that was not waited for.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +18,11 @@ use tokio::time::{sleep, timeout};
 pub(super) const REAP_MAX: Duration = Duration::from_secs(5);
 /// How many bytes of output are read at a time.
 const CHUNK_BYTES: usize = 4096;
-/// The longest interval between two checks whether a process has exited. The signal of its end is faster.
+/// The longest interval between two checks whether a process has exited. Usually SIGCHLD reports the exit
+/// earlier.
 const EXIT_POLL: Duration = Duration::from_millis(500);
 
-/// The end of the output of a process. Clones share it.
+/// The end of the output of a process. Clones share the same bytes.
 #[derive(Debug, Clone)]
 pub(super) struct Tail {
     kept: Arc<Mutex<Vec<u8>>>,
@@ -33,8 +34,8 @@ impl Tail {
         Self { kept: Arc::default(), bytes_max }
     }
 
-    /// Reads until the end and keeps the last bytes. The caller aborts this with the process, because other
-    /// processes may keep the pipe open.
+    /// Reads until the end and keeps the last bytes. The caller aborts this when the process ends, because
+    /// other processes may keep the pipe open.
     pub(super) async fn drain(self, mut output: impl AsyncRead + Unpin) {
         let mut chunk = vec![0; CHUNK_BYTES];
         while let Ok(count @ 1..) = output.read(&mut chunk).await {
@@ -65,7 +66,7 @@ pub(super) fn has_exited(child: Pid) -> bool {
 
 /// Completes when a child has ended; the child can still be waited for. Cancel-safe.
 pub(super) async fn until_exited(child: Pid) {
-    // The wait begins before the first look, so that no end is missed.
+    // The signal is subscribed to before the first check, so that no exit is missed.
     let mut ended = signal(SignalKind::child()).ok();
     while !has_exited(child) {
         match &mut ended {
@@ -76,7 +77,7 @@ pub(super) async fn until_exited(child: Pid) {
     }
 }
 
-/// Kills the group of a child that was not waited for.
+/// Kills the group of a child. Does nothing if the child was already waited for.
 pub(super) fn kill_group(child: &Child, group: Pid) {
     // A child that was waited for has no id, and the kernel may have reused the number of its group.
     if child.id().is_some() {

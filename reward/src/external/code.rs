@@ -5,8 +5,8 @@
 //! in a process of its own in an empty directory, so no test sees the files of another. A program passes a
 //! test when it exits with 0 and prints the expected text. White space at the ends of lines and at the end of
 //! the text does not count. A function passes when it returns the expected value (`value.rs`). Assertions
-//! pass when all of them have run. Functions and assertions run with common names of the standard library
-//! imported, and with a `__name__` other than `__main__`.
+//! pass when all of them have run. For functions and assertions, common names of the standard library are
+//! imported, and `__name__` is not `__main__`.
 //!
 //! The score is 1 when all tests pass and 0 otherwise, and the first failure ends the job. With `continuous`,
 //! the other tests run too, and the score is the share of tests that pass. `acc` is 1 when all tests pass and

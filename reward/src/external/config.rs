@@ -73,7 +73,8 @@ pub struct ExternalConfig {
     /// have a reason outside of the sample are counted. With 0, the run does not wait for outages to end, and
     /// the reward is not probed at the start.
     pub consecutive_failures_max: u32,
-    /// The pause after the first probe of an outage that failed, in seconds. It doubles from probe to probe.
+    /// The pause after the first failed probe of an outage, in seconds. The pause doubles from probe to
+    /// probe.
     pub backoff_initial_s: f64,
     /// The longest pause between two probes, in seconds.
     pub backoff_max_s: f64,
@@ -135,7 +136,7 @@ impl ExternalConfig {
     }
 
     /// Puts `runner` behind the guard, instead of the configured runner. `concurrency` is the default of the
-    /// key `concurrency`. Tasks and errors are those of [`Self::build`].
+    /// key `concurrency`. Tasks run and errors are reported as in [`Self::build`].
     pub fn guard_runner(
         &self,
         runner: Arc<dyn RewardRunner>,

@@ -17,8 +17,8 @@
 //! A failure that may be an outage counts against the job only if the job has failed, the reward has then
 //! answered another job, and the job has failed again. Only a few outages excuse a job, since the job may be
 //! their cause. Jobs that two outages have excused are scored one at a time. A runner may also refuse a job
-//! without scoring it. Such a job waits, and is tried again. An outage that lasts until its deadline is given
-//! up, and then every job gets [`RewardError::Outage`].
+//! without scoring it. Such a job waits, and is tried again. At the deadline of an outage, the guard gives
+//! the outage up, and every job gets [`RewardError::Outage`].
 //!
 //! Without a breaker, a job waits for its first attempt as long as other jobs are answered. It fails when no
 //! job was answered for [`PATIENCE_DEADLINES`] deadlines.
@@ -77,7 +77,7 @@ pub enum OnFailure {
     /// The sample fails with the job's error.
     #[default]
     FailSample,
-    /// The sample gets this score, and the `acc` of an answer that has only this score.
+    /// The sample gets this score, and the `acc` that an answer with only this score gets.
     Score(f64),
     /// The run ends with [`RewardError::Stop`].
     Stop,
@@ -86,7 +86,7 @@ pub enum OnFailure {
 impl OnFailure {
     fn apply(self, result: Result<Score, RewardError>) -> Result<Score, RewardError> {
         let error = match result {
-            // A job that was cancelled or met an outage must become neither a score nor a stopped run.
+            // If a job was cancelled or met an outage, it gets no score and does not stop the run.
             Ok(_) | Err(RewardError::Cancelled | RewardError::Outage { .. }) => return result,
             Err(error) => error,
         };
@@ -164,8 +164,9 @@ impl Guarded {
         }
     }
 
-    /// Ends when a job has waited too long for its first attempt; never ends after that attempt, or with a
-    /// breaker, which notices that jobs are not answered. Cancel-safe.
+    /// Ends when a job has waited too long for its first attempt. Never ends once that attempt has begun.
+    /// With a breaker, it never ends either, because the breaker notices that jobs are not answered.
+    /// Cancel-safe.
     async fn out_of_patience(&self, progress: &Progress) -> RewardError {
         if self.asked.has_breaker() {
             return std::future::pending().await;

@@ -98,7 +98,7 @@ impl HttpConfig {
     }
 }
 
-/// An address that takes questions by POST. It has no `Debug`, which would show the key.
+/// An address that takes questions by POST. It has no `Debug`, because `Debug` would show the key.
 pub(super) struct Endpoint {
     client: Client,
     url: Url,
@@ -159,7 +159,7 @@ impl Endpoint {
             return if is_cut { Err(too_long()) } else { Ok(bytes) };
         }
         let retry_after = retry_after(&response);
-        // The body of a refusal is only shown to people, so an error while it is read is ignored.
+        // The body of a refusal is only shown to people, so errors while reading are ignored.
         let words =
             self.read(response, REFUSAL_BYTES_MAX).await.map_or_else(|_| Vec::new(), |(bytes, _)| bytes);
         Err(RewardError::Refused {

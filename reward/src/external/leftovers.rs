@@ -3,8 +3,8 @@
 //! The end of a process namespace kills all of its processes. If a candidate has a user of its own, this
 //! module recognises its processes by their user; in a namespace, this is a second check. The processes of
 //! other candidates and of programs are recognised by a mark in their environment or by their directory. The
-//! module first stops all of these processes, and kills them when no new ones appear. A fork bomb would start
-//! processes faster than they could be killed one by one.
+//! module first stops all of these processes, because a fork bomb starts processes faster than they can be
+//! killed one by one. When no new processes appear, the module kills the stopped ones.
 //!
 //! A process that executes a new program has no environment and no command line for a moment. The module
 //! looks again until the process has them, because the process may carry the mark.
@@ -23,8 +23,8 @@ use tokio_util::task::TaskTracker;
 const ROUNDS_MAX: usize = 100;
 /// The pause after a kill, in which the processes end.
 const KILLED_PAUSE: Duration = Duration::from_millis(2);
-/// Maximum time until a process that executes a new program has an environment. A process that has none for
-/// longer has removed it.
+/// Maximum time until a process that executes a new program has an environment. A process without an
+/// environment for a longer time has removed its environment.
 const EXECUTING_MAX: Duration = Duration::from_secs(1);
 
 /// How processes are recognised.
@@ -32,7 +32,8 @@ const EXECUTING_MAX: Duration = Duration::from_secs(1);
 pub(super) enum Mark {
     /// By their user.
     User(u32),
-    /// By a variable of their environment, or by a working directory in or below a given one.
+    /// By a variable of their environment, or by their working directory, if it is `directory` or lies below
+    /// it.
     Environment {
         /// `NAME=value`.
         words: Arc<str>,

@@ -1,6 +1,6 @@
-"""What every Python program of a run begins with: it loads the user's code, and dies with its parent.
+"""The beginning of every Python program of a run: loads the user's code, and ties the process to its parent.
 
-Programs follow this text in the same command, so they use its names without an import.
+A program follows this text in the same command, so the program uses the names of this text without an import.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ def load(target):
     if name.endswith(".py"):
         folder, file = os.path.split(os.path.abspath(name))
         sys.path.insert(0, folder)
-        # The name differs from the file's, so that a reward in math.py does not shadow the standard library's.
+        # The prefix keeps a reward in math.py from shadowing the module math of the standard library.
         module_name = "reward_function_" + file[: -len(".py")]
         spec = importlib.util.spec_from_file_location(module_name, os.path.join(folder, file))
         module = importlib.util.module_from_spec(spec)

@@ -1,5 +1,5 @@
 //! Rewards that are computed outside this process: by a server, a judge model, a Python function, a command,
-//! or by unit tests of the code in a response.
+//! or unit tests of the code in a response.
 //!
 //! This module also starts the programs of agents ([`Programs`]), because they need the limits and the
 //! clean-up of the processes that compute rewards.
@@ -113,8 +113,8 @@ pub trait RewardRunner: Send + Sync + 'static {
     }
 
     /// Checks that jobs are answered, by asking about `job`. An error that is the job's own counts as an
-    /// answer. A run calls this before its first step, and the guard calls it while it suspects an outage. A
-    /// runner that refuses jobs after earlier failures does not refuse a probe.
+    /// answer. A run calls this before its first step. The guard calls this while the guard suspects an
+    /// outage. A runner that refuses jobs after earlier failures does not refuse a probe.
     ///
     /// Cancel-safe.
     fn probe<'a>(&'a self, job: &'a RewardJob) -> BoxFuture<'a, Result<(), RewardError>> {

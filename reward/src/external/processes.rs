@@ -22,8 +22,9 @@
 //! job.
 //!
 //! # Invariants
-//! - At most `workers` worker processes run at a time. Each has its own process group, which contains the
-//!   processes that it starts. A slot is free again only after its process was killed and waited for.
+//! - At most `workers` worker processes run at a time. Each worker has its own process group, which contains
+//!   the processes that the worker starts. A slot is free again only after its process was killed and waited
+//!   for.
 //! - An attempt at a job uses at most two workers. With each death in a row without an answer, the pause
 //!   before the next start doubles. After eight such deaths (or two per worker, if that is more), jobs are
 //!   refused, and only one start at a time tests whether workers survive again (`processes/health.rs`).
@@ -329,8 +330,8 @@ impl Pool {
         }
     }
 
-    /// Makes a worker idle. A worker that has reached its number of answers, has printed anything besides
-    /// answers, or returns after the end of the pool is dropped instead.
+    /// Makes a worker idle. Drops the worker instead if it has reached its number of answers, has printed
+    /// anything besides answers, or returns after the end of the pool.
     fn give_back(&self, worker: Worker) {
         let is_spent = self.spec.jobs_per_worker.is_some_and(|most| worker.answers() >= most.get());
         if is_spent || !worker.is_quiet() {

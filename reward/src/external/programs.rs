@@ -1,10 +1,10 @@
 //! Programs that each work on one job until they exit: the agents of a run.
 //!
-//! A program gets its job on its standard input, and its output is only kept for people. It holds a [`Place`]
-//! of the pool, which is free again when all of its processes are gone.
+//! A program gets its job on its standard input, and its output is kept only for people. A program holds a
+//! [`Place`] of the pool. The place is free again when all processes of the program are gone.
 //!
 //! # Invariants
-//! - At most as many programs run at a time as the pool has places.
+//! - The number of programs that run at a time is at most the number of places of the pool.
 //! - When a program exits, reaches its deadline or is dropped, all of its processes are killed: first its
 //!   process group, before the program is waited for, and then every process that still carries its mark.
 //! - Of the output, only the last `OUTPUT_BYTES_MAX` bytes are kept. More output does not end a program.
@@ -44,14 +44,14 @@ pub use sandbox::{ProgramSandbox, ProgramView};
 const OUTPUT_BYTES_MAX: usize = 64 << 10;
 /// How long the output of an ended program is read.
 const REST_MAX: Duration = Duration::from_millis(300);
-/// The command that ties a program to the life of this process, where the system has it.
+/// The command that makes the kernel kill a program when this process dies; used only where it is installed.
 const TIE: [&str; 3] = ["setpriv", "--pdeathsig", "KILL"];
 
 /// A bounded pool of programs.
 #[derive(Debug, Clone)]
 pub struct Programs {
     places: Arc<Semaphore>,
-    /// The words that precede those of a program.
+    /// The words of the command line that come before the program.
     tie: Vec<String>,
     tracker: TaskTracker,
 }
@@ -71,9 +71,10 @@ pub struct Program {
     pub words: Vec<String>,
     /// The working directory; by default that of this process.
     pub directory: Option<PathBuf>,
-    /// Variables that are added to this process's environment; in a sandbox, to a few of its variables.
+    /// Variables that are added to this process's environment. In a sandbox, they are added to only a few
+    /// variables of that environment.
     pub env: BTreeMap<String, String>,
-    /// One of the variables, as `NAME=value`. No other program has it.
+    /// One of the variables in `env`, as `NAME=value`. No other program has the same mark.
     pub mark: String,
     /// The bytes that the program reads from its standard input.
     pub input: Vec<u8>,
@@ -279,16 +280,16 @@ fn how(status: Option<ExitStatus>) -> String {
     status.map_or_else(|| "its exit status is unknown".to_owned(), |status| status.to_string())
 }
 
-/// Writes the input. A program that does not read all of it has not failed.
+/// Writes the input. It is not a failure if the program does not read all input.
 async fn feed(mut stdin: ChildStdin, input: Vec<u8>) {
     if stdin.write_all(&input).await.is_ok() {
         let _ = stdin.shutdown().await;
     }
 }
 
-/// Kills all processes whose environment has `mark`, a text `NAME=value`, such as those that an earlier life
-/// of a run left behind. Returns false if some are left. Cancel-safe, but a cancelled call may leave
-/// processes.
+/// Kills all processes whose environment has `mark`, a text `NAME=value`, for example the processes that an
+/// earlier process of the same run left behind. Returns false if some are left. Cancel-safe, but a cancelled
+/// call may leave processes.
 pub async fn end_marked(mark: &str, tracker: &TaskTracker) -> bool {
     leftovers::kill(&Mark::Environment { words: mark.into(), directory: None }, tracker).await
 }

@@ -19,8 +19,8 @@
 //! # Invariants
 //! - Dropping a run kills it; its directory and its permit are released only after its processes are gone.
 //! - A level is used only after a successful trial. Only `auto` falls back to a weaker level. A warning is
-//!   logged if that level is `limits`, or if candidates can create user namespaces although a level that
-//!   prevents it was tried.
+//!   logged if `auto` falls back to `limits`, or if candidates can create user namespaces although a level
+//!   that prevents their creation was tried.
 //! - The failure of a candidate is never an error; the failure of a sandbox always is.
 //!
 //! # Deliberately absent
@@ -349,7 +349,7 @@ impl Level {
 }
 
 /// The variants to try, strongest first: a level, and whether candidates are prevented from creating user
-/// namespaces. Old hosts cannot prevent the creation, and `bwrap` cannot when it runs as `root`.
+/// namespaces. Old hosts cannot prevent the creation, and `bwrap` cannot prevent it when it runs as `root`.
 fn strongest_first(choice: SandboxChoice, is_privileged: bool) -> Vec<(Level, bool)> {
     let mut all = vec![
         (Level::Bubblewrap, true),

@@ -3,7 +3,7 @@
 `loading.py` comes before this text.
 
 The protocol has file descriptors of its own, so what a reward function prints goes to standard error. An exception is
-the answer of one job; an exit of the process (sys.exit, a crash) ends the worker.
+the answer to one job; an exit of the process (sys.exit, a crash) ends the worker.
 """
 
 import inspect
@@ -83,7 +83,7 @@ class Worker:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
-        # One event loop serves all jobs, because clients that a function keeps between calls belong to their loop.
+        # One event loop serves all jobs, because a client that a function keeps between calls belongs to one loop.
         self.loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self.loop)
 

@@ -7,7 +7,7 @@
 //!
 //! An outside gate costs more than all other gates together. It is therefore asked only about groups that may
 //! still be accepted: groups that all earlier gates pass, and groups that only yielding gates reject. It is
-//! asked about the latter because it may reject them permanently.
+//! asked about groups that only yielding gates reject, because it may reject those groups permanently.
 
 use std::sync::Arc;
 

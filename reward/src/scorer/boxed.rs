@@ -1,6 +1,7 @@
 //! Finds `\boxed{...}` with matching braces.
 
-/// The text from byte `start` to the brace that closes the first opening brace at or after it, inclusive.
+/// The text from byte `start` to the brace that closes the first opening brace at or after `start`,
+/// inclusive.
 pub(super) fn balanced_from(text: &str, start: usize) -> Option<&str> {
     let mut open = 0_i64;
     for (offset, byte) in text.as_bytes()[start..].iter().enumerate() {

@@ -11,7 +11,8 @@
 //! answer is a) a prime"), or with "option" or "choice" before it, is a choice.
 //!
 //! # Deliberately absent
-//! The text of an option does not count instead of its letter, because the row does not map texts to letters.
+//! The text of an option is not accepted in place of its letter, because the row does not map texts to
+//! letters.
 
 use std::sync::LazyLock;
 
@@ -67,7 +68,7 @@ fn last_boxed(response: &str) -> Option<(usize, char)> {
     Some((letter.start(), letter_of(letter.as_str())?))
 }
 
-/// Whether the sentence continues in `rest`, which makes the letter before it an article or a pronoun.
+/// Whether the sentence continues in `rest`, which makes the letter before `rest` an article or a pronoun.
 fn goes_on(rest: &str) -> bool {
     rest.trim_start_matches([' ', '\t']).starts_with(char::is_alphanumeric)
 }

@@ -9,7 +9,7 @@ use crate::python_text::tail;
 /// The number of code points at the end of a response that are read.
 const TAIL: usize = 300;
 
-/// The rule that selects the number of a response that counts.
+/// The rule that selects which number of a response counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gsm8kMethod {

@@ -36,7 +36,7 @@ const FENCE_CLOSE: &str = "```";
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct JsonSchemaConfig {
-    /// The schema; without it, the ground truth of each row is its schema.
+    /// The schema. Without it, the ground truth of a row is the schema of that row.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schema: Option<Value>,
 }

@@ -3,6 +3,8 @@
 
 mod marker;
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 
 use super::boxed::last_boxed_content;
@@ -130,13 +132,17 @@ pub struct MathDapo {
     pub strict_box: bool,
 }
 
-/// The reference's normal form of an answer.
-pub fn normalize(answer: &str) -> String {
+/// The reference's normal form of an answer. A plain number without commas is returned without a copy.
+pub fn normalize(answer: &str) -> Cow<'_, str> {
     let last = answer.rsplit('=').next().unwrap_or("");
     if characters(last) & REWRITABLE == 0 {
         return finished(last);
     }
-    finished(&rewritten(last))
+    let rewritten = rewritten(last);
+    match finished(&rewritten) {
+        Cow::Borrowed(whole) if whole.len() == rewritten.len() => Cow::Owned(rewritten),
+        part => Cow::Owned(part.into_owned()),
+    }
 }
 
 fn rewritten(answer: &str) -> String {
@@ -160,16 +166,16 @@ fn rewritten(answer: &str) -> String {
 
 /// Removes the commas of a text that has only digits and commas. From other texts it removes white space at
 /// both ends.
-fn finished(text: &str) -> String {
+fn finished(text: &str) -> Cow<'_, str> {
     let mut digits = text.chars().filter(|c| *c != ',').peekable();
-    if digits.peek().is_some() && digits.all(is_digit) {
-        return text.replace(',', "");
+    if text.contains(',') && digits.peek().is_some() && digits.all(is_digit) {
+        return Cow::Owned(text.replace(',', ""));
     }
-    strip(text).to_owned()
+    Cow::Borrowed(strip(text))
 }
 
 /// The text after the last "Answer:", in normal form; [`INVALID`] if there is none.
-fn answer_in(end: &str) -> String {
+fn answer_in(end: &str) -> Cow<'_, str> {
     normalize(marker::last_answer(end).unwrap_or(INVALID))
 }
 
@@ -193,7 +199,7 @@ impl MathDapo {
         {
             return as_text(boxed);
         }
-        (pred == normalize(truth), Some(pred))
+        (pred == normalize(truth), Some(pred.into_owned()))
     }
 }
 

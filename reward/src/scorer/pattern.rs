@@ -1,8 +1,10 @@
-//! `regex`: checks that a pattern matches in the response, or that the matched text equals the ground truth.
+//! `regex`: checks that a pattern matches in the response, or that the text of a group of the pattern equals the
+//! ground truth.
 //!
 //! Patterns have the syntax of the `regex` crate: no look-around and no back-references, so every search
-//! takes time linear in the text. Only the first match counts, because finding all of them can take quadratic
-//! time. A pattern that begins with `(?s).*`, which is greedy, matches the last occurrence.
+//! takes time linear in the text. Only the first match counts, because finding all matches can take quadratic
+//! time. If a pattern begins with `(?s).*`, which is greedy, the groups of the pattern match the last occurrence
+//! in the response.
 
 use regex::{Regex, RegexBuilder};
 use serde::{Deserialize, Serialize};
@@ -22,8 +24,8 @@ pub const COMPILED_BYTES_MAX: usize = 1 << 20;
 pub struct PatternConfig {
     /// The pattern.
     pub pattern: String,
-    /// The group that is compared with the ground truth, 0 for the whole match; without it, any match is
-    /// right.
+    /// The group that is compared with the ground truth, 0 for the whole match. If no group is configured, any
+    /// match is right.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<usize>,
 }
@@ -44,7 +46,7 @@ pub(super) fn compile(pattern: &str) -> Result<Regex, RewardError> {
     }
     let compiled = RegexBuilder::new(pattern).size_limit(COMPILED_BYTES_MAX).build();
     compiled.or_else(|error| {
-        // The lines above the last one of a syntax error repeat the pattern.
+        // Only the last line of a syntax error is the reason. The lines above that line repeat the pattern.
         let drawn = error.to_string();
         let reason = drawn.lines().last().unwrap_or("expected a regular expression");
         invalid(reason.trim_start_matches("error: ").to_owned())

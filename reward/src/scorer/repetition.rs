@@ -35,7 +35,8 @@ pub struct Repetition {
     pub n: usize,
     /// The unit of an n-gram.
     pub unit: RepetitionUnit,
-    /// The penalty that a text approaches when all of its n-grams are equal, from 0 to [`WEIGHT_MAX`].
+    /// The factor, from 0 to [`WEIGHT_MAX`]. It is the penalty that a text approaches when all of its n-grams
+    /// are equal.
     pub factor: f64,
 }
 

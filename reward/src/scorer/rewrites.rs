@@ -9,13 +9,22 @@
 use memchr::{memchr, memchr2, memmem, memrchr};
 
 /// Python's `text.replace(from, to)`. Returns whether the text contained `from`. Most texts contain none of
-/// the words, and such a text is not copied.
+/// the words, and such a text is not copied. Few replacements lengthen a text, so most copies need one
+/// allocation.
 pub(super) fn replace(text: &mut String, from: &str, to: &str) -> bool {
-    let is_there = memmem::find(text.as_bytes(), from.as_bytes()).is_some();
-    if is_there {
-        *text = text.replace(from, to);
+    let Some(first) = memmem::find(text.as_bytes(), from.as_bytes()) else { return false };
+    let mut rewritten = String::with_capacity(text.len());
+    let (before, mut rest) = text.split_at(first);
+    rewritten.push_str(before);
+    while let Some(behind) = rest.strip_prefix(from) {
+        rewritten.push_str(to);
+        let next = memmem::find(behind.as_bytes(), from.as_bytes()).unwrap_or(behind.len());
+        let (kept, found) = behind.split_at(next);
+        rewritten.push_str(kept);
+        rest = found;
     }
-    is_there
+    *text = rewritten;
+    true
 }
 
 /// `(.*?)(\$)(.*?)(\$)(.*)` to `$\3$`: keeps only the first formula of each line that has one.

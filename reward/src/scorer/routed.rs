@@ -9,8 +9,8 @@ use crate::RewardError;
 const KNOWN: &str = "openai/gsm8k, lighteval/MATH, DigitalLearningGmbH/MATH-lighteval, HuggingFaceH4/MATH-500, \
                      math_dapo, math, math_dapo_reasoning, aime*, DAPO-17k, searchR1_*, rolldock/arithmetic";
 
-/// The name of verl's scorer of a source that has no counterpart here, and what to configure instead; `None`
-/// for other sources.
+/// If verl's scorer of a source has no counterpart here: the name of that scorer, and what to configure
+/// instead. `None` for other sources.
 fn elsewhere(source: &str) -> Option<(&'static str, &'static str)> {
     match source {
         "codecontests" | "apps" | "codeforces" | "taco" => {

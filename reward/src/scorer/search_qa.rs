@@ -1,10 +1,10 @@
 //! The scorer for rows of the sources `searchR1_*` (Jin et al. 2025, "Search-R1"), in which a model searches
 //! for its answer. As in verl, answers are normalised and must then match exactly.
 //!
-//! The answer is the content of the last `<answer>..</answer>`. It is right when its normal form equals that
-//! of one of the ground truths: lower case, without ASCII punctuation, without the words "a", "an" and "the",
-//! with single spaces. A right answer scores 0.25 if the response has more than ten opening tags or more than
-//! ten closing tags.
+//! The answer is the content of the last `<answer>..</answer>`. It is right when its normal form equals the
+//! normal form of one of the ground truths. A normal form is in lower case, without ASCII punctuation,
+//! without the words "a", "an" and "the", and with single spaces. A right answer scores 0.25 if the response
+//! has more than ten opening tags or more than ten closing tags.
 //!
 //! The ground truth is the JSON `{"target": ..}` with a text or a list of texts, or a JSON list of texts. Any
 //! other text is used as it is.

@@ -184,7 +184,7 @@ impl Core {
         self.replan(now_ns);
     }
 
-    /// Ends the process of a dead engine, if the time for which it outlives the engine is over.
+    /// Ends the process of a dead engine, if the process has outlived the engine for `DEATH_MS`.
     pub(super) fn pass_death(&mut self, now_ns: u64) {
         if let Life::EngineDead { gone_at_ns } = self.life
             && now_ns >= gone_at_ns

@@ -42,7 +42,7 @@ impl Core {
     }
 
     /// Advances the engine, and then counts the steps of the present run that have ended. All counts are then
-    /// those of `now_ns`.
+    /// the counts at `now_ns`.
     pub(super) fn settle(&mut self, now_ns: u64) {
         self.advance(now_ns);
         if self.frozen_since_ns.is_some() {

@@ -9,7 +9,7 @@ use super::{Admission, Core, block_chain};
 use crate::workload::{Plan, PlanRequest, Workload};
 use crate::{Fault, NoAnswers, ServerConfig, WorkloadConfig, invariants};
 
-/// One action of a random test: a call of the engine, or time that passes.
+/// One action of a random test: a call to the engine, or time that passes.
 #[derive(Debug, Clone)]
 enum Action {
     Submit { prompt: u32, samples: u32, tokens: u32 },
@@ -42,7 +42,8 @@ fn actions() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// A server that is so small that samples queue, prefixes are evicted and sequences are preempted.
+/// The configuration of a server that is so small that samples have to wait, prefixes are evicted and sequences
+/// are preempted.
 fn tight() -> ServerConfig {
     ServerConfig {
         max_num_seqs: 5,

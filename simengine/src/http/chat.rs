@@ -133,7 +133,7 @@ fn answer_id(face: &Face, header_id: Option<String>, body_id: Option<String>) ->
     format!("chatcmpl-{suffix}")
 }
 
-/// The text of a sample up to its stop string, and this string.
+/// The text of a sample up to its stop string, and the stop string.
 fn shown_text<'a>(face: &Face, sampling: &'a Sampling, made: &SimChoice) -> (String, Option<&'a str>) {
     let text = face.codec.decode(&made.token_ids);
     let by_text = made.finish_reason == FinishReason::Stop && made.stop_token_id.is_none();

@@ -1,4 +1,5 @@
-//! The parts that the three dialects share: running the prompts of one HTTP request, and writing its usage.
+//! The parts that the three dialects of the API (text completions, chat completions, and token ids) share: running
+//! the prompts of an HTTP request, and writing the usage object of the answer.
 
 use std::sync::Arc;
 
@@ -47,7 +48,7 @@ pub(crate) fn prepare(
     Job { future: future.boxed(), chunks, request_ids, samples: sampling.samples() }
 }
 
-/// Writes the usage object of an answer in one piece.
+/// Writes the usage object of an answer that is not streamed.
 pub(crate) fn put_usage(buffer: &mut Vec<u8>, responses: &[SimResponse], created_cache_tokens: &str) {
     let prompt: u64 = responses.iter().map(|response| u64::from(response.prompt_tokens)).sum();
     let cached: u64 = responses.iter().map(|response| u64::from(response.cached_tokens)).sum();
@@ -66,7 +67,7 @@ pub(crate) fn completion_tokens(responses: &[SimResponse]) -> u64 {
     responses.iter().flat_map(|response| &response.choices).map(|choice| choice.token_ids.len() as u64).sum()
 }
 
-/// Whether vLLM's JSON encoder would refuse the numbers of this answer.
+/// Whether a log-probability of this answer is NaN. vLLM's JSON encoder refuses NaN.
 pub(crate) fn has_nan(responses: &[SimResponse]) -> bool {
     let mut choices = responses.iter().flat_map(|response| &response.choices);
     choices.any(|choice| choice.logprobs.iter().any(|logprob| logprob.is_nan()))

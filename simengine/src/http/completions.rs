@@ -17,7 +17,7 @@ use crate::request::{FinishReason, SimChoice, SimResponse};
 /// build.
 pub(crate) const FINGERPRINT: &str = "rolldock-simengine";
 
-/// The token limit of a completion that sets none, if the request is rendered (OpenAI's default).
+/// The token limit of a rendered completion request that sets no limit (OpenAI's default).
 pub(crate) const DEFAULT_MAX_TOKENS: u32 = 16;
 
 /// Maximum number of prompts in one request.

@@ -63,7 +63,7 @@ fn answer(face: &Face, turn: &ChatTurn) -> Response<Body> {
         (_, Some(stop)) => (Some("stop_sequence"), Some(stop)),
         _ => (Some("end_turn"), None),
     };
-    // vLLM leaves fields without a value out.
+    // vLLM leaves out fields without a value.
     if let Some(reason) = reason {
         body["stop_reason"] = json!(reason);
     }

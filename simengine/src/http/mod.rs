@@ -1,14 +1,14 @@
 //! The server over HTTP/1.1, with vLLM's endpoints, statuses, bodies and quirks.
 //!
-//! The server also behaves like the real one at the socket. It closes an idle connection after
+//! The server also behaves like a real server at the socket. It closes an idle connection after
 //! [`KEEP_ALIVE_S`], drops the requests of a client that disconnects, and refuses connections when it is dead
 //! or terminated. An injected reset is a TCP reset. Bodies with tokens are written directly into a byte
 //! buffer.
 //!
-//! To continue a sample that was cut off, a client sends its tokens at the end of a prompt. The protocol
-//! cannot mark these tokens. The server recognises such a sample by its first dozen tokens and continues it
-//! exactly where it was cut, even if another server began it. The server does not recognise a sample that was
-//! cut within these tokens, or that is requested together with others.
+//! To continue a sample that was cut off, a client sends the tokens of the sample at the end of a prompt. The
+//! protocol cannot mark these tokens. The server recognises such a sample by its first dozen tokens and
+//! continues it exactly where it was cut, even if another server began it. The server does not recognise a
+//! sample that was cut within these tokens, or that is requested together with other samples.
 //!
 //! # Deliberately absent
 //! There is no TLS, no HTTP/2, and no endpoint for tasks other than generation. Checks of sampling parameters

@@ -135,8 +135,8 @@ impl Sampling {
             if !has_stop(tokens.len()) {
                 return None;
             }
-            // If a text contains a stop string, so does every longer text. The smallest number of tokens with
-            // a stop string is therefore found by bisection.
+            // If a text contains a stop string, every longer text contains it too. The smallest number of
+            // tokens with a stop string is therefore found by bisection.
             let (mut without, mut with) = (0, tokens.len());
             while with - without > 1 {
                 let middle = without + (with - without) / 2;

@@ -33,8 +33,8 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, "BadRequestError", param, message)
     }
 
-    /// A refusal because the web framework did not understand the request. As for a broken rule, the status
-    /// is 400, but the error's type differs.
+    /// A refusal because the web framework did not understand the request. The status is 400, as for a broken
+    /// rule, but the error's type differs.
     pub(crate) fn unreadable(param: Option<&str>, message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "Bad Request", param, message)
     }

@@ -184,8 +184,8 @@ fn to_chat_tool(tool: &Value) -> Value {
     } })
 }
 
-/// Appends an item of the input. A call, and a text that follows calls, are added to the assistant's message
-/// before them, if there is one.
+/// Appends an item of the input. A call, or a text that follows calls, is added to the assistant's message
+/// that precedes it, if there is one.
 fn put_item(messages: &mut Vec<Value>, item: &Value) -> Result<(), Refusal> {
     match item["type"].as_str().unwrap_or("message") {
         "function_call" => {

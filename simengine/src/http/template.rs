@@ -1,7 +1,7 @@
 //! The chat template of the simulated model: ChatML, with tools in the form that Qwen's models use.
 //!
-//! A real server passes the list of tools and the arguments of earlier calls to its template as Python
-//! objects, and the template prints them with Python's `json.dumps`. This module prints the same bytes.
+//! The template of a real server gets the list of tools, and the arguments of earlier calls, as Python
+//! objects. The template prints these objects with Python's `json.dumps`. This module prints the same bytes.
 //!
 //! # Deliberately absent
 //! There is no reasoning: the reasoning of an earlier turn is not part of a prompt.
@@ -132,8 +132,8 @@ impl Message {
 }
 
 impl CalledFunction {
-    /// Clients send arguments as a string of JSON. The server parses it, so its spaces are lost. A string
-    /// that is not JSON stays as it is.
+    /// Clients send arguments as a string of JSON. The server parses the JSON, so its spacing is lost. A
+    /// string that is not JSON stays as it is.
     fn arguments_text(&self) -> String {
         match &self.arguments {
             Value::String(text) => serde_json::from_str::<Value>(text)

@@ -1,4 +1,4 @@
-//! The tools of a request, and the calls in a response, which this module parses as vLLM's Hermes parser
+//! The tools of a request, and the calls in a response. This module parses calls as vLLM's Hermes parser
 //! does.
 //!
 //! A call is `<tool_call>`, a JSON object with `name` and `arguments`, and `</tool_call>`; the last closing

@@ -1,8 +1,9 @@
 //! A simulated server in process: an engine, its clock and a task that advances it.
 //!
 //! One task per server sleeps until the engine's next event. Every call locks the engine for a moment. Most
-//! calls first advance it to the present time; calls that only read a setting do not. A call wakes the task
-//! only if the next event has moved to an earlier time. The lock is never held across an await.
+//! calls first advance the engine to the present time. Calls that only read a setting do not advance it. A
+//! call wakes the task only if the next event has moved to an earlier time. The lock is never held across an
+//! await.
 //!
 //! The server uses `tokio`'s time: on a paused clock the simulation runs as fast as its events can be
 //! computed. Timers have a resolution of a millisecond, so a response may arrive up to a millisecond late.

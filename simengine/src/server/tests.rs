@@ -192,8 +192,8 @@ async fn a_shared_prompt_is_computed_once() {
     fixture.server.generate(group).await.unwrap();
     let stats = fixture.server.stats();
     assert_eq!(stats.prefix_cache_queries_total, 16 * 1_024);
-    // All samples but the first find all blocks but the last in the cache. The last token of the prompt has
-    // to be computed.
+    // Every sample except the first finds every block except the last in the cache. The last token of the
+    // prompt has to be computed.
     assert_eq!(stats.prefix_cache_hits_total, 15 * (1_024 - 16));
     assert!(fixture.server.reset_prefix_cache(false));
 }

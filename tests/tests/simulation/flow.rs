@@ -146,7 +146,7 @@ impl Trainer<'_> {
         claims
     }
 
-    /// Pauses all servers, gives them the label of the next version, resumes them, and announces it.
+    /// Pauses all servers, gives them the label of the next version, resumes them, and announces the version.
     async fn update(&mut self) {
         for server in self.engine.servers() {
             server.pause(self.plan.pause).await;

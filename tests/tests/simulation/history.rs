@@ -187,7 +187,7 @@ struct Left {
     history: rolldock::dispatch::history::PromptHistory,
 }
 
-/// A life of a run: collects steps until the data ends, or until it is killed at `killed_at`.
+/// One process of a run: it collects steps until the data ends, or until it is killed at `killed_at`.
 struct Life<'a> {
     dir: &'a Path,
     number: u32,
@@ -225,7 +225,7 @@ impl Life<'_> {
         (manager, PromptFeed::inline(Box::new(Epochs { rows: ROWS, epochs: EPOCHS, next })))
     }
 
-    /// Runs the life. Returns the bytes of the ledger at the moment of the kill, or `None` if the data ended
+    /// Runs the process. Returns the bytes of the ledger at the moment of the kill, or `None` if the data ended
     /// first.
     fn run(&self, queue: &mut Vec<QueueRecord>, left: &mut Left) -> Option<Vec<u8>> {
         in_virtual_time(async {
@@ -260,7 +260,7 @@ impl Life<'_> {
     }
 }
 
-/// Runs to the end of the data; each of the first lives is killed after its time.
+/// Runs to the end of the data. The first processes are killed after the times in `kills`.
 fn run_in_lives(kills: &[u64]) -> Left {
     let dir = TempDir::new().unwrap();
     let (mut queue, mut left) = (Vec::new(), Left::default());

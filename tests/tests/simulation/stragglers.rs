@@ -8,8 +8,8 @@ use rolldock_simengine::Fault;
 
 use crate::support::{World, in_virtual_time, prompts};
 
-/// Collects a step on two servers, of which the second is slower by `factor`. Checks that each sample equals
-/// its draw, and that every token that the servers generated is in a bucket.
+/// Collects a step on two servers. The second server is slower by `factor`. Checks that each sample equals its
+/// draw, and that every token that the servers generated is in a bucket.
 fn step(stragglers: Stragglers, factor: f64) -> StepMetrics {
     in_virtual_time(async {
         let mut world = World::calm(2, 16);

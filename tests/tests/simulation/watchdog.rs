@@ -1,4 +1,4 @@
-//! Provokes every wait that the watchdog can report, and checks what it reports and does.
+//! Provokes every wait that the watchdog can report, and checks the report and the action of the watchdog.
 
 mod giving_up;
 mod log;

@@ -186,7 +186,7 @@ impl Pairs<'_> {
     fn integer(&mut self, number: &Number) {
         let plain = number.plain();
         if let Some(more) = off_by_one(&plain) {
-            // `off_by_one` makes -6 of -5, so that 1 has to be added.
+            // `off_by_one` turns -5 into -6, so a negative number needs `+ 1`.
             self.add(Kind::Sum, format!("{more} {} 1", if number.is_negative { "+" } else { "-" }));
         }
         if !number.is_negative && number.digits.len() < 3 {
@@ -271,8 +271,8 @@ impl Pairs<'_> {
     }
 }
 
-/// Moves the first term of a sum, which is the part before the first plus sign, to its end. A plus sign in
-/// parentheses, brackets or braces does not count.
+/// Moves the first term of a sum to the end. The first term is the part before the first plus sign that is
+/// outside of parentheses, brackets and braces.
 fn commuted(text: &str) -> Option<String> {
     let is_other = ["=", "<", ">", "\\in", "\\cup", "\\pm", "\\begin"].iter().any(|sign| text.contains(sign));
     let mut depth = 0_i32;

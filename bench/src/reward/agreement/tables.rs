@@ -66,7 +66,7 @@ pub(super) fn by_kind(judged: &[Judged]) -> String {
     markdown(&header, rows)
 }
 
-/// All disagreements by cause, those without a cause first.
+/// All disagreements by cause. Disagreements without a cause come first.
 pub(super) fn by_cause(judged: &[Judged]) -> String {
     let mut causes: BTreeMap<Option<Cause>, Vec<&Judged>> = BTreeMap::new();
     for it in judged.iter().filter(|it| it.is_disagreement()) {

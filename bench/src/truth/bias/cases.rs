@@ -10,7 +10,7 @@ pub(super) struct Case {
     pub(super) launch: Launch,
     /// Groups of a step.
     pub(super) target: usize,
-    /// Prompts of a generation batch for each group of a step.
+    /// Number of prompts in a generation batch, divided by `target`.
     pub(super) oversampling: f64,
     /// The standard deviation of the logarithm of a response's length.
     pub(super) sigma: f64,

@@ -127,7 +127,7 @@ impl Model {
     }
 }
 
-/// A server that has room for every request, and takes the same time for each token.
+/// A server that runs all requests at once, and takes the same time for each token.
 struct Roomy {
     model: Arc<Model>,
     /// The number of rows that were sent here.
@@ -342,7 +342,7 @@ impl Seen {
                 ended += f64::from(u8::from(is_accepted || is_filtered));
             }
             if case.cuts_for_good() {
-                // Every group of the step has ended or was cut off in it.
+                // Every group of the step has ended or was cut off within the step.
                 ended += self.filtered[step as usize - 1] as f64;
             }
         }

@@ -1,4 +1,4 @@
-//! The servers of a case, whose counters are the truth, and its slow reward.
+//! The servers of a case, and its slow reward. The counters of the servers are the truth.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,8 +18,8 @@ use super::{FLEET, MAX_RESPONSE};
 use crate::rollout::SEED;
 use crate::workload::{EOS, answers};
 
-/// Places of a server in the load balancer. The server itself has fewer places, so requests also wait on the
-/// server.
+/// Permits of a server in the load balancer. The server itself runs fewer requests at a time, so requests also
+/// wait on the server.
 pub(super) const PERMITS: u32 = 12;
 
 /// A reward that takes time, and sometimes raises an error.

@@ -40,13 +40,13 @@ struct Run {
     case: Case,
     engines: Engines,
     balancer: LoadBalancer,
-    /// The records of the accepted groups that a queue would have.
+    /// The records that a queue would have of the accepted groups.
     queue: Vec<QueueRecord>,
     dir: tempfile::TempDir,
     version: u64,
     by_steps: TokenTotals,
     accepted: Accepted,
-    /// The counts of the gates at the end of the last life.
+    /// The counts of the gates at the end of the most recent life.
     gates: Vec<GateCounts>,
     scope: Scope,
 }
@@ -82,7 +82,7 @@ impl Run {
             for record in &resumption.records {
                 writer.append(record.clone());
             }
-            // A prompt's row is its number here.
+            // In these runs the row of a prompt equals its number.
             row = resumption.next_number;
             let waiting = resumption.queued.clone().into_iter().map(|waiting| {
                 let kept = waiting.tokens.map(|place| read_carried(self.dir.path(), place)).transpose()?;

@@ -1,5 +1,5 @@
-//! The circuit breaker of one server. From the outcomes of requests it decides whether the server may be
-//! asked, when it may be asked again, and its load penalty.
+//! The circuit breaker of one server. The outcomes of requests determine whether the server may be asked,
+//! when the server may be asked again, and its load penalty.
 //!
 //! ```text
 //! Well     -- too many faults ----------> Cooling
@@ -14,8 +14,8 @@
 //!
 //! Failed requests make a server suspect, not dead: it gets no permits during a cooldown, and then one
 //! request on trial. Its running requests continue, because a server that fails some requests may answer
-//! others. Only the monitor's look at the server (its health, a stall) ends its life. The cooldown doubles
-//! each time, until a request outside of a trial succeeds.
+//! others. Failed requests alone never end a server's life. The monitor ends it if the health check fails or
+//! the server stalls. The cooldown doubles with each relapse, until a request outside of a trial succeeds.
 //!
 //! # Invariants
 //! - A trial has an end. When its time is over, the next trial may begin. A hanging request therefore blocks
@@ -170,8 +170,8 @@ impl Breaker {
         }
     }
 
-    /// Whether the server is in a cooldown. A request ignores its exclusions rather than wait for such a
-    /// server.
+    /// Whether the server is in a cooldown. If all servers that could take a request and are not excluded are
+    /// in a cooldown, the request ignores its exclusions and does not wait.
     pub(in crate::balancer) fn is_cooling(&self) -> bool {
         match &self.state {
             State::Well(_) => false,

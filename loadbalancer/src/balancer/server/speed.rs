@@ -1,5 +1,5 @@
-//! The measured speed at which a server decodes one sample. One measurement uses the server's answers, the
-//! other one the server's own count of tokens.
+//! The measured speed at which a server decodes one sample. There are two measurements: [`Speed`] uses the
+//! server's answers, and [`DecodeRate`] uses the server's own count of tokens.
 
 use tokio::time::Instant;
 

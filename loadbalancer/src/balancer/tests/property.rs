@@ -1,5 +1,5 @@
-//! Random holders, cancellations, deaths, revivals, joins and departures; the invariants are checked after
-//! each.
+//! Random permit holders, cancellations, deaths, revivals, joins and departures. The invariants are checked
+//! after each event.
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use proptest::prelude::*;

@@ -127,7 +127,8 @@ async fn a_heavy_request_empties_one_server_and_not_the_fleet() {
     let kept = held[0].server();
     let at = held.iter().position(|permit| permit.server() == kept).unwrap();
     drop(held.swap_remove(at));
-    // The request reserves that server, which is nearest to having room. Any request may use the others.
+    // The heavy request reserves the server `kept`, which is nearest to having room. Any request may use the
+    // other servers.
     for _ in 0..50 {
         let at = held.iter().position(|permit| permit.server() != kept).unwrap();
         drop(held.swap_remove(at));

@@ -20,7 +20,7 @@ fn series_of_several_engines_add_up() {
         vllm:generation_tokens_total{engine=\"0\"} 1.5e+03\n\
         vllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n\
         vllm:kv_cache_usage_perc{engine=\"1\"} 0.7\n";
-    let load = parse_metrics(text);
+    let load = parse_metrics(text).unwrap();
     assert_eq!((load.running, load.waiting, load.generation_tokens_total), (7, 2, Some(1500)));
     assert!((load.kv_cache_usage - 0.6).abs() < 1e-12);
 }
@@ -32,14 +32,15 @@ fn a_real_servers_metrics_are_read() {
         eprintln!("skipped: {path} does not exist");
         return;
     };
-    let load = parse_metrics(&text);
+    let load = parse_metrics(&text).unwrap();
     assert!(load.generation_tokens_total > Some(0), "{load:?}");
     assert!((0.0..=1.0).contains(&load.kv_cache_usage), "{load:?}");
 }
 
 #[test]
 fn garbage_is_no_load() {
-    assert_eq!(parse_metrics("vllm:num_requests_running\nvllm:\nx y z\n"), EngineLoad::default());
+    assert_eq!(parse_metrics("vllm:num_requests_running\nvllm:\nx y z\n"), None);
+    assert_eq!(parse_metrics("other:num_requests_running 3\n"), None, "the page of another server");
 }
 
 type Heard = Arc<Mutex<Vec<(String, Value)>>>;
@@ -111,8 +112,8 @@ async fn answers_about_weights_and_the_cache_are_understood() {
     end.cancel();
 }
 
-/// Answers one request on each connection with status 500, and resets the connection at a second one, as vLLM
-/// does after a failure of an endpoint of its development mode.
+/// Answers one request on each connection with status 500, and resets the connection when a second request
+/// arrives. vLLM does this after a failure of an endpoint of its development mode.
 async fn serve_one_each(socket: tokio::net::TcpListener) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     while let Ok((mut connection, _)) = socket.accept().await {

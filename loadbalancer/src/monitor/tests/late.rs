@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A healthy server on a thread of its own, which answers while the thread of the test is late.
+/// A healthy server on its own thread. The server answers even while the thread of the test is late.
 fn healthy_on_another_thread() -> String {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

@@ -83,7 +83,7 @@ impl Fake {
         engines.iter().filter(|(_, engine)| engine.is_paused).map(|(name, _)| name.clone()).collect()
     }
 
-    /// `begin` happens when the call arrives, `finish` when it succeeds.
+    /// Applies `begin` when the call arrives, and `finish` when the call succeeds.
     fn call<'a>(
         &'a self,
         server: &'a ServerRef,

@@ -1,5 +1,5 @@
-//! Random failures, deaths, joins and announcements. The invariants hold at every moment, and once the
-//! faults are over, every server is up to date and no engine is left paused.
+//! Random failures, deaths, joins and announcements. The invariants hold at every moment. When the faults are
+//! over, every server gets the newest weights and no engine is left paused.
 
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};

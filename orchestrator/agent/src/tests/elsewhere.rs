@@ -43,7 +43,7 @@ impl Workers {
     }
 }
 
-/// Runs a program of an agent on a task. Returns whether it ended well, and what it printed.
+/// Runs an agent's script on a task. Returns whether the script succeeded, and what it printed.
 async fn work(script: &str, task: &Value) -> (bool, String) {
     let mut agent = Command::new("python3")
         .args(["-c", &format!("{CHAT}{script}")])

@@ -29,8 +29,8 @@ pub(super) enum Opinion {
 }
 
 impl Opinion {
-    /// Opens the scorer called `name` with its `settings`. An error names the wrong flag: `flag`, which has
-    /// the name, or `set_flag`, which has the settings. An outside scorer ends with `scope`. Blocks until an
+    /// Opens the scorer called `name` with its `settings`. An error names the flag with the mistake: `flag`
+    /// for the name, or `set_flag` for the settings. An outside scorer ends with `scope`. Blocks until an
     /// outside scorer has been checked.
     pub(super) fn open(
         name: &str,

@@ -61,7 +61,7 @@ impl SpecialToken {
     }
 }
 
-/// One template, or several named templates, of which `default` is used.
+/// One template, or several named templates. Of several templates, the one named `default` is used.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum ConfiguredTemplate {

@@ -1,13 +1,14 @@
 //! The sums of cohorts, and the ratios with their standard errors.
 //!
-//! Every figure is a quotient of two totals: tokens by samples, right samples by samples, valid groups by
-//! groups, each group with its importance weight in both totals. Let `A` and `B` be the totals over the
-//! complete groups. Of the `C` groups that were cut off, `n` were audited, with the totals `a` and `b`. The
-//! mean over all groups is then `m = (A + C/n a) / (B + C/n b)`. This is the combined ratio estimator of
-//! survey sampling: the cut-off groups are a stratum from which `n` groups were drawn without replacement. A
-//! group with the values `x` and `y` has the residual `e = x - m y`. The variance of `m` is `(C (C - n)/n s2
-//! + f q) / (B + C/n b)^2`, where `s2` is the sample variance of `e` over the audited groups, `q` is the mean
-//! square of `e` over the complete groups, and `f` is the number of groups that failed.
+//! Every figure is a quotient of two totals: tokens divided by samples, right samples divided by samples, or
+//! valid groups divided by groups. Each group has its importance weight in both totals. Let `A` and `B` be
+//! the totals over the complete groups. Of the `C` groups that were cut off, `n` were audited, with the
+//! totals `a` and `b`. The mean over all groups is then `m = (A + C/n a) / (B + C/n b)`. This is the combined
+//! ratio estimator of survey sampling: the cut-off groups are a stratum from which `n` groups were drawn
+//! without replacement. A group with the values `x` and `y` has the residual `e = x - m y`. The variance of
+//! `m` is `(C (C - n)/n s2 + f q) / (B + C/n b)^2`, where `s2` is the sample variance of `e` over the audited
+//! groups, `q` is the mean square of `e` over the complete groups, and `f` is the number of groups that
+//! failed.
 
 use std::collections::VecDeque;
 
@@ -15,10 +16,10 @@ use super::{Bias, Decision, GroupFigures, Unknown};
 
 /// The fewest groups from which a standard error is estimated.
 const GROUPS_MIN: u64 = 30;
-/// The fewest valid groups among them.
+/// The fewest valid audited groups from which a standard error is estimated.
 const VALID_MIN: u64 = 20;
 
-/// Sums over groups of two quantities and of their products. A group whose quantities are both 0 need not be
+/// Sums of two quantities and of their products, over groups. A group whose quantities are both 0 need not be
 /// added.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Sums {
@@ -89,8 +90,8 @@ pub(super) struct CohortSums {
 
 impl CohortSums {
     /// The sums of a cohort. Filtered and failed groups are only counted before the first number in dispatch
-    /// order that was passed over. After it, only those that ended early have a decision, and these would
-    /// bias the sums.
+    /// order that was passed over. After that number, only groups that ended early have a decision, and such
+    /// groups would bias the sums.
     pub(super) fn new(step: u64, decisions: &[Option<Decision>], weights: &[f32]) -> Self {
         let mut sums = Self { step, ..Self::default() };
         let passed_over = decisions.iter().position(|decision| *decision == Some(Decision::PassedOver));

@@ -198,8 +198,8 @@ fn a_number_that_is_never_decided_ends_the_figures_and_not_the_memory() {
     meter.decided(10 * all, Decision::Filtered);
 }
 
-/// Two of six prompts of a kind are sent out, which therefore stand for six. The figures are those of all
-/// groups.
+/// Two of six prompts of a kind are sent out, so each of the two stands for three. The figures equal the
+/// figures of all groups.
 #[test]
 fn groups_count_with_their_importance_weights() {
     let mut meter = BiasMeter::default();

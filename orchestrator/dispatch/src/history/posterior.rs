@@ -4,9 +4,10 @@ use super::{GradedGroup, PromptRecord};
 
 /// The fewest groups to which a prior is fitted.
 const GROUPS_MIN: u64 = 64;
-/// The least share of agreeing groups for which a prior of right samples is fitted. A group agrees if it is
-/// valid and has right and wrong samples, or if neither is the case. With a smaller share, the counts of
-/// right samples do not predict which groups will be valid.
+/// The least share of agreeing groups for which a prior of right samples is fitted. A group is mixed if it
+/// has right and wrong samples. A group agrees if it is both valid and mixed, or neither valid nor mixed.
+/// With a smaller share of agreeing groups, the counts of right samples do not predict which groups will be
+/// valid.
 const AGREEING_MIN: f64 = 0.98;
 /// The weight of the prior of valid groups, in groups.
 const GROUP_PRIOR: f64 = 2.0;
@@ -109,7 +110,7 @@ impl Population {
         posterior.chance_to_differ(samples)
     }
 
-    /// The prior whose mean and variance are those of the groups.
+    /// The prior with the mean and the variance of the groups' shares of right samples.
     fn fitted(&self) -> Beta {
         let groups = self.groups as f64;
         let samples = self.samples as f64 / groups;
@@ -143,7 +144,8 @@ mod tests {
 
     #[test]
     fn the_chance_to_differ_is_that_of_the_beta_binomial() {
-        // Beta(1, 1) gives every count of right samples the same chance: 2 of the 17 counts are all alike.
+        // Beta(1, 1) gives each of the 17 counts of right samples the same chance. All samples are alike in 2
+        // of them.
         let uniform = Beta { right: 1.0, wrong: 1.0 };
         assert!((uniform.chance_to_differ(16) - 15.0 / 17.0).abs() < 1e-12);
         // Two samples differ with probability 2 E[q (1 - q)] = 2 a b / ((a + b) (a + b + 1)).

@@ -11,7 +11,7 @@ fn group(uid: u64, visit: u32, number: u64, right: u32) -> GradedGroup {
     GradedGroup { prompt_uid: PromptUid(uid), visit, number, figures, is_valid }
 }
 
-/// An epoch whose groups have every count of right samples equally often.
+/// An epoch in which every count of right samples occurs in equally many groups.
 fn epoch_of(prompts: u64) -> PromptHistory {
     let mut history = PromptHistory::default();
     for uid in 0..prompts {
@@ -38,8 +38,8 @@ fn prompts_of_medium_difficulty_are_kept_most_often() {
     let keeps: Vec<f32> = (0..17).map(|right| chance(&history, right, 1, 1700).keep).collect();
     assert!(keeps[..9].windows(2).all(|pair| pair[0] < pair[1]), "{keeps:?}");
     assert!(keeps[8..].windows(2).all(|pair| pair[0] > pair[1]), "{keeps:?}");
-    // A group of a prompt with 0 of 16 right samples is valid with probability 1 - (16 + 1)/(32 + 1) after a
-    // uniform prior, nearly: the chance of 16 right samples after that is negligible.
+    // With a uniform prior, the next group of a prompt with 0 of 16 right samples is valid with a probability
+    // of nearly 1 - (16 + 1)/(32 + 1). The chance of 16 right samples in this group is negligible.
     let valid = chance(&history, 0, 1, 1700).valid;
     assert!((f64::from(valid) - (1.0 - 17.0 / 33.0)).abs() < 0.01, "{valid}");
 }
@@ -86,7 +86,8 @@ fn a_second_result_of_a_visit_does_not_count() {
     history.graded(&group(3, 1, 103, 16));
     let record = history.prompt(PromptUid(3)).unwrap();
     assert_eq!((record.groups, record.valid), (2, 1));
-    // Three right samples of 16 count half as much as the 16 of 16 after them.
+    // The first group has 3 of 16 right samples, and the second group has 16 of 16. The first group has half
+    // the weight of the second group.
     assert!((record.accuracy() - (1.5 + 16.0) / 24.0).abs() < 1e-6);
     assert!((record.length() - 1000.0).abs() < 1e-3);
 }
@@ -113,7 +114,7 @@ fn results_of_the_epoch_itself_change_nothing_for_other_prompts() {
     assert_eq!(chance(&history, 5, 1, 1524), before);
 }
 
-/// The gates of this run look at something else than right and wrong: groups of even prompts are valid.
+/// The gates of this run do not depend on right and wrong samples: groups of even prompts are valid.
 #[test]
 fn without_agreement_of_gates_and_accuracy_the_gates_count() {
     let mut history = PromptHistory::default();

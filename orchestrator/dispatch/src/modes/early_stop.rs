@@ -44,8 +44,8 @@ pub enum AtTarget {
 pub struct StopRule {
     /// In which order valid groups are decided.
     pub order: DecisionOrder,
-    /// The end of a step outside a flow that reaches its target. A step of a flow never awaits its groups,
-    /// because the next steps decide them.
+    /// How a step that does not belong to a flow ends once it has reached its target. A step of a flow never
+    /// awaits its groups, because the next steps decide them.
     pub at_target: AtTarget,
 }
 

@@ -14,8 +14,8 @@
 //! waits behind data.
 //!
 //! # Invariants
-//! - A server has at most one task and at most [`IDS_WAITING_MAX`] waiting ids. An id beyond that is dropped
-//!   and counted.
+//! - A server has at most one task and at most [`IDS_WAITING_MAX`] waiting ids. An id beyond this limit is
+//!   dropped and counted.
 //! - The task ends when no ids are left, when the scope ends, or when an answer shows that the endpoint does
 //!   not exist.
 
@@ -128,7 +128,7 @@ impl Aborter {
         let _closed = left.wait_for(|()| !self.waiting.lock().ids.contains_key(request_id)).await;
     }
 
-    /// Returns a guard that the caller holds while a request runs that may be interrupted.
+    /// Returns a guard. The caller holds the guard while an interruptible request runs.
     pub(super) fn watch(&self, request_id: &Arc<str>) -> Interruptible<'_> {
         Interruptible { aborter: self, request_id: Arc::clone(request_id) }
     }
@@ -202,8 +202,9 @@ impl Aborter {
         }
     }
 
-    /// Returns all ids that have to be sent now, with their sends after this one. `None` ends the task. The
-    /// end is stored under the same lock, so an id that arrives later starts another task.
+    /// Returns all ids that have to be sent now, each with the sends that remain after this send. Returns
+    /// `None` if no ids are left, which ends the task. The end is stored while the ids are locked, so an id
+    /// that arrives later starts another task.
     fn next_batch(&self) -> Option<Vec<(Arc<str>, Sends)>> {
         let mut waiting = self.waiting.lock();
         let before = waiting.ids.len();
@@ -219,7 +220,7 @@ impl Aborter {
             self.running.send_replace(false);
         }
         drop(waiting);
-        // This happens outside the lock, because the receivers take the lock.
+        // The receivers take the lock, so they are notified outside the lock.
         if some_left {
             self.left.send_replace(());
         }

@@ -72,7 +72,8 @@ pub(super) enum AnswerError {
     /// The echoed prompt is not the one that was sent.
     #[error("the echoed prompt differs at token={position} from the prompt that was sent")]
     Prompt { position: usize },
-    /// A sample has an unknown finish reason, none, or more than one, or it was aborted by the engine.
+    /// A sample has no finish reason, an unknown finish reason or several finish reasons, or the engine
+    /// aborted the sample.
     #[error("choice={index} ended with finish_reason={reason:?}")]
     Finish { index: u32, reason: String },
     /// The engine reports its own failure in the answer.
@@ -109,7 +110,8 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// Begins a column of log-probabilities, which is as long as the column of token ids, if that came first.
+    /// Begins a column of log-probabilities. If the token ids came first, their number is the capacity of the
+    /// column.
     pub(super) fn begin_logprobs(&mut self) {
         self.logprobs.clear();
         self.logprobs.reserve(self.token_ids.as_ref().map_or(0, Vec::len));
@@ -157,7 +159,7 @@ impl Choice {
     }
 }
 
-/// The error for an unexpected aborted choice. Callers have handled aborts before.
+/// The error for an unexpected aborted choice. Callers handle expected aborts before they convert a choice.
 fn aborted(index: u32) -> AnswerError {
     AnswerError::Finish { index, reason: "abort".to_owned() }
 }

@@ -16,7 +16,7 @@ use crate::{FinishReason, VersionSpan};
 
 mod runs;
 
-/// The container of the answer that the scanner is in.
+/// The object or array of the answer in which the scanner is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AnswerNode {
     Root,
@@ -271,7 +271,7 @@ impl Sink for Columns {
             }
             (Some(AnswerNode::Choice), Member::TokenIds, Container::Array) => {
                 let choice = self.choice()?;
-                // A column that comes second is as long as the first one.
+                // If the log-probabilities came first, the ids need the same capacity.
                 choice.token_ids = Some(Vec::with_capacity(choice.logprobs.len()));
                 AnswerNode::TokenIds
             }

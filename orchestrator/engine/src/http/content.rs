@@ -1,13 +1,13 @@
 //! A token of the generate endpoint's `logprobs.content`, in the form in which vLLM writes it.
 //!
-//! A token takes 140 bytes, of which only the 20 bytes of the log-probability are kept. [`token`] expects the
-//! names that vLLM writes, in the order in which it writes them. The first alternative repeats the sampled
-//! token byte by byte if no alternatives were asked for, so one comparison of memory skips it. The scanner
-//! reads tokens of any other form.
+//! A token takes 140 bytes. Only the 20 bytes of its log-probability are read into a column. [`token`]
+//! expects the names that vLLM writes, in vLLM's order. If no alternatives were asked for, the first
+//! alternative repeats the sampled token byte by byte. One comparison of memory then skips this alternative.
+//! The scanner reads tokens of any other form.
 //!
 //! # Invariants
-//! - The scanner gets the same value out of every token that [`token`] reads, and is in the same state after
-//!   it.
+//! - For every token that [`token`] reads, the scanner reads the same value and is in the same state after
+//!   the token.
 
 use super::lanes::{LANES, leading_digits, load};
 use super::number::leading_f32;
@@ -28,7 +28,7 @@ pub(super) fn token(bytes: &[u8], start: usize) -> Option<(f32, usize)> {
     let members_end = integer(bytes, after(bytes, at, RANK)?)?;
     let mut at = after(bytes, members_end, ALTERNATIVES)?;
     if bytes.get(at) == Some(&b'{') {
-        // The repetition begins after the brace, and is followed by a brace.
+        // The compared bytes are the members between the opening and the closing brace.
         let members = bytes.get(start + 1..members_end)?;
         let repetition = at + 1..at + 1 + members.len();
         at = if bytes.get(repetition.clone()) == Some(members) && bytes.get(repetition.end) == Some(&b'}') {

@@ -5,12 +5,13 @@
 //! `\r`. Comments, which servers send to keep a connection alive, and fields other than `data` are skipped.
 //!
 //! # Invariants
-//! - The calls depend only on the bytes, except that the data of one event may be cut into other pieces.
+//! - The calls do not depend on how the stream is split into chunks, except that the data of one event may be
+//!   cut into other pieces.
 //! - The reader uses a few bytes of memory, whatever the server sends.
 //!
 //! # Deliberately absent
-//! Names and ids of events are ignored, and so is reconnecting by id: the engines use neither. As in the
-//! standard, an event that is not closed by an empty line is not reported.
+//! Names and ids of events are ignored, and the client does not reconnect by id, because the engines use
+//! neither names nor ids. As in the standard, an event that is not closed by an empty line is not reported.
 
 use memchr::memchr2;
 

@@ -21,7 +21,7 @@ impl Dialect {
         }
     }
 
-    /// Number of tokens that the last request of a probe generates when it finds a server of this dialect.
+    /// Number of tokens that the last request of a probe generates on a server of this dialect.
     pub(super) fn probe_tokens(self) -> u64 {
         match self {
             Self::Generate => 0,

@@ -1,8 +1,8 @@
 //! Eight bytes of text at a time, as one integer. The hot loops of the reader use these functions.
 //!
-//! Most bytes of an answer are digits, and most strings of an answer are shorter than a vector register is
-//! long. Arithmetic on a `u64` finds the end of such a piece in a few instructions on every machine, without
-//! a call and without `unsafe`. The first byte of the text is the lowest byte of the integer.
+//! Most bytes of an answer are digits, and most strings of an answer are shorter than a vector register.
+//! Arithmetic on a `u64` finds the end of such a piece in a few instructions on every machine, without a call
+//! and without `unsafe`. The first byte of the text is the lowest byte of the integer.
 //!
 //! # Deliberately absent
 //! No function reads beyond a slice. Near the end of a chunk, where fewer than eight bytes are left,

@@ -3,7 +3,7 @@
 //! - [`probe`](HttpEngine::add) finds out the dialect and the model of a server, once;
 //! - `request` writes the bodies of requests;
 //! - `scan` and `answer` read the bodies of answers in one pass into flat columns; `number`, `text`, `skip`,
-//!   `content` and `lanes` do this for the long arrays of engines with few instructions;
+//!   `content` and `lanes` read the long arrays of an answer in few instructions;
 //! - `events` and `stream` read streamed answers, and report their tokens as they arrive;
 //! - `transport` owns the connections and classifies failures;
 //! - `abort` ends requests by id over separate connections, for cases in which closing a request's connection
@@ -62,12 +62,12 @@ use server::{ProbedServer, Server};
 use stream::StreamReader;
 use transport::{NAN_WORDS, Transport, read_body, refusal};
 
-/// The factor by which the length bound is larger for a streamed answer, because each token arrives in its
-/// own event.
+/// The length bound of a streamed answer is larger by this factor, because each token arrives in its own
+/// event.
 const STREAM_BYTES_FACTOR: usize = 4;
 
 /// Turns a text into token ids. The ids are compared with the server's ids of the same text. For servers that
-/// return no ids, they are the response.
+/// return no ids, these ids are the response.
 pub type Encode = Arc<dyn Fn(&str) -> Vec<u32> + Send + Sync>;
 
 /// The configuration of the client.
@@ -79,8 +79,8 @@ pub struct HttpConfig {
     pub api_key: Option<String>,
     /// Longest wait for a connection, including name resolution.
     pub connect_max: Duration,
-    /// Time limit of the probe of a server. It does not count the time for which this process was late. It
-    /// has to be longer than the time that a busy server takes for the one token of the probe.
+    /// Time limit of the probe of a server. Delays of this process itself do not count. The limit has to be
+    /// longer than the time that a busy server takes for the one token of the probe.
     pub probe_max: Duration,
     /// Maximum number of bytes of an answer. With log-probabilities a token takes up to 160 bytes.
     pub body_bytes_max: usize,
@@ -126,7 +126,7 @@ impl fmt::Debug for HttpEngine {
 }
 
 impl HttpEngine {
-    /// An engine without servers, which [`HttpEngine::add`] adds. Background tasks run in `scope`. Without
+    /// An engine without servers. [`HttpEngine::add`] adds servers. Background tasks run in `scope`. Without
     /// `encode`, text-only servers are refused and tokenizers are not compared.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl HttpEngine {
         Ok(Self { config, transport, control, encode, scope, members: RwLock::default(), probe_tokens })
     }
 
-    /// Probes a server and adds it under `name`. It replaces an earlier server of that name.
+    /// Probes a server and adds it under `name`. The new server replaces an earlier server of that name.
     ///
     /// Cancel-safe: the server is added at the end or not at all.
     ///
@@ -187,7 +187,7 @@ impl HttpEngine {
     /// Calls [`HttpEngine::add`] concurrently for several servers, given as name and URL. Returns the first
     /// error.
     ///
-    /// Cancel-safe: servers whose probe has ended by then have been added.
+    /// Cancel-safe: servers whose probe ended before the cancellation have been added.
     ///
     /// # Errors
     /// The errors of [`HttpEngine::add`].
@@ -246,8 +246,8 @@ impl HttpEngine {
     ) -> Result<Generation, EngineError> {
         let ProbedServer { server, facts, generate_uri } = target;
         if facts.dialect == Dialect::TextOnly && request.prompt_text.is_empty() {
-            // This is the prompt of a turn of a trajectory. A text that is decoded from its ids would not be
-            // encoded to the same ids.
+            // This prompt belongs to a turn of a trajectory. The server might not encode the decoded text to
+            // the same ids.
             return Err(
                 server.unfit("it takes prompts of text only, and this prompt is token ids".to_owned())
             );
@@ -300,7 +300,7 @@ impl HttpEngine {
         server: &Server,
         texts: Vec<(String, FinishReason)>,
     ) -> Result<Generation, EngineError> {
-        // Without a tokenizer no text-only server is added.
+        // Text-only servers are added only if there is a tokenizer.
         let Some(encode) = self.encode.clone() else {
             return Err(server.bad_answer("text without a tokenizer".to_owned()));
         };

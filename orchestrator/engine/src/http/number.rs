@@ -1,13 +1,13 @@
 //! Parses the numbers of a JSON body from their bytes.
 //!
 //! Most bytes of an answer are log-probabilities, and engines print each with all the digits of a double.
-//! [`parse_f32`] returns exactly the result of `str::parse::<f32>`, several times as fast for the numbers
-//! that engines print. It reads the digits as one integer and scales the integer by a power of ten. This
-//! involves at most three roundings. If the result is so near to the middle between two `f32` that they could
-//! change it, the standard library parses the number.
+//! [`parse_f32`] returns exactly the result of `str::parse::<f32>`, several times as fast for the numbers that
+//! engines print. It reads the digits as one integer and scales the integer by a power of ten. This involves
+//! at most three roundings. If the result is so near to the middle between two `f32` that these roundings
+//! could change the `f32`, the standard library parses the number.
 //!
-//! [`leading_f32`] and [`leading_u32`] parse a number of unknown length, eight digits at a time. They refuse
-//! the rare forms, and numbers near the end of a chunk.
+//! [`leading_f32`] and [`leading_u32`] parse a number of unknown length, eight digits at a time. They return
+//! `None` for rare forms, and for numbers near the end of a chunk.
 
 use super::lanes::{LANES, leading_digits, load, value_of_digits};
 
@@ -18,8 +18,8 @@ const POWERS_OF_TEN: [f64; 51] = [
     1e36, 1e37, 1e38, 1e39, 1e40, 1e41, 1e42, 1e43, 1e44, 1e45, 1e46, 1e47, 1e48, 1e49, 1e50,
 ];
 
-/// For each number of further digits from 0 to 8: the factor that moves the digits before them, and the
-/// largest value for which these digits fit a `u64`.
+/// The factor by which a value is multiplied before digits are appended to it, and the largest value to which
+/// they can be appended in a `u64`. The index is the number of these digits, from 0 to 8.
 const SHIFTS: [(u64, u64); LANES + 1] = {
     let mut shifts = [(1, u64::MAX); LANES + 1];
     let mut digits = 1;
@@ -34,15 +34,15 @@ const SHIFTS: [(u64, u64); LANES + 1] = {
 /// Maximum number of decimal digits that always fit a `u64`.
 const DIGITS_MAX: usize = 19;
 
-/// Bits of a double's fraction that an `f32` has no room for.
+/// Number of bits by which a double's fraction is longer than that of an `f32`.
 const DROPPED_BITS: u32 = 29;
 
 /// The dropped bits of a double that lies in the middle between two `f32`.
 const MIDDLE: u64 = 1 << (DROPPED_BITS - 1);
 
-/// The smallest distance of a result from the middle, in units of the double's last place. The conversion of
-/// the digits, the power of ten and the division each have a relative error of at most half a unit, which is
-/// at most one unit of the last place of the result.
+/// A result is used only if its distance from the middle is larger than this, in units of the double's last
+/// place. The conversion of the digits, the power of ten and the division each change the result by at most
+/// one unit.
 const MARGIN: u64 = 8;
 
 /// A token id or position: a JSON integer without sign, fraction or exponent.
@@ -62,9 +62,9 @@ pub(super) fn parse_u32(text: &[u8]) -> Option<u32> {
     u32::try_from(value).ok()
 }
 
-/// A JSON number as `str::parse::<f32>` rounds it; `None` when it breaks JSON's grammar.
+/// The value of a JSON number, rounded as in `str::parse::<f32>`; `None` if the text breaks JSON's grammar.
 ///
-/// Numbers beyond the range of `f32` become infinite, as they do in the standard library.
+/// Numbers beyond the range of `f32` become infinite, as in the standard library.
 pub(super) fn parse_f32(text: &[u8]) -> Option<f32> {
     let shape = Shape::read(text)?;
     if let Some(value) = shape.round() {
@@ -121,7 +121,7 @@ impl Shape {
         (at == text.len()).then_some(Self { negative, mantissa, digits, digits_of_fraction, has_exponent })
     }
 
-    /// The nearest `f32`; `None` if rounding twice may give another value than rounding once.
+    /// The nearest `f32`; `None` if the standard library has to parse the number.
     fn round(&self) -> Option<f32> {
         if self.has_exponent || self.digits > DIGITS_MAX {
             return None;
@@ -146,8 +146,9 @@ fn scaled(negative: bool, mantissa: u64, places: usize) -> Option<f32> {
     Some(if negative { -rounded } else { rounded })
 }
 
-/// The integer that begins at `at`, and its end, which the caller has to check; `None` if [`parse_u32`] has to
-/// parse it. Only integers of one to seven digits are parsed, since token ids have no more.
+/// Returns the integer that begins at `at`, and the index of its end; `None` if [`parse_u32`] has to parse the
+/// integer. The caller has to check the byte after the integer. Only integers of one to seven digits are
+/// parsed, since token ids have no more.
 #[inline]
 pub(super) fn leading_u32(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
     let lanes = load(bytes, at)?;
@@ -159,8 +160,8 @@ pub(super) fn leading_u32(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
     Some((value_of_digits(lanes, digits) as u32, at + digits))
 }
 
-/// The number that begins at `at`, and its end, which the caller has to check; `None` if [`parse_f32`] has to
-/// parse it.
+/// Returns the number that begins at `at`, and the index of its end; `None` if [`parse_f32`] has to parse the
+/// number. The caller has to check the byte after the number.
 #[inline]
 pub(super) fn leading_f32(bytes: &[u8], at: usize) -> Option<(f32, usize)> {
     let (negative, whole, mut at) = leading_whole(bytes, at)?;
@@ -171,7 +172,8 @@ pub(super) fn leading_f32(bytes: &[u8], at: usize) -> Option<(f32, usize)> {
         (mantissa, at) = fraction(bytes, fraction_start, mantissa)?;
         places = at - fraction_start;
     }
-    // Python writes small numbers like this. A number with another exponent is left to the caller's check.
+    // Python writes small numbers with `e-`. For any other exponent, the caller's check of the next byte
+    // fails.
     if bytes.get(at) == Some(&b'e') && bytes.get(at + 1) == Some(&b'-') {
         let lanes = load(bytes, at + 2)?;
         let digits = leading_digits(lanes);
@@ -185,8 +187,8 @@ pub(super) fn leading_f32(bytes: &[u8], at: usize) -> Option<(f32, usize)> {
 }
 
 /// Whether there is a minus sign, the digits before the point, and their end. Most log-probabilities have a
-/// minus sign and one digit. The end is then a constant away, so the processor reads on before it has looked
-/// at the digits.
+/// minus sign and one digit. The end is then at a constant offset, so the processor can read on before it has
+/// examined the digits.
 #[inline]
 fn leading_whole(bytes: &[u8], at: usize) -> Option<(bool, u32, usize)> {
     if let Some([b'-', digit @ b'0'..=b'9', b'.', ..]) = bytes.get(at..) {
@@ -197,8 +199,8 @@ fn leading_whole(bytes: &[u8], at: usize) -> Option<(bool, u32, usize)> {
     Some((negative, whole, end))
 }
 
-/// Appends the digits from `start` on, of which there has to be at least one, to the mantissa. Returns the
-/// mantissa and the end of the digits; `None` if the mantissa does not fit.
+/// Appends the digits from `start` on to the mantissa. Returns the mantissa and the end of the digits; `None`
+/// if there is no digit, or if the mantissa does not fit.
 #[inline]
 fn fraction(bytes: &[u8], start: usize, mantissa: u64) -> Option<(u64, usize)> {
     let (mut value, mut at) = (mantissa, start);

@@ -1,10 +1,11 @@
-//! Finds out the facts about a server once, before it gets any request.
+//! Finds out the facts about a server once, before the server gets any request.
 //!
-//! The probe asks three questions, cheapest first. Does the server serve the recipe's model? Does it have the
-//! endpoint that takes and returns tokens? If not, do its completions at least return token ids? For a wrong
-//! server, the probe returns an error with the found and the expected values. Without the probe, a thousand
-//! samples would fail later. A server is unfit only if an answer shows that it is wrong. A server that is
-//! busy (503), fails, or loses the connection may be asked again.
+//! The probe first asks for the served models and for the engine's version. Then the probe tries the dialects
+//! of the API, best first: the endpoint that takes and returns tokens, completions that return token ids, and
+//! completions that return only text. For a wrong server, the probe returns an error with the found and the
+//! expected values. Without the probe, a thousand samples would fail later. A server counts as unfit only if
+//! an answer shows that the server is wrong. A server that is busy (503), fails, or loses the connection may
+//! be asked again.
 
 use bytes::Bytes;
 use http::{Method, StatusCode};
@@ -25,11 +26,11 @@ const PROBE_BODY_BYTES_MAX: usize = 4 << 20;
 /// Maximum number of models that an error lists.
 const MODELS_LISTED_MAX: usize = 8;
 
-/// The token of the probe's prompt. Every vocabulary contains it.
+/// The token of the probe's prompt. Every vocabulary contains this token.
 const PROBE_TOKEN: u32 = 1;
 
-/// A text with several scripts, digits, spaces and LaTeX. Tokenizers that give the same ids for it count as
-/// equal.
+/// A text with several scripts, digits, spaces and LaTeX. Tokenizers that give the same ids for this text count
+/// as equal.
 const TOKENIZER_PROBE: &str =
     "Find $\\frac{355}{113}$ to 3 digits:\n  na\u{ef}ve \u{4f60}\u{597d} \u{1f600} 100000";
 
@@ -49,13 +50,13 @@ struct VersionAnswer {
     version: String,
 }
 
-/// Finds out the dialect, the model and the version of a server.
+/// Checks that a server serves `model`, and finds out the dialect and the version of the server.
 ///
-/// Cancel-safe: it changes nothing on the server.
+/// Cancel-safe: the probe changes nothing on the server.
 ///
 /// # Errors
-/// [`EngineError::Unreachable`], [`EngineError::Unfit`] if the server cannot serve the recipe, or the error
-/// that it answered with.
+/// [`EngineError::Unreachable`]; [`EngineError::Unfit`] if the server cannot serve the recipe; otherwise the
+/// error with which the server answered.
 pub(super) async fn probe(
     transport: &Transport,
     server: &Server,
@@ -84,7 +85,8 @@ async fn post(
     transport.send(server, Method::POST, server.uri(path)?, None, body.into()).await
 }
 
-/// The length limit of `model`, if the server serves it.
+/// Checks that the server serves `model`. Returns the length limit of `model`, or `None` if the server reports
+/// no limit.
 async fn find_model(transport: &Transport, server: &Server, model: &str) -> Result<Option<u32>, EngineError> {
     let response = get(transport, server, "/v1/models").await?;
     let status = response.status();
@@ -125,19 +127,19 @@ async fn read_version(transport: &Transport, server: &Server) -> Result<Option<S
     Ok(serde_json::from_slice(&body).ok().map(|answer: VersionAnswer| answer.version))
 }
 
-/// Whether `/inference/v1/generate` exists. If it exists, it refuses an empty request.
+/// Whether the server has `/inference/v1/generate`. A server that has this endpoint refuses an empty request.
 async fn has_generate(transport: &Transport, server: &Server) -> Result<bool, EngineError> {
     let response = post(transport, server, "/inference/v1/generate", "{}").await?;
     match response.status() {
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Ok(true),
-        // vLLM answers 403 if the flag is off; other servers do not have the path or the method.
+        // vLLM without `--enable-scale-out` answers 403. Other servers do not have the path or the method.
         StatusCode::FORBIDDEN | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => Ok(false),
         StatusCode::NOT_IMPLEMENTED => Ok(false),
         _ => Err(refusal(server, response).await),
     }
 }
 
-/// Finds out which of the two completions dialects a server has, by a request for one token.
+/// Finds out which of the two completions dialects a server has. Sends a request for one token.
 async fn completions_dialect(
     transport: &Transport,
     server: &Server,
@@ -152,7 +154,8 @@ async fn completions_dialect(
         // A plain server may accept only text prompts.
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => {
             let refused = refusal(server, response).await;
-            // If the log-probabilities are NaN, the server has the dialect, but its weights are broken.
+            // A refusal because of NaN is a `BadAnswer`: the server has the dialect, but its weights are
+            // broken.
             let takes_no_ids = matches!(refused, EngineError::Refused { .. });
             return if takes_no_ids { check_text(transport, server, model).await } else { Err(refused) };
         }
@@ -183,14 +186,14 @@ struct Tokenized {
 }
 
 /// Checks that the tokenizers of the server and of the recipe give the same ids for the same text. A server
-/// that does not offer the call passes. Without this check, a run could sample, score and train with ids of
-/// another vocabulary, and nothing would show this.
+/// that does not offer `/tokenize` passes. Without this check, a run could sample, score and train with ids of
+/// another vocabulary, and nothing would show the mistake.
 ///
-/// Cancel-safe: it changes nothing on the server.
+/// Cancel-safe: the check changes nothing on the server.
 ///
 /// # Errors
-/// [`EngineError::Unfit`] with both lists of ids. If a server is too busy for the check, its refusal is
-/// returned.
+/// [`EngineError::Unfit`] with both lists of ids. If the server is too busy for the check, the error is the
+/// server's refusal.
 pub(super) async fn check_tokenizer(
     transport: &Transport,
     server: &Server,
@@ -216,12 +219,12 @@ pub(super) async fn check_tokenizer(
         return Ok(());
     }
     Err(server.unfit(server.at_url(&format!(
-        "its tokenizer is not that of model.tokenizer: of {TOKENIZER_PROBE:?} it makes tokens={theirs:?}, the recipe's \
-         makes tokens={ours:?}"
+        "its tokenizer is not that of model.tokenizer: for the text {TOKENIZER_PROBE:?}, the server gives \
+         tokens={theirs:?}, and model.tokenizer gives tokens={ours:?}"
     ))))
 }
 
-/// Checks that the server at least returns text.
+/// Checks that the completions of the server return text.
 async fn check_text(transport: &Transport, server: &Server, model: &str) -> Result<Dialect, EngineError> {
     let as_text = serde_json::json!({ "model": model, "prompt": "1", "max_tokens": 1 });
     let response = post(transport, server, "/v1/completions", as_text.to_string()).await?;

@@ -19,10 +19,10 @@ use crate::GenerateRequest;
 /// it.
 const SEED_MASK: u64 = (1 << 62) - 1;
 
-/// Room for everything but the prompt.
+/// Number of bytes that are reserved for everything but the prompt.
 const FIXED_BYTES: usize = 512;
 
-/// Room for a token id of up to six digits and its comma.
+/// Number of bytes that are reserved for a token id of up to six digits and its comma.
 const BYTES_PER_TOKEN: usize = 7;
 
 /// The body of `request` in a server's dialect.

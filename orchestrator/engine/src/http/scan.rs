@@ -81,10 +81,10 @@ pub(super) trait Sink {
     /// `null`, `true` or `false`.
     fn word(&mut self, word: Word) -> Result<(), Self::Error>;
 
-    /// Takes elements of the innermost array, without any of the calls above. `rest` begins with the next
-    /// element. The elements that are taken are at its beginning, each with the comma that follows it.
-    /// Returns their length. A sink does not take elements that it does not recognise or that are wrong. The
-    /// scanner reports those by the calls above.
+    /// Reads elements of the innermost array from the beginning of `rest`, each with the comma that follows
+    /// it. Returns the number of bytes that were read. The scanner makes none of the calls above for these
+    /// elements. The sink stops before an element that it does not recognise or that is wrong. The scanner
+    /// then reports this element by the calls above.
     fn run(&mut self, rest: &[u8]) -> usize {
         let _ = rest;
         0
@@ -230,7 +230,7 @@ impl Scanner {
 
     /// Takes elements of an array from `at` on. Returns the index of the next element.
     fn run<S: Sink>(&mut self, chunk: &[u8], at: usize, sink: &mut S) -> usize {
-        // An element of a run may be an object, for which the deepest array has no room.
+        // An element of a run may be an object. In the deepest array, an object would exceed `DEPTH_MAX`.
         if self.depth == DEPTH_MAX {
             return at;
         }
@@ -395,7 +395,7 @@ impl Scanner {
         Ok(end)
     }
 
-    /// Scans a word of which `matched` bytes have been seen.
+    /// Scans a word. Its first `matched` bytes have been seen.
     fn word<S: Sink>(
         &mut self,
         word: Word,

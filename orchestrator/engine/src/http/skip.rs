@@ -1,16 +1,17 @@
-//! The end of a run of skipped elements of an array.
+//! Finds the end of a run of skipped elements of an array.
 //!
 //! More than half of an answer is skipped: the text of each token, its offset, and the log-probabilities of
-//! the alternatives. The scanner visits each quote, colon and comma of them. [`run`] accepts only the forms
-//! that engines write, and finds their end with far fewer steps. It leaves anything else to the scanner.
+//! the alternatives. The scanner visits each quote, colon and comma of these values. [`run`] accepts only the
+//! forms that engines write, and finds the end of the values with far fewer steps. It leaves all other forms
+//! to the scanner.
 //!
 //! # Invariants
 //! - The scanner accepts every run that [`run`] accepts, and is in the same state after it.
 
 use super::lanes::{LANES, leading_digits, load, quote_or_backslash};
 
-/// The length of the elements at the beginning of `bytes`, each with the comma that follows it. An element is
-/// a string, a number, `null`, or an object of these.
+/// The number of bytes that the elements at the beginning of `bytes` take, each with the comma that follows
+/// it. An element is a string, a number, `null`, or an object of these.
 pub(super) fn run(bytes: &[u8]) -> usize {
     let mut at = 0;
     while let Some(end) = element(bytes, at)
@@ -21,7 +22,8 @@ pub(super) fn run(bytes: &[u8]) -> usize {
     at
 }
 
-/// The end of the flat object that begins at `at`; `None` if there is none, or if it is not complete.
+/// The end of the flat object that begins at `at`; `None` if no flat object begins there, or if the object is
+/// not complete.
 pub(super) fn flat_object(bytes: &[u8], at: usize) -> Option<usize> {
     let mut at = at + 1;
     if bytes.get(at) == Some(&b'}') {
@@ -81,8 +83,8 @@ fn string(bytes: &[u8], quote_at: usize) -> Option<usize> {
 
 #[inline]
 fn number(bytes: &[u8], at: usize) -> Option<usize> {
-    // Most log-probabilities have a minus sign and one digit before the point. The fraction is then a constant
-    // away, so the processor reads on before it has looked at the digits.
+    // Most log-probabilities have a minus sign and one digit before the point. The fraction is then at a
+    // constant offset, so the processor can read on before it has examined the digits.
     let mut at = if let Some([b'-', b'0'..=b'9', b'.', ..]) = bytes.get(at..) {
         digits(bytes, at + 3)?
     } else {

@@ -57,7 +57,7 @@ impl StreamReader {
     }
 
     /// Returns the answer, after all bytes have been fed, and takes its tokens out of the progress. If the
-    /// stream was cut short, they stay there.
+    /// stream was cut short, the tokens stay in the progress.
     pub(super) fn finish(self) -> Result<CheckedAnswer, AnswerError> {
         self.samples.finish()
     }
@@ -75,7 +75,7 @@ enum Event {
 /// The data of a sample besides its tokens.
 #[derive(Debug, Clone, Default)]
 struct Head {
-    /// Number of its tokens in the progress.
+    /// Number of the sample's tokens in the progress.
     tokens: usize,
     ending: Option<Ending>,
 }

@@ -36,7 +36,7 @@ enum Script {
 #[derive(Debug, PartialEq)]
 enum Seen {
     Request {
-        /// The client's address of the connection on which the request arrived.
+        /// The client's address on the connection of the request.
         client: SocketAddr,
         head: String,
         body: String,

@@ -167,7 +167,7 @@ impl Pool {
         let connections = idle.connections.get_mut(authority)?;
         while let Some((since, connection)) = connections.pop() {
             if since.elapsed() >= IDLE_MAX {
-                // All other idle connections are older.
+                // All other connections to this server have been idle for longer.
                 connections.clear();
                 return None;
             }

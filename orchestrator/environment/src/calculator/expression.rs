@@ -37,7 +37,7 @@ pub(super) fn parse_number(text: &str) -> Option<Ratio<BigInt>> {
     Some(if is_negative { -value } else { value })
 }
 
-/// A value as text: an integer, a decimal if it has an end, or a fraction.
+/// A value as text: an integer, a decimal with finitely many digits, or a fraction.
 pub(super) fn shown(value: &Ratio<BigInt>) -> String {
     let mut rest = value.denom().clone();
     let mut places = [0_u32; 2];
@@ -69,14 +69,14 @@ struct Parser<'a> {
 }
 
 impl Parser<'_> {
-    /// The next letter that is not white space.
+    /// The next character that is not white space.
     fn peek(&mut self) -> Option<char> {
         let rest = &self.text[self.at..];
         self.at += rest.len() - rest.trim_start().len();
         self.text[self.at..].chars().next()
     }
 
-    /// Takes the next letter if it is one of `letters`.
+    /// Takes the next character that is not white space if it is one of `letters`.
     fn take(&mut self, letters: &[char]) -> Option<char> {
         let letter = self.peek().filter(|letter| letters.contains(letter))?;
         self.at += letter.len_utf8();

@@ -14,7 +14,7 @@ use crate::{
     ModelError, NumberGame, Observation, RunError, Step, Task, TurnRequest,
 };
 
-/// A call in pieces that the tokenizer would not choose.
+/// A tool call, split into pieces that the tokenizer would not choose.
 const CALL: [&str; 6] = [
     "<to",
     "ol_c",
@@ -25,7 +25,7 @@ const CALL: [&str; 6] = [
 ];
 const ANSWER: [&str; 3] = ["The an", "swer is 1", "4"];
 
-/// A model that says given ids turn by turn, the last turn again and again.
+/// A model that returns the given ids turn by turn, and then repeats the last turn.
 struct Scripted(Vec<Vec<u32>>);
 
 impl Model for Scripted {
@@ -113,7 +113,7 @@ async fn equal_answers_give_equal_trajectories_and_a_wrong_answer_is_worth_nothi
     assert_eq!(first.reward(), Some(0.0));
 }
 
-/// A calculator that takes its time.
+/// A calculator whose calls take longer than the limit.
 struct Slow(Calculator);
 
 impl Environment for Slow {
@@ -153,7 +153,7 @@ async fn limits_end_a_trajectory_and_keep_its_turns() {
     assert_eq!((finished.end, finished.trajectory.turns().count()), (End::Time, 1));
 }
 
-/// A model that is away.
+/// A model that cannot be reached.
 struct Away;
 
 impl Model for Away {
@@ -183,7 +183,7 @@ async fn a_game_rewards_each_turn() {
     assert_eq!(row.turns.iter().map(|turn| turn.reward).collect::<Vec<_>>(), rewards);
 }
 
-/// Answers in token ids.
+/// An environment that answers in token ids.
 struct InIds {
     turns: u32,
     reward: f32,

@@ -81,7 +81,7 @@ fn task() -> Task {
     }
 }
 
-/// The words of a step: the text, the number of ids, the turn, the reset, and the process.
+/// The words that a step returns: the text, and the numbers of the ids, the turn, the reset and the process.
 async fn said(environment: &mut PythonEnvironment, text: &str) -> Result<Vec<String>, String> {
     let step = environment.step(Action { text, ids: &[1, 2, 3] }).await.map_err(|error| error.to_string())?;
     let Observation::Messages(messages) = step.observation else { panic!("expected messages") };
@@ -123,7 +123,7 @@ async fn a_process_that_dies_or_hangs_is_replaced() {
     let hung = tokio::time::timeout(Duration::from_millis(200), said(&mut second, "hang")).await;
     assert!(hung.is_err());
     drop(second);
-    // The only place is free again, which needs the end of the process that hangs.
+    // The pool has only one place. It becomes free only because the hanging process was killed.
     let mut third = PythonEnvironment::begin(&rig.pool).await.unwrap();
     third.reset(&task()).await.unwrap();
 }

@@ -29,8 +29,8 @@ struct Ids {
 }
 
 impl EngineCalls {
-    /// Answers a request, which asks for log-probabilities and for token ids. Cancel-safe: the connection is
-    /// closed, and the engine stops.
+    /// Sends a request that asks for log-probabilities and token ids, and returns the answer. Cancel-safe: a
+    /// dropped call closes the connection, and the engine stops.
     pub(crate) async fn converse(
         &self,
         base: &str,

@@ -2,7 +2,7 @@
 //!
 //! The parsers read the prompt from the generated answer, so the body has the prompt's ids twice: in a field
 //! of their own and in the generated answer. The endpoint refuses an answer without tokens, so the caller
-//! does not send one.
+//! does not send such an answer.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::{CallError, Drawn, EngineCalls, Finish, Form, OTHER_BYTES, read};
 
-/// The most bytes that an id and a comma need, as a vocabulary has less than ten million tokens.
+/// Maximum number of bytes of an id and a comma, because a vocabulary has fewer than ten million tokens.
 const ID_BYTES: usize = 8;
 
 /// Drawn tokens, with the request that they answer.

@@ -27,7 +27,7 @@ pub(crate) struct Drawn {
     /// One for each token.
     pub(crate) logprobs: Vec<f32>,
     pub(crate) finish: Finish,
-    /// The weights that drew the tokens; empty if the engine does not report them.
+    /// The versions of the weights that drew the tokens; empty if the engine does not report versions.
     pub(crate) spans: Vec<VersionSpan>,
     /// The log-probabilities as the engine wrote them, with the alternatives of each token.
     pub(crate) content: Option<Box<RawValue>>,

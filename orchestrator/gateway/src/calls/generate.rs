@@ -30,7 +30,7 @@ struct Answer {
 }
 
 impl EngineCalls {
-    /// Draws the tokens of a turn. Cancel-safe: the connection is closed, and the engine stops.
+    /// Draws the tokens of a turn. Cancel-safe: a dropped call closes the connection, and the engine stops.
     pub(crate) async fn generate(&self, base: &str, request: &Generate<'_>) -> Result<Drawn, CallError> {
         let bytes = request.token_ids.get().len() + OTHER_BYTES;
         let body = self.post(base, "/inference/v1/generate", request, bytes).await?;

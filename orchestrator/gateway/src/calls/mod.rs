@@ -10,12 +10,12 @@
 //!
 //! # Invariants
 //! - Dropping the future of a call closes its connection, and the engine then stops.
-//! - An answer of `generate` and `converse` has passed the checks of `drawn`: one finite log-probability for
-//!   each token, of the same token, and spans of versions that cover all tokens.
+//! - An answer of `generate` and `converse` has passed the checks of `drawn`: each token has one finite
+//!   log-probability that was reported for this token, and the spans of versions cover all tokens.
 //!
 //! # Deliberately absent
-//! This module does not retry. The maker of a turn owns permits and attempts. An attempt that is lost leaves
-//! no turn, so another attempt is always safe.
+//! This module does not retry. The code that makes a turn owns permits and attempts. An attempt that is lost
+//! leaves no turn, so another attempt is always safe.
 
 mod converse;
 mod derender;
@@ -82,7 +82,7 @@ pub(crate) struct EngineCalls {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Model {
     pub(crate) name: String,
-    /// Maximum tokens of a prompt and its answer together, if the server says it.
+    /// Maximum number of tokens of a prompt and its answer together, if the server reports it.
     pub(crate) length_max: Option<u32>,
 }
 
@@ -119,7 +119,7 @@ impl EngineCalls {
     }
 
     /// Sends a body of approximately `bytes` bytes, and returns the body of a successful answer. Cancel-safe:
-    /// the connection is closed.
+    /// a dropped call closes the connection.
     async fn post(
         &self,
         base: &str,

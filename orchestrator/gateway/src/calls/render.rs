@@ -25,7 +25,7 @@ pub(crate) struct Rendered {
 }
 
 impl Rendered {
-    /// Parameters that are known, for a prompt whose ids are known.
+    /// The result for a prompt whose ids and parameters are already known. It has only the parameters.
     pub(crate) fn of_params(sampling_params: Map<String, Value>) -> Self {
         Self { sampling_params, ..Self::default() }
     }
@@ -36,7 +36,7 @@ impl EngineCalls {
     ///
     /// # Errors
     /// [`CallError::Refused`] for a prompt with images or other parts that are not text, because a later turn
-    /// could not continue it by its ids.
+    /// could not continue such a prompt by its ids.
     pub(crate) async fn render(
         &self,
         base: &str,

@@ -22,7 +22,7 @@ pub(crate) async fn watch(core: Arc<Core>, end: CancellationToken) {
                 Some(why) => drop(core.end(&one, why)),
                 None => core.give_up_reward(&one),
             },
-            // Something happened since the alarm was set.
+            // The trajectory has changed since the alarm was set, so its alarm is set again.
             _ => core.book.changed(&one),
         }
     }

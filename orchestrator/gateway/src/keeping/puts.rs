@@ -5,7 +5,7 @@
 //! one write.
 //!
 //! # Invariants
-//! - Groups are put independently: a group for which the queue has no room gives up its place after
+//! - Groups are put independently: if the queue has no room for a group, the group gives up its place after
 //!   [`PUT_WAIT`], so that other groups can be put.
 //! - At most [`PUTS_MAX`] groups are on their way to the queue at a time, so few rows are in memory twice.
 //! - A group is given up only if its rows cannot be encoded or the queue can never take them. Its fate,
@@ -53,7 +53,7 @@ enum Fate {
     Put(BTreeMap<u64, u32>),
     /// The group has no rows to put: its trajectories have none, or they were left out for lack of a reward.
     LeftOut,
-    /// The queue can never take its rows.
+    /// The queue can never take the group's rows.
     Refused(String),
 }
 
@@ -72,8 +72,9 @@ impl Puts {
     }
 
     async fn finish_all(&self, mut settled: mpsc::UnboundedReceiver<Settled>) {
-        // Each running put has a trajectory that is not buried, unless the put only waits for its last record. So
-        // the limit of trajectories (`live_max`) also bounds the puts of groups without a fate.
+        // A running put waits either for the fate of its group or for its last record. While it waits for the
+        // fate, the group's trajectories are not buried, so the limit of trajectories (`live_max`) also bounds
+        // these puts.
         let mut running = FuturesUnordered::new();
         loop {
             metrics::gauge!("rolldock_gateway_groups_waiting").set(running.len() as f64);
@@ -150,7 +151,8 @@ impl Puts {
         }
     }
 
-    /// The trajectories that are put, with their advantages. `unrewarded` decides on those without a reward.
+    /// The trajectories that are put, with their advantages. The setting `unrewarded` decides what happens to
+    /// trajectories without a reward.
     fn members(&self, group: &Settled) -> Vec<Member> {
         let rule = self.core.config.unrewarded;
         let mut members = Vec::new();

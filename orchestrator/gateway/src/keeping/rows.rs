@@ -1,4 +1,4 @@
-//! The rows of a group: one for each path from a root to a leaf of each of its trajectories.
+//! The rows of a group. Each trajectory of the group has one row for each path from a root to a leaf.
 //!
 //! The function that makes the columns of a run's rows also makes these columns, so a trainer can read both
 //! kinds of rows.
@@ -52,8 +52,8 @@ static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
     Arc::new(Schema::new(NAMES.map(field).to_vec()))
 });
 
-/// Columns, in the order of a row. `prompt_uid` is the group. `response_ids` has everything after the first
-/// sampled token: sampled tokens, which `response_mask` marks with 1 in the one row that trains them, and the
+/// Columns, in the order of a row. `prompt_uid` is the group. `response_ids` has everything from the first
+/// sampled token on: sampled tokens, which `response_mask` marks with 1 in the one row that trains them, and the
 /// messages between them. `turn_starts` and `turn_ends` are the positions of the turns in `response_ids`, and
 /// `turn_rewards` has a null for a turn without a reward of its own. `is_reencoded` says that a server
 /// encoded a prompt of the path itself, so that earlier tokens in that prompt may differ from the tokens that
@@ -71,7 +71,7 @@ pub(super) struct Member {
     pub(super) rows: Vec<Row>,
     /// For each row, the server of its last turn.
     servers: Vec<String>,
-    /// For each row, whether a server encoded a prompt of it.
+    /// For each row, whether a server encoded a prompt of the row.
     reencoded: Vec<bool>,
     pub(super) reward: f32,
     pub(super) advantage: f32,

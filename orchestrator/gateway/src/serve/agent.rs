@@ -139,8 +139,8 @@ struct Call {
 }
 
 impl Call {
-    /// Makes the turn, or finds the turn that a marked retry asks for again. Cancel-safe: a turn that is not
-    /// whole leaves nothing.
+    /// Makes the turn, or finds the turn that a marked retry asks for again. Cancel-safe: an incomplete turn
+    /// leaves nothing.
     async fn turn(self) -> Result<Turned, Refusal> {
         let (core, one) = (&self.served.core, &self.one);
         let hash = xxh3_128(&self.body);

@@ -203,9 +203,9 @@ fn buried(tombstone: &Tombstone) -> Value {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Completion {
-    /// Absent if it follows in a later call.
+    /// The reward; absent if it follows in a later call.
     reward: Option<f32>,
-    /// In place of `reward`.
+    /// The scorer that computes the reward, in place of `reward`.
     score: Option<Scoring>,
     turn_rewards: Option<TurnRewards>,
 }
@@ -258,8 +258,8 @@ pub(super) async fn complete(
     let reward = completion.into_reward()?;
     let one = match named {
         Found::Live(one) => one,
-        // The scored text is gone since the rows were put, so a repeated call is answered with the recorded
-        // result.
+        // The scored text was dropped when the rows were put, so a repeated call is answered with the
+        // recorded result.
         Found::Buried(tombstone) if is_scored && tombstone.reward.is_some() => {
             return Ok(Json(buried(&tombstone)).into_response());
         }
@@ -274,7 +274,7 @@ pub(super) async fn complete(
     Ok(Json(described(&one)).into_response())
 }
 
-/// The agent's own reward. The trajectory goes on.
+/// Takes the agent's own reward. The trajectory stays open.
 pub(super) async fn reward(
     State(served): State<Served>,
     Path(capability): Path<String>,

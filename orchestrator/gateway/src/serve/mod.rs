@@ -11,7 +11,7 @@
 //!
 //! # Invariants
 //! - A client that is gone cancels its call: the future of the call is dropped with its connection.
-//! - The last byte of an answer leaves after the turn is durable.
+//! - The last byte of an answer is sent only after the turn is durable.
 
 mod agent;
 mod control;

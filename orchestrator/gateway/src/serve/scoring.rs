@@ -1,12 +1,13 @@
-//! The reward of a trajectory by one of Rolldock's scorers, which the call that completes it names.
+//! Computes the reward of a trajectory with one of Rolldock's scorers. The call that completes the trajectory names
+//! the scorer.
 //!
-//! A scorer is a pure function of the last text and the ground truth. It runs off the threads of connections. An error
-//! is due to the call (an unknown scorer, a wrong option, a ground truth that the scorer cannot read). It changes
-//! nothing, so the trajectory can be completed by a later call.
+//! A scorer is a pure function of the last text and the ground truth. It does not run on the threads that serve
+//! connections. Every error is a mistake in the call (an unknown scorer, a wrong option, a ground truth that the
+//! scorer cannot read). An error changes nothing, so a later call can complete the trajectory.
 //!
 //! # Deliberately absent
 //! Rewards of other processes (judges, servers, commands). A call must not choose addresses and commands for the
-//! gateway. Their callers compute them and send the number.
+//! gateway. Callers compute such rewards themselves and send the number.
 
 use std::sync::Arc;
 

@@ -158,7 +158,7 @@ impl LogFile {
         let frame = FORMAT.frame(body).map_err(|error| refused(error.to_string()))?;
         let sound = self.length;
         if let Err(error) = self.write(&frame) {
-            // A part of a frame must not be followed by a later process's frames.
+            // The partial frame is cut off, so that a later process does not append frames after it.
             let _ = self.file.set_len(sound);
             return Err(error);
         }
@@ -179,7 +179,7 @@ impl LogFile {
         self.length > self.rewrite_bytes && self.length > GROWTH * self.base
     }
 
-    /// Replaces the file by one without the records that are not needed any more.
+    /// Replaces the file by a file that has only the records that are still needed.
     pub(super) fn rewrite(&mut self, forgotten: &Forgotten) -> Result<(), StoreError> {
         // The index of each trajectory's last `is_last` record.
         let mut since: HashMap<u64, u64> = HashMap::new();

@@ -1,23 +1,24 @@
 //! The log of all trajectories: an append-only file of [frames](rolldock_frames).
 //!
 //! # Why a file and not the queue
-//! A step becomes durable many times before it belongs to a row: a row is a whole path, its mask depends on
-//! what came after, and it has a reward. Steps in the queue would be rows that no trainer may see, and would
-//! have to be read back, ended and cleared one by one. The log has the records that only the gateway reads
+//! Many steps become durable before there is a row: a row is a whole path with a reward, and its mask depends
+//! on later turns. Steps in the queue would be rows that no trainer may see, and the gateway would have to
+//! read them back, end them and clear them one by one. The log has the records that only the gateway reads
 //! again. The queue gets rows, once, when a group has ended.
 //!
-//! A record belongs to a trajectory, named by its number. The records that callers append at the same time
-//! are written as one frame (group commit), because one fsync for each record would limit the throughput.
+//! Each record belongs to one trajectory, and has the trajectory's number. The records that callers append at
+//! the same time are written as one frame (group commit), because one fsync for each record would limit the
+//! throughput.
 //!
 //! # Invariants
 //! - Records are written in the order of the calls of [`Store::append`].
-//! - After [`Store::kept`] has returned, the record survives what the [`Durability`] names.
+//! - After [`Store::kept`] has returned, the record survives the failure that the [`Durability`] names.
 //! - After a failed write nothing more is written, and no later record is acknowledged.
 //! - A *last* record replaces all earlier records of its trajectory: a rewrite of the file copies only the
 //!   newest such record and the records after it. A *forgotten* trajectory is not copied at all.
-//! - The file has at most four times the bytes that are needed, or 64 MiB and one frame. The numbers of
-//!   forgotten trajectories are kept until the next rewrite, and there are fewer of them than records in the
-//!   file.
+//! - The file has at most four times the bytes that are needed, or at most 64 MiB and one frame if that is
+//!   more. The numbers of forgotten trajectories are kept until the next rewrite, and there are fewer of them
+//!   than records in the file.
 //! - Waiting records are bounded by [`WAITING_BYTES_MAX`].
 
 mod file;
@@ -35,7 +36,8 @@ pub(crate) use file::Sizes;
 use file::{LogFile, REWRITE_BYTES};
 use writer::{Shared, Written};
 
-/// Maximum bytes of records that wait for the writer before `kept` waits for room, whatever the durability.
+/// If more bytes of records than this wait for the writer, `kept` waits for the writer, whatever the
+/// durability.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// Why the log cannot be used.
@@ -57,7 +59,7 @@ pub enum StoreError {
         /// The log.
         path: PathBuf,
     },
-    /// The log has other bytes than those that were written.
+    /// The log does not have the bytes that were written.
     #[error("{} is damaged: {reason}", path.display())]
     Damaged {
         /// The log.
@@ -82,7 +84,7 @@ impl StoreError {
 pub(crate) struct Entry<'a> {
     /// The number of the trajectory.
     pub(crate) number: u64,
-    /// Whether it replaces all earlier records of the trajectory.
+    /// Whether the record replaces all earlier records of the trajectory.
     pub(crate) is_last: bool,
     pub(crate) body: &'a [u8],
 }
@@ -91,7 +93,7 @@ pub(crate) struct Entry<'a> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Sequence(u64);
 
-/// The open log. Dropping it writes what waits and ends its thread.
+/// The open log. Dropping it writes the waiting records and ends the log's thread.
 #[derive(Debug)]
 pub(crate) struct Store {
     shared: Arc<Shared>,
@@ -136,7 +138,7 @@ impl Store {
         Self { shared, durability: Durability::None, thread: Mutex::new(None), keeps: false }
     }
 
-    /// Whether records are written at all. If they are not, they need not be made.
+    /// Whether records are written at all. If not, callers need not make records.
     pub(crate) fn keeps(&self) -> bool {
         self.keeps
     }
@@ -146,7 +148,8 @@ impl Store {
         self.append_all(&[entry])
     }
 
-    /// Appends records of which a crash leaves all or none. Returns at once, or after a write without fsync.
+    /// Appends records together: after a crash, the log has all of them or none. Returns at once, or after a
+    /// write without fsync.
     pub(crate) fn append_all(&self, entries: &[Entry<'_>]) -> Sequence {
         self.shared.append(entries)
     }
@@ -184,7 +187,7 @@ impl Store {
         self.shared.progress.borrow().sizes
     }
 
-    /// Writes what waits and closes the file. Blocks.
+    /// Writes the waiting records and closes the file. Blocks.
     pub(crate) fn close(&self) {
         self.shared.gathered.lock().is_closed = true;
         self.shared.work.notify_one();

@@ -12,7 +12,8 @@ use super::{Entry, Store, StoreError};
 
 type Read = Vec<(u64, bool, Vec<u8>)>;
 
-/// Opens a log. A process that another test starts holds the locks of this process until it runs its own program.
+/// Opens a log, and tries again while it is locked. A child process that another test starts holds the locks of
+/// this process until it executes its own program.
 fn opened<T>(mut open: impl FnMut() -> Result<T, StoreError>) -> T {
     loop {
         match open() {
@@ -155,12 +156,13 @@ async fn forgotten_trajectories_leave_the_file_and_the_memory() {
         }
         store.close();
         assert!(store.sizes().rewrites > 3, "{:?}", store.sizes());
-        // Those that were forgotten after the last rewrite. Without rewrites it would be all 3,000.
+        // Only trajectories that were forgotten after the last rewrite are remembered. Without rewrites, all
+        // 3,000 would be.
         let remembered = store.shared.gathered.lock().forgotten.len();
         assert!(remembered < 1000, "{remembered} forgotten trajectories are remembered");
     }
     let bytes = folder.path().join("trajectories.log").metadata().unwrap().len();
-    // All records have 1.2 MB.
+    // All records together have 1.2 MB.
     assert!(bytes < 8 * REWRITE, "{bytes}");
 }
 

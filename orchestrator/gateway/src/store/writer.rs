@@ -1,9 +1,9 @@
 //! The writers of records: the thread of the log, and callers that find the file free.
 //!
-//! Two threads that hand a record to each other cost more than the write of a few kilobytes to the page
-//! cache. Therefore, if no fsync is asked for ([`Shared::writes_at_once`]) and no other thread holds the
-//! file, a caller writes the waiting records itself. Otherwise the log's thread writes them, together with
-//! the records that arrive meanwhile. Only the log's thread rewrites and syncs the file.
+//! Handing a record to another thread costs more than writing a few kilobytes to the page cache. Therefore, if no
+//! fsync is asked for ([`Shared::writes_at_once`]) and no other thread holds the file, a caller writes the waiting
+//! records itself. Otherwise the log's thread writes them, together with the records that arrive meanwhile. Only the
+//! log's thread rewrites and syncs the file.
 //!
 //! # Invariants
 //! - Records are taken from [`Gathered`] only under the lock of the file, so the file has them in the order
@@ -41,7 +41,7 @@ pub(super) struct Gathered {
     body: Vec<u8>,
     /// Records appended so far.
     appended: u64,
-    /// Trajectories that the file may have and that need not be kept.
+    /// Trajectories whose records may still be in the file, but need not be kept.
     pub(super) forgotten: Forgotten,
     /// Whether the thread shall rewrite the file.
     is_due: bool,
@@ -87,7 +87,8 @@ impl Shared {
         sequence
     }
 
-    /// Writes what waits, if the file is free and not due for a rewrite. Returns whether the thread has nothing to do.
+    /// Writes the waiting records, if no thread holds the file and the file is not due for a rewrite. Returns `true`
+    /// if the log's thread has nothing to do.
     fn write_at_once(&self) -> bool {
         let Some(mut guard) = self.writer.try_lock() else { return false };
         let Some(writer) = guard.as_mut().filter(|writer| !writer.is_due()) else { return false };
@@ -130,7 +131,7 @@ impl Shared {
         gathered.is_closed
     }
 
-    /// Writes the records that wait. After an error it only reports.
+    /// Writes the records that wait. After an error this only reports the error.
     fn write(&self, writer: &mut Writer) {
         let (body, appended) = {
             let mut gathered = self.gathered.lock();

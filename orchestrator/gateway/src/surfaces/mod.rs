@@ -9,13 +9,13 @@
 //! | [`responses`] | `/v1/responses` (OpenAI) | a chat |
 //!
 //! # Invariants
-//! - Equal conversations give equal turns on every surface, because there is one maker of turns below all of
-//!   them. vLLM translates the last two surfaces to a chat in the same way.
+//! - Equal conversations give equal turns on every surface, because all surfaces make turns with the same
+//!   code. vLLM translates the last two surfaces to a chat in the same way.
 //! - A stream has exactly the content of the whole answer: both are written from the same [`Answer`].
 //!
 //! # Deliberately absent
-//! - Streaming while the engine decodes: a turn is durable before the agent has it. While the agent waits,
-//!   the stream has comments as heartbeats.
+//! - Streaming while the engine decodes: a turn is durable before the agent receives it. While the agent
+//!   waits, the stream has comments as heartbeats.
 //! - Images, audio and files: a later turn could not continue them by their token ids.
 
 pub(crate) mod chat;

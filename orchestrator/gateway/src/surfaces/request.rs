@@ -8,8 +8,8 @@ use crate::refusal::Refusal;
 /// Maximum number of alternatives of a token whose log-probabilities a request may ask for.
 const ALTERNATIVES_MAX: u64 = 20;
 
-/// Keys that would change the distribution from which tokens are drawn, or the form of the engine's answer.
-/// The trajectory decides about the former and the gateway about the latter.
+/// Keys that would change the distribution from which tokens are drawn, or the form of the engine's answer. The
+/// trajectory decides the distribution, and the gateway decides the form.
 const OURS: [&str; 32] = [
     "temperature",
     "top_p",
@@ -62,7 +62,7 @@ pub(crate) struct Asked {
     /// The stop strings that do not appear in the text.
     pub(crate) stop: Vec<String>,
     pub(crate) max_tokens: Option<u32>,
-    /// What only the surface needs to write the answer.
+    /// Further data that the surface needs to write the answer.
     pub(crate) extra: Value,
 }
 
@@ -125,7 +125,8 @@ fn number(body: &Map<String, Value>, key: &str) -> Result<Option<u64>, Refusal> 
     }
 }
 
-/// A chat request has a switch and a number; a text request has only a number.
+/// Reads for how many alternatives of each token a request wants log-probabilities. A chat request has a switch and
+/// a number; a text request has only a number.
 fn logprobs(form: Form, body: &Map<String, Value>) -> Result<Option<u32>, Refusal> {
     let key = match form {
         Form::Chat if body.get("logprobs") != Some(&Value::Bool(true)) => return Ok(None),

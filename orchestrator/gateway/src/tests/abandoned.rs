@@ -1,8 +1,8 @@
-//! Ten thousand sessions whose agents go away, in virtual time: everything that they held comes back.
+//! Ten thousand sessions whose agents go away, in virtual time. Everything that the sessions held is released.
 //!
-//! There are no sockets, because virtual time would pass while they are waited for. A session takes what a call takes
-//! (a place in its trajectory, and a permit), and is dropped with it, as the future of a call is dropped with its
-//! connection.
+//! There are no sockets, because virtual time would pass while a task waits for a socket. A session takes the same
+//! things as a call: a place in its trajectory, and a permit. The session holds them when it is dropped, like the
+//! future of a call that is dropped with its connection.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -81,13 +81,13 @@ fn made(one: &One, turn: u64) -> Made {
 /// What a session does before its agent is gone for good.
 struct Plans {
     turns: u64,
-    /// Whether it is gone in the middle of a call.
+    /// Whether the agent goes away in the middle of a call.
     in_a_call: bool,
-    /// Whether its harness has a reward for it.
+    /// The reward that the harness gives; `None` if it gives none.
     reward: Option<f32>,
 }
 
-/// All trajectories, without holding them.
+/// Weak references to all trajectories, which do not keep the trajectories in memory.
 type Ones = Arc<Mutex<Vec<Weak<One>>>>;
 
 async fn session(core: Arc<Core>, balancer: LoadBalancer, ones: Ones, number: u64, plans: Plans) {
@@ -122,7 +122,7 @@ async fn session(core: Arc<Core>, balancer: LoadBalancer, ones: Ones, number: u6
 async fn ten_thousand_abandoned_sessions_leave_a_fate_each_and_nothing_else() {
     let folder = tempfile::tempdir().unwrap();
     let config = GatewayConfig {
-        // The thread of the log is outside of virtual time, so nothing waits for it.
+        // The thread of the log does not run in virtual time, so nothing may wait for it.
         durability: Durability::None,
         ..GatewayConfig::new(folder.path(), Arc::new(Letters), counted(), || 1_000)
     };
@@ -162,7 +162,7 @@ async fn ten_thousand_abandoned_sessions_leave_a_fate_each_and_nothing_else() {
         );
         opened.push(number);
     }
-    // A group waits for its missing members as long as its first one may take, and no longer.
+    // A group waits for its missing members at most as long as its first member may take.
     let longest = Duration::from_secs_f64(60.0 + LIMITS.wall + LIMITS.reward + 10.0);
     while ones.lock().len() < opened.len() || core.book.counts() != (0, 0) {
         assert!(began.elapsed() < longest, "{:?} are left", core.book.counts());
@@ -176,7 +176,7 @@ async fn ten_thousand_abandoned_sessions_leave_a_fate_each_and_nothing_else() {
             panic!("session {number} has no fate")
         };
         *ends.entry(left.end.as_str()).or_default() += 1;
-        // Equal questions of an agent that begins anew are turns of their own, so each is a row.
+        // The agent begins anew with each question. Each question is therefore a separate turn and a separate row.
         assert_eq!(u64::from(left.rows), rewarded_rows.get(number).copied().unwrap_or(0), "session {number}");
     }
     let of = |end: &str| ends.get(end).copied().unwrap_or(0);

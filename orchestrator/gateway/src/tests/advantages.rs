@@ -58,7 +58,7 @@ async fn a_reward_without_those_of_turns_is_refused() {
         assert!(status == 400 && message.contains("expected turn_rewards"), "{refused}");
     }
     assert_eq!(rig.show(&opened.uid).await["state"], "open");
-    // A trajectory without a turn has none to reward.
+    // A trajectory without turns has no turn that could get a reward.
     let empty = rig.open(json!({})).await;
     assert_eq!(rig.complete(&empty.uid, json!({ "reward": 0.0 })).await.0, 200);
 }

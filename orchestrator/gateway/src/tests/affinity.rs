@@ -80,7 +80,7 @@ async fn turns_go_to_the_server_of_their_trajectory() {
     }
 }
 
-/// A trajectory leaves a server that is too full, and stays on the server that it goes to.
+/// A trajectory leaves a server that is too full, and stays on its new server.
 #[tokio::test]
 async fn a_trajectory_leaves_a_server_that_is_full() {
     let pair = Pair::new().await;

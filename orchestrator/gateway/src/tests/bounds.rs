@@ -15,7 +15,7 @@ async fn beyond_the_bound_of_trajectories_new_ones_are_refused_until_rows_are_pu
     let (status, refused) = read(more).await;
     assert_eq!((status, &refused["error"]["code"]), (503, &json!("busy")), "{refused}");
     assert!(refused["error"]["message"].as_str().unwrap().contains("trajectories_max=2"), "{refused}");
-    // Those that are open work on, also after a restart.
+    // The open trajectories still take calls, also after a restart.
     rig.chat(&opened[0], &json!([user("x")])).await;
     rig.restart().await;
     assert_eq!(rig.control("trajectories", json!({})).await.0, 503);
@@ -48,7 +48,7 @@ async fn a_group_that_the_queue_cannot_take_is_refused_and_holds_no_other() {
     };
     let shown = state(&large[0].uid, "refused").await;
     assert!(shown["refused"].as_str().unwrap().contains("capacity_rows=2"), "{shown}");
-    // These two fill the queue, and the third waits.
+    // The first two groups fill the queue, and the third group waits.
     let mut small = Vec::new();
     for _ in 0..3 {
         let one = rig.open(json!({})).await;
@@ -71,7 +71,7 @@ async fn parallel_calls_stay_within_the_limits_together() {
         [(json!({ "tokens": 8, "turn_tokens": 4 }), "tokens"), (json!({ "turns": 2 }), "turns")]
     {
         let rig = Rig::new().await;
-        // One token for the text and its end together, so a turn gives most of its tokens back.
+        // The text and its end are one token together, so a turn returns most of the tokens that it reserved.
         rig.engine.script((0..8).map(|_| says("a")));
         let opened = rig.open(json!({ "limits": limits })).await;
         rig.engine.hold();
@@ -90,7 +90,8 @@ async fn parallel_calls_stay_within_the_limits_together() {
             let refused = answers.iter().find(|(status, _)| *status == 400).unwrap();
             assert_eq!(refused.1["error"]["code"], "trajectory_ended");
         } else {
-            // Each drew one of the four tokens that it had reserved, so those that waited have room.
+            // Each call drew one of the four tokens that it had reserved. The waiting calls could use the
+            // returned tokens.
             assert_eq!((served, &shown["sampled_tokens"], &shown["state"]), (4, &json!(4), &json!("open")));
         }
         let asked = rig.engine.requests();

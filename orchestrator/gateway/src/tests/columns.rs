@@ -1,4 +1,5 @@
-//! The columns of trajectories: those of the guide, in rows of runs, of the gateway, and of a DataPool.
+//! The columns of trajectories in rows of runs, of the gateway and of a DataPool are the columns of the
+//! guide.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,7 +44,7 @@ fn columns(schema: &Schema) -> BTreeMap<String, String> {
     schema.fields().iter().map(|field| (field.name().clone(), name_of(field.data_type()))).collect()
 }
 
-/// The names that are in the first map alone. What is in both has the same types.
+/// The names that only the first map has. Checks that names in both maps have the same types.
 fn beside(own: &BTreeMap<String, String>, others: &BTreeMap<String, String>) -> BTreeSet<String> {
     for (name, dtype) in own {
         assert!(
@@ -95,7 +96,7 @@ async fn rows_of_runs_gateways_and_pools_have_the_columns_of_the_guide() {
     assert_eq!(beside(&of_gateway, &of_pool), named(only_gateway));
 }
 
-/// The rows of a batch in the columns that both have, for a comparison.
+/// The columns `names` of a batch as text, for a comparison.
 fn shown(batch: &RecordBatch, names: &[&str]) -> Vec<String> {
     names.iter().map(|name| format!("{name}: {:?}", batch.column_by_name(name).unwrap())).collect()
 }
@@ -112,7 +113,7 @@ async fn a_forked_trajectory_has_the_same_values_in_a_pool_as_in_a_gateway() {
     rig.complete(&opened.uid, json!({ "reward": 3.0, "turn_rewards": [1, 0, 2] })).await;
     let of_gateway = rig.rows().await;
 
-    // What the engine was sent and has drawn says what the rows must be.
+    // The prompts that the engine got and the tokens that it drew determine the rows.
     let (prompts, drawn) = (rig.engine.prompts(), rig.engine.drawn());
     let row = |branch: u32, last: usize, mask_of_root: u8, rewards: [f32; 2]| {
         let begun = prompts[0].len();

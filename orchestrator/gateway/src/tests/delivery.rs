@@ -24,7 +24,7 @@ async fn a_marked_retry_replays_and_an_equal_request_is_a_new_turn() {
     assert_eq!(said(&read(marked_zero).await.1)["content"], "second");
     let shown = rig.show(&opened.uid).await;
     assert_eq!((&shown["turns"], rig.engine.requests().len()), (&json!(2), 2));
-    // A retry of a request that has no turn makes one.
+    // A retry of a request that has no turn makes a turn.
     let other = json!({ "model": "m", "messages": [user("y")] });
     let retry = rig.call(&opened, "chat/completions", &other).header(RETRIES, "2").send().await.unwrap();
     assert_eq!(read(retry).await.0, 200);

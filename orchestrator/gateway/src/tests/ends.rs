@@ -27,7 +27,7 @@ async fn limits_of_turns_and_tokens_end_a_trajectory() {
         );
         // A late reward.
         assert_eq!(rig.complete(&opened.uid, json!({ "reward": -1 })).await.0, 200);
-        // Equal requests are turns of their own, and so are their rows.
+        // Each of the equal requests is a separate turn and a separate row.
         assert_eq!(texts(&rig.rows().await, "end"), vec![end; turns]);
         let after = rig.try_chat(&opened, json!({ "messages": [user("x")] })).await;
         assert_eq!((after.0, &after.1["error"]["code"]), (400, &json!("trajectory_ended")));
@@ -101,7 +101,7 @@ async fn a_group_is_put_together_by_its_rule() {
         }
         rig.complete(&opened[0].uid, json!({ "reward": 1.0 })).await;
         rig.complete(&opened[2].uid, json!({ "reward": 3.0 })).await;
-        // The second one is abandoned.
+        // The second trajectory is abandoned.
         if rewards.is_empty() {
             let left = async || (rig.show(&opened[0].uid).await["state"] == "left_out").then_some(());
             rig.until("the group is left out", left).await;

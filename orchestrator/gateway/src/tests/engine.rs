@@ -25,7 +25,7 @@ pub(super) const END: char = '\u{3}';
 /// The first token that stands for two characters.
 const PAIRS: u32 = 2_000_000;
 
-/// The template and the tokenizer of the engine, which the gateway has too.
+/// The template and the tokenizer of the engine. The gateway uses them too.
 #[derive(Debug)]
 pub(super) struct Letters;
 
@@ -69,7 +69,7 @@ fn decode(ids: &[u32]) -> String {
     text
 }
 
-/// Tokens of two characters each, where they are small enough.
+/// The ids of a text: one token for two characters where the characters are small enough.
 pub(super) fn pairs(text: &str) -> Vec<u32> {
     let letters: Vec<u32> = text.chars().map(u32::from).collect();
     let pair = |letters: &[u32]| match letters {
@@ -109,14 +109,14 @@ struct Script {
 #[derive(Debug, Clone)]
 pub(super) struct Engine {
     script: Arc<Mutex<Script>>,
-    /// Each request for tokens takes a place; there are many unless a test takes them away.
+    /// Each request for tokens takes a place. There are many places, unless a test removes them.
     places: Arc<Semaphore>,
     /// Requests for tokens that have not been answered and whose client is still there.
     running: Arc<AtomicUsize>,
     pub(super) url: String,
 }
 
-/// Counts a request for tokens while it lives.
+/// Counts a request for tokens until this is dropped.
 struct Counted<'a>(&'a AtomicUsize);
 
 impl<'a> Counted<'a> {
@@ -158,7 +158,7 @@ impl Engine {
         self.script.lock().replies.extend(replies);
     }
 
-    /// Has no endpoints that take ids from now on.
+    /// From now on, the engine has no endpoints that take ids.
     pub(super) fn takes_no_ids(&self) {
         self.script.lock().without_ids = true;
     }
@@ -168,7 +168,7 @@ impl Engine {
         self.script.lock().renders
     }
 
-    /// Says of each prompt whether its reasoning has ended, as a server with a parser for it does.
+    /// Reports for each prompt whether its reasoning has ended, like a server with a reasoning parser.
     pub(super) fn says_of_reasoning(&self, ended: bool) {
         self.script.lock().reasoning_ended = json!(ended);
     }
@@ -209,7 +209,7 @@ impl Engine {
 
     async fn draw(&self, request: Value) -> (Reply, Vec<u32>) {
         let _counted = Counted::new(&self.running);
-        // A client that disconnects drops this future, and nothing was drawn then.
+        // If the client disconnects during the wait, this future is dropped and nothing has been drawn.
         self.places.acquire().await.unwrap().forget();
         self.places.add_permits(1);
         let mut script = self.script.lock();
@@ -230,7 +230,7 @@ fn missing() -> Response {
 }
 
 fn rendered(request: &Value, text: &str) -> Value {
-    // The defaults of a generation config, which the gateway must not let through.
+    // The defaults of a generation config, which the gateway must not pass on.
     json!({
         "request_id": "r", "token_ids": Letters.encode(text).unwrap(), "features": null,
         "reasoning_ended": null, "reasoning_parser_kwargs": null, "cache_salt": null,

@@ -18,7 +18,7 @@ use crate::{CallMeter, End, Entropy, GatewayConfig, Hosted, Limits, Opening, Sam
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(super) struct Run {
-    /// The engines and the gateway run as long as it lives.
+    /// Keeps the engines and the gateway running.
     _scope: Scope,
     /// The engine of the first server.
     pub(super) engine: Engine,
@@ -30,7 +30,7 @@ pub(super) struct Run {
     counts: Arc<Counts>,
 }
 
-/// What a run is told of calls.
+/// Counts what the gateway reports to the run about calls.
 #[derive(Debug, Default)]
 struct Counts {
     permitted: AtomicU64,

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::engine::{Reply, says};
 use super::rig::{Opened, Rig, said, user};
 
-/// Asks, and asks on with `then` after the answer. Returns the status of the last call.
+/// Sends a first request, and a second one with the message `then` after the answer. Returns the status of
+/// the second call.
 async fn two_turns(rig: &Rig, opened: &Opened, body: &Value, then: Value) -> u16 {
     let mut body = body.clone();
     body["messages"] = json!([user("first")]);
@@ -23,7 +24,7 @@ async fn a_turn_whose_ids_and_parameters_are_known_is_not_rendered() {
     assert_eq!(two_turns(&rig, &opened, &body, user("second")).await, 200);
     let parts = json!({ "role": "user", "content": [{ "type": "text", "text": "second" }] });
     assert_eq!(two_turns(&rig, &opened, &body, parts).await, 200);
-    // The first turns of both conversations.
+    // Only the first turns of both conversations were rendered.
     assert_eq!(rig.engine.renders(), 2);
     for request in rig.engine.requests() {
         assert_eq!(request["sampling_params"]["stop"], json!(["###"]));

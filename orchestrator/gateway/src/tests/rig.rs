@@ -83,7 +83,8 @@ impl Rig {
         let gateway = loop {
             let (config, balancer, queue) = (self.config.clone(), self.balancer.clone(), Arc::clone(&queue));
             match Gateway::open(config, balancer, queue, None, None).await {
-                // Another test is starting a process, which holds the locks of this one until it runs its program.
+                // Another test is starting a child process. It holds the locks of this process until it executes
+                // its program.
                 Err(GatewayError::Store(StoreError::InUse { .. })) => tokio::task::yield_now().await,
                 opened => break opened.unwrap(),
             }
@@ -128,7 +129,7 @@ impl Rig {
 
     pub(super) async fn stop(&mut self) {
         self.end.cancel();
-        // Connections that the client keeps would be waited for.
+        // The gateway would wait for the connections that the old client keeps.
         self.client = Client::builder().no_proxy().build().unwrap();
         self.serving.take().unwrap().await.unwrap();
     }

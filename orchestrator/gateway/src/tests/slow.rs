@@ -10,7 +10,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use super::rig::{Opened, Rig, mask, read, user};
 
-/// An answer repeats the model's name, so a long one makes an answer that no buffer of a socket holds.
+/// An answer repeats the model's name. A long name makes an answer that is larger than any socket buffer.
 const NAME_BYTES: usize = 24 << 20;
 
 /// Sends a request over a connection with a small buffer for the answer.
@@ -60,7 +60,8 @@ async fn a_client_that_never_reads_holds_no_permit_and_its_turn_waits_for_its_re
     let made = async || (rig.show(&opened.uid).await["turns"] == 1).then_some(());
     rig.until("the turn is recorded", made).await;
     assert_eq!(rig.balancer.snapshot().in_use(), 0);
-    // The opening, the turn, and that its delivery failed, because the client took nothing.
+    // After its beginning, the log has the opening, the turn, and the failed delivery: the client read
+    // nothing.
     let noted = async || (rig.frames().len() == 4).then_some(());
     rig.until("the failed delivery is noted", noted).await;
     drop(never_read);

@@ -1,4 +1,4 @@
-//! The ids that the engine gets are those of the path, and rows have exactly what was drawn.
+//! The engine gets the ids of the path, and rows have exactly the tokens that were drawn.
 
 use rolldock_trajectory::Template;
 use serde_json::json;

@@ -164,7 +164,7 @@ async fn all_surfaces_give_the_same_turns() {
         assert_eq!(status, 200, "{second}");
         let shown = rig.show(&opened.uid).await;
         assert_eq!(shown["turns_by_origin"], json!({ "started": 1, "spliced": 1 }), "{}", protocol.path);
-        // The ids of calls differ, and the template shows them.
+        // The template shows the ids of calls, which differ between trajectories.
         let prompts: Vec<Vec<u32>> = rig.engine.prompts();
         let path = [prompts[0].clone(), rig.engine.drawn()[0].clone()].concat();
         assert_eq!(prompts[1][..path.len()], path);

@@ -15,11 +15,11 @@ use crate::refusal::Refusal;
 
 mod leave;
 
-/// Maximum number of trajectories that are remembered after their rows were put. Calls for older ones are
-/// answered as calls for unknown ones.
+/// Maximum number of trajectories that are remembered after their rows were put. Calls for older trajectories
+/// get the same answer as calls for unknown trajectories.
 const TOMBSTONES_MAX: usize = 65_536;
 
-/// The time after which a client may ask again for a trajectory that was refused for lack of room.
+/// The time after which a client may try again to open a trajectory that was refused because of `live_max`.
 const ROOM_RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// A group whose trajectories are all settled. Its rows can be put.
@@ -80,11 +80,12 @@ impl Book {
         (Arc::new(book), receiver)
     }
 
-    /// Adds a trajectory. `number` is the trajectory's number in the log; absent for a new trajectory. There
-    /// is always room for trajectories of the log.
+    /// Adds a trajectory. `number` is the trajectory's number in the log; absent for a new trajectory.
+    /// Trajectories of the log are never refused because of `live_max`.
     ///
     /// # Errors
-    /// The group has all its members, or another size, or there is no room for a new trajectory.
+    /// The group already has all its members, the group has another size, or `live_max` refuses a new
+    /// trajectory.
     pub(crate) fn add(&self, number: Option<u64>, spec: Spec, live: Live) -> Result<Arc<One>, Refusal> {
         let now = Instant::now();
         let mut pages = self.pages.lock();
@@ -218,8 +219,8 @@ impl Book {
         pages.found(*pages.by_uid.get(uid)?)
     }
 
-    /// Replaces a trajectory with its tombstone. Returns the numbers of old trajectories that are forgotten
-    /// to make room.
+    /// Replaces a trajectory with its tombstone. Returns the numbers of old trajectories that are forgotten,
+    /// because there are more than `TOMBSTONES_MAX`.
     pub(crate) fn bury(&self, number: u64, tombstone: Tombstone) -> Vec<u64> {
         let mut pages = self.pages.lock();
         pages.next = pages.next.max(number + 1);

@@ -9,7 +9,7 @@ use rolldock_trajectory::TurnId;
 pub(crate) struct DrawnBy {
     /// The names of the servers. There are few of them, most often one.
     servers: Vec<Arc<str>>,
-    /// In the order of their numbers.
+    /// The turns, in the order of their numbers.
     turns: Vec<Drawn>,
 }
 

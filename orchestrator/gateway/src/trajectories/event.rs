@@ -1,7 +1,7 @@
 //! The records of the log: what happened to a trajectory.
 //!
 //! A record is a byte for its kind and a body. The bodies for turns and other changes of the forest contain
-//! the forest's own records, so their size is that of their ids and texts. All other bodies are JSON.
+//! the forest's own records, so the ids and texts determine their size. All other bodies are JSON.
 
 use rolldock_trajectory::Record;
 use serde::Serialize;
@@ -27,12 +27,13 @@ pub(crate) enum Event {
     Turn(TurnExtra, Record),
     /// Another change of the forest.
     Change(Record),
-    /// It takes no more calls. The number is the time in seconds since 1970.
+    /// The trajectory takes no more calls. The number is the time in seconds since 1970.
     Ended(End, u64),
     Rewarded(Reward),
-    /// The time for its reward is over.
+    /// The time for the trajectory's reward is over.
     Unrewarded,
-    /// Its rows were put or left out. Replaces all earlier records.
+    /// The trajectory's rows were put or left out. This record replaces all earlier records of the
+    /// trajectory.
     Buried(Box<Tombstone>),
 }
 
@@ -97,7 +98,7 @@ impl Event {
 
 fn json(kind: u8, body: &impl Serialize) -> Vec<u8> {
     let mut bytes = vec![kind];
-    // These types have no maps with keys that are not strings, so writing them does not fail.
+    // All maps in these types have strings as keys, so writing them does not fail.
     let _ = serde_json::to_writer(&mut bytes, body);
     bytes
 }

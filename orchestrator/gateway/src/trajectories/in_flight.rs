@@ -15,8 +15,8 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// Begins a call that draws at most `asked` tokens, when calls in flight leave room for it within the limits
-    /// of turns and tokens. Cancel-safe.
+    /// Begins a call that draws at most `asked` tokens. Waits until the calls in flight leave it enough turns
+    /// and tokens. Cancel-safe.
     ///
     /// # Errors
     /// The limit that ends the trajectory.

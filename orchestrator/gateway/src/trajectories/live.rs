@@ -43,8 +43,8 @@ pub(super) enum NotAdmitted {
 #[derive(Debug)]
 pub(crate) struct Live {
     pub(crate) forest: Trajectory,
-    /// The data to answer repeated requests. Only turns that no later turn continues have an entry, so there
-    /// is mostly one.
+    /// The data to answer repeated requests. Only turns that no later turn continues have an entry, so there is
+    /// usually one entry.
     extras: Vec<(TurnId, TurnExtra)>,
     drawn_by: DrawnBy,
     pub(crate) end: Option<End>,
@@ -95,7 +95,7 @@ impl Live {
                     self.extras.retain(|(turn, _)| *turn != parent);
                 }
                 self.drawn_by.add(turn, &extra.server, extra.is_fallback);
-                // A vector that grows by itself would have room for four at once.
+                // A vector that grows by itself would allocate capacity for four entries at once.
                 self.extras.reserve_exact(1);
                 self.extras.push((turn, extra));
             }
@@ -114,8 +114,8 @@ impl Live {
     }
 
     /// Admits a call with this hash of its body, which draws at most `asked` tokens. The turn and its tokens are
-    /// reserved until the call ends, so calls in parallel stay within the limits. A call never gets fewer tokens
-    /// because others are in flight: it waits for them.
+    /// reserved until the call ends, so calls in parallel stay within the limits. If calls in flight leave fewer
+    /// tokens than a new call may use, the new call waits until they have ended.
     pub(super) fn admit(&mut self, limits: &Limits, body: u128, asked: u32) -> Result<Admitted, NotAdmitted> {
         let turns = limits.turns.saturating_sub(self.turns()) as usize;
         if turns == 0 {
@@ -199,8 +199,8 @@ impl Live {
         self.reward.is_some() || self.is_unrewarded
     }
 
-    /// Marks the trajectory as buried. It takes no further records, because the record that buries it is its
-    /// last.
+    /// Marks the trajectory as buried. The record that buries it is its last record, so the trajectory takes no
+    /// further records.
     pub(crate) fn set_buried(&mut self) {
         self.is_buried = true;
     }

@@ -10,19 +10,21 @@ pub trait CallMeter: fmt::Debug + Send + Sync {
     /// The priority of the next request for a permit.
     fn priority(&self) -> Priority;
 
-    /// The version that the servers have now, as the run sees it. Tokens of servers that report no version have
-    /// this one.
+    /// The version that the servers have now, as the run sees it. Tokens of servers that report no version get
+    /// this version.
     fn policy_version(&self) -> u64;
 
-    /// Whether a version must not use the prefixes that another version computed.
+    /// Whether requests of different versions must not share a prefix cache.
     fn salts_versions(&self) -> bool;
 
-    /// A call has its permit after this wait.
+    /// Reports that a call got its permit after this wait.
     fn permitted(&self, waited: Duration);
 
-    /// An engine drew tokens for a call in this time. Each token is reported once, also if it becomes no turn.
+    /// Reports that an engine drew tokens for a call in this time. Each token is reported once, even if it
+    /// becomes part of no turn.
     fn drew(&self, tokens: u64, time: Duration);
 
-    /// A request ended without an answer after this time, so the tokens that its engine drew are not known.
+    /// Reports that a request ended without an answer after this time. The number of tokens that the engine
+    /// drew is not known.
     fn gave_up(&self, after: Duration);
 }

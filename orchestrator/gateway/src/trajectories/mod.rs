@@ -13,9 +13,9 @@
 //!
 //! # Invariants
 //! - A trajectory ends exactly once, and its end has one name.
-//! - Calls in flight together stay within the limits of turns and tokens: each reserves what it may use. Nothing
-//!   that was drawn within the limits is lost to another call.
-//! - A reward is given once. Repeating the reward changes nothing, and another one is refused.
+//! - Calls in flight together stay within the limits of turns and tokens, because each call reserves what it may
+//!   use. Tokens that a call draws within the limits are kept, whatever other calls draw.
+//! - A reward is given once. Repeating the reward changes nothing, and a different reward is refused.
 //! - A group ends when all its trajectories are settled or its own deadline has passed, so an abandoned
 //!   session never blocks its group.
 //! - The state in memory can be rebuilt from the log.
@@ -44,17 +44,17 @@ pub(crate) use one::One;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// A control call has completed it.
+    /// A control call has completed the trajectory.
     Completed,
-    /// A call came after the last turn that its limit allows.
+    /// A call came after the last turn that the limit allows.
     Turns,
-    /// A call came after all tokens that its limit allows were drawn.
+    /// A call came after the trajectory had drawn all tokens that the limit allows.
     Tokens,
-    /// Its time was over.
+    /// The trajectory's time was over.
     Wall,
     /// No call came for too long.
     Idle,
-    /// A control call has cancelled it.
+    /// A control call has cancelled the trajectory.
     Cancelled,
 }
 
@@ -76,7 +76,7 @@ impl End {
         Refusal::Ended { uid: uid.to_owned(), reason: self.reason().to_owned() }
     }
 
-    /// The words for an agent that calls after the end.
+    /// The explanation for an agent that calls after the end.
     fn reason(self) -> &'static str {
         match self {
             Self::Completed => "it is complete",
@@ -107,7 +107,7 @@ pub(crate) struct Tombstone {
     pub(crate) end: End,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reward: Option<Reward>,
-    /// The rows in the queue; 0 if it was left out.
+    /// The number of rows in the queue; 0 if the trajectory was left out.
     pub(crate) rows: u32,
     /// Why the queue refused the rows of the group, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -25,9 +25,9 @@ pub(crate) struct One {
     pub(crate) ended: CancellationToken,
     /// Notified whenever a call ends.
     pub(super) released: Notify,
-    /// Tokens that engines drew for it, also those that became no turn.
+    /// The number of tokens that engines drew for the trajectory, including tokens that became no turn.
     drawn: AtomicU64,
-    /// Set before the first call, if the owner wants to know of calls.
+    /// Set before the first call, if the owner observes calls.
     meter: OnceLock<Arc<dyn CallMeter>>,
 }
 

@@ -98,7 +98,8 @@ impl Maker {
         Ok(Made { prompt, sampled, answer, server, is_fallback: false })
     }
 
-    /// The prompt of a turn, and the parameters of its request. The engine is asked unless both are known.
+    /// The prompt of a turn, and the parameters of its request. If one of them is not known, the engine
+    /// renders the request.
     async fn rendered(
         &self,
         job: Job<'_>,

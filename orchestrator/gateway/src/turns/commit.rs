@@ -13,8 +13,8 @@ use crate::core::Core;
 use crate::refusal::Refusal;
 use crate::trajectories::{Event, InFlight};
 
-/// Records a turn, and returns when it is durable. Cancel-safe: a task finishes the record, and it holds the
-/// call in flight until then.
+/// Records a turn, and returns when it is durable. Cancel-safe: a task finishes the record, and the call
+/// counts as in flight until then.
 ///
 /// # Errors
 /// The trajectory has ended, or the log has failed.

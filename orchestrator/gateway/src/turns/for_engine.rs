@@ -17,7 +17,7 @@ pub(super) fn for_engine(job: Job<'_>, facts: &Facts) -> Result<Box<RawValue>, F
     let request = ForEngine {
         request: &job.asked.request,
         model: &facts.model.name,
-        // A request without a limit would get the room that the rendered prompt leaves.
+        // Without a limit, the engine would use all of the context that the rendered prompt leaves.
         max_tokens: job.admitted.tokens,
     };
     to_raw_value(&request).map_err(|error| Failed::Refused(Refusal::bad_request(error.to_string())))

@@ -1,12 +1,12 @@
 //! The sampling parameters that engines have rendered.
 //!
 //! An engine renders a request to its token ids and its sampling parameters. A turn that continues stored ids needs
-//! only the parameters, and these are the same for requests that differ in nothing but their messages. Most
-//! turns of an agent therefore need no rendering. Rendering takes an engine longer with each message.
+//! only the parameters, and requests that differ only in their messages have the same parameters. Most turns of an
+//! agent therefore need no rendering. Rendering takes an engine longer with each message.
 //!
-//! Parameters are kept only if the engine reports nothing about reasoning, because such a report depends on
-//! the prompt. They are used only for messages of text, because an engine says only when it renders other
-//! parts whether it takes them.
+//! Parameters are kept only if the engine reports nothing about reasoning, because such a report depends on the
+//! prompt. They are used only for messages of text. Whether an engine takes other parts is known only after it has
+//! rendered them.
 
 use std::collections::HashMap;
 use std::sync::Arc;

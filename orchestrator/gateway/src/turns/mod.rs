@@ -11,7 +11,8 @@
 //!
 //! # Invariants
 //! - The engine gets the ids of the forest's prompt, never ids that were encoded from sampled text. Only a
-//!   server without the endpoints for this encodes a conversation itself, and its turns are marked.
+//!   server without endpoints that take ids encodes a conversation itself. The turns of such a server are
+//!   marked.
 //! - A permit is held while an engine works on the call, and never between calls.
 //! - The trajectory decides about sampling parameters. The agent decides about messages, tools, stop strings
 //!   and grammars.
@@ -62,7 +63,7 @@ pub(crate) struct Maker {
 #[derive(Debug, Clone)]
 struct Facts {
     model: Model,
-    /// Whether it has render, generate and derender.
+    /// Whether the server has render, generate and derender.
     takes_ids: bool,
 }
 
@@ -91,7 +92,7 @@ pub(crate) struct Made {
 enum Failed {
     /// The call to the engine failed.
     Call(CallError),
-    /// The engine ended the request early, more often than the gateway continues it.
+    /// The engine ended the turn's requests early, and the gateway does not continue the turn.
     Aborted,
     /// The server was lost while it worked on the request.
     Revoked,
@@ -172,7 +173,7 @@ impl Maker {
         })
     }
 
-    /// What is known of a server. Asks it once.
+    /// What is known of a server. The first call asks the server.
     async fn facts(&self, base: &str) -> Result<Facts, CallError> {
         if let Some(facts) = self.facts.lock().get(base) {
             return Ok(facts.clone());
@@ -217,7 +218,8 @@ impl Maker {
 }
 
 impl Failed {
-    /// The refusal that the agent gets if there is no further attempt. `Err` if no attempt can succeed.
+    /// Returns the refusal that the agent gets if there is no further attempt. Returns it as `Err` if no
+    /// attempt can succeed.
     fn into_refusal(self) -> Result<Refusal, Refusal> {
         match self {
             Self::Call(error @ CallError::Refused { .. }) => Err(error.into()),
@@ -231,7 +233,7 @@ impl Failed {
         }
     }
 
-    /// What the attempt says about the server.
+    /// What the failed attempt shows about the server.
     fn outcome(&self) -> Outcome {
         match self {
             Self::Call(CallError::Busy { retry_after, .. }) => {

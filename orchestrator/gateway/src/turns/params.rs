@@ -36,7 +36,7 @@ pub(super) fn enforce(mut params: Map<String, Value>, job: Job<'_>) -> Map<Strin
 }
 
 /// Maximum tokens of a turn: the tokens that were reserved for it within the limits of the trajectory and the
-/// agent, but at most the room that the model has.
+/// agent, but at most what the prompt leaves of the model's context.
 pub(super) fn limit(job: Job<'_>, facts: &Facts, prompt_tokens: usize) -> Result<u32, Failed> {
     let asked = job.admitted.tokens;
     let Some(length_max) = facts.model.length_max else { return Ok(asked) };
@@ -77,7 +77,7 @@ pub(super) fn fallback_request(job: Job<'_>, facts: &Facts, seed: u64) -> Value 
     Value::Object(request)
 }
 
-/// The refusal for a prompt that leaves no room.
+/// The refusal for a prompt that leaves nothing of the model's context.
 fn too_long(tokens: usize, length_max: u32) -> Failed {
     Failed::Refused(Refusal::bad_request(format!(
         "this model's maximum context length is {length_max} tokens, and the prompt has {tokens}"

@@ -1,4 +1,4 @@
-//! Makes an answer of what the engine's parsers read in the drawn tokens.
+//! Makes an answer from the result of the engine's parsers.
 
 use serde_json::Value;
 
@@ -21,7 +21,8 @@ pub(super) fn answer_of(
         Form::Text => Read { text: choice["text"].as_str().map(str::to_owned), ..Read::default() },
     };
     let stop = match &drawn.finish {
-        // The parsers also see the tokens of the stop string, and the text of the last token behind it.
+        // The parsers also get the tokens of the stop string. The last of these tokens may have text after
+        // the stop string.
         Finish::Stop(Some(stop)) if job.asked.stop.contains(stop) => {
             read.cut_at(stop);
             Some(stop.clone())

@@ -16,11 +16,11 @@ use crate::{DispatchRecord, LedgerError, MetersRecord, QueueRecord, Record};
 pub struct OpenStep {
     /// The number of the step.
     pub step: u64,
-    /// Number of groups that it has to collect.
+    /// Number of groups that the step has to collect.
     pub target: u64,
-    /// Number of its accepted groups, which are in the queue.
+    /// Number of accepted groups of the step. All of them are in the queue.
     pub accepted: u64,
-    /// New prompts that were sent out in it.
+    /// New prompts that were sent out in the step.
     pub sent_new: u64,
     /// The dispatches of the step so far, by fate. No dispatch is in flight.
     pub totals: Totals,
@@ -42,7 +42,7 @@ pub struct Resumption {
     pub last_step: u64,
     /// The policy version that generates tokens.
     pub policy_version: u64,
-    /// The first step that began with this version; `None` if no step has begun with it.
+    /// The first step that began with `policy_version`; `None` if there is no such step.
     pub version_since_step: Option<u64>,
     /// The weights that servers were given last: an announcement, as JSON.
     pub weights: Option<Arc<str>>,
@@ -55,8 +55,8 @@ pub struct Resumption {
     pub position: Option<Position>,
     /// Dispatches of the run by fate. No dispatch is in flight.
     pub run_totals: Totals,
-    /// Response tokens of the run by bucket. Tokens in flight were lost with the process, unless a waiting
-    /// prompt has them; see [`TokenTotals::after_restart`].
+    /// Response tokens of the run by bucket. Tokens in flight were lost with the process, except the tokens
+    /// of waiting prompts; see [`TokenTotals::after_restart`].
     pub run_tokens: TokenTotals,
     /// The measurements of the run; `None` if there are none yet.
     pub meters: Option<MetersRecord>,
@@ -168,8 +168,8 @@ impl LedgerState {
                     return differs(what);
                 }
             } else if self.queued.contains_key(&number) || running.contains_key(&number) {
-                // In the ledger, this dispatch is neither in flight nor accepted. If it is settled, its
-                // number neither waits nor is in flight.
+                // This dispatch is not in flight and not accepted in the ledger, so it should be settled. But a
+                // number that waits or is in flight cannot belong to a settled dispatch.
                 return differs(format!("the queue has it, and number={number} is not accepted yet"));
             }
             there.insert(id);

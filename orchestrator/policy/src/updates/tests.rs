@@ -181,8 +181,7 @@ async fn a_newer_version_does_not_wait_for_the_pause_after_a_failure() {
     let rig = rig(PolicyMode::FullyAsync).await;
     rig.fleet.failures.store(8, Ordering::Relaxed);
     rig.announce(1);
-    // The expected time is that of seven attempts and the pauses between them, and one second of the next
-    // pause.
+    // The expected time is seven attempts, the pauses between them, and one second of the next pause.
     seconds(7.0 * 10.0 + 1.0 + 2.0 + 4.0 + 8.0 + 16.0 + 32.0 + 1.0).await;
     assert_eq!(rig.applied(), [1; 7]);
     rig.announce(2);

@@ -23,9 +23,10 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     match &fleet.max_loads_per_server {
         MaxLoads::Fixed(loads) => check_permits(*loads, "fleet.max_loads_per_server", recipe, checks),
         MaxLoads::Named(name) if name == "auto" => {
-            let adaptive = fleet.adaptive.unwrap_or_default();
+            let Some(adaptive) = recipe.measured_permits() else { return };
             check_adaptive(&adaptive, checks);
             check_permits(adaptive.min, "fleet.adaptive.min", recipe, checks);
+            check_permits(adaptive.unreported, "fleet.adaptive.unreported", recipe, checks);
         }
         MaxLoads::Named(name) => checks.require(false, "fleet.max_loads_per_server", || {
             format!("expected a number of samples, or \"auto\", found {name:?}")

@@ -74,7 +74,7 @@ fn check_room_for_all(recipe: &Recipe, checks: &mut Checks<'_>) {
         });
         return;
     }
-    // A resumed run may have begun with a version that did not make this check.
+    // A resumed run may have begun with a version of Rolldock that did not make this check.
     let ends = recipe.run.steps.is_some() || queue.on_full != OnFull::Block || checks.origin == Origin::Kept;
     checks.require(ends, "run.steps", || {
         "no consumer takes rows during the run, so it would wait for room in the queue for ever; expected run.steps, \

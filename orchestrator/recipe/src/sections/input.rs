@@ -149,7 +149,7 @@ pub enum MaxLoads {
 
 impl Default for MaxLoads {
     fn default() -> Self {
-        Self::Fixed(256)
+        Self::Named("auto".to_owned())
     }
 }
 

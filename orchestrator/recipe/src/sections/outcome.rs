@@ -23,7 +23,7 @@ pub struct Filter {
     /// The value that must vary within a group: `acc` or `reward`; with `none` variance does not matter.
     #[serde(with = "metric_or_none")]
     pub metric: Option<FilterMetric>,
-    /// Further gates, all of which a group must pass. A gate with the rule `variance` replaces the gate of
+    /// Further gates. A group must pass all of them. A gate with the rule `variance` replaces the gate of
     /// `metric`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<GateConfig>,
@@ -137,12 +137,12 @@ pub struct Queue {
     pub capacity_rows: usize,
     /// What a put does when the partition is full.
     pub on_full: OnFull,
-    /// Seconds after which the rows of a lease that is neither acked nor renewed are given out again.
+    /// If a lease is not acked or renewed for this number of seconds, its rows are given out again.
     pub lease_s: f64,
     /// The address at which other processes are served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
-    /// The bearer token that those processes must send. It is a secret: the resolved recipe does not contain
+    /// The bearer token that processes must send to `listen`. It is a secret: the resolved recipe does not contain
     /// it.
     #[serde(skip_serializing)]
     pub token: Option<String>,

@@ -196,7 +196,7 @@ impl Default for RewardGuard {
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct OverlongShaping {
-    /// Number of tokens before the limit over which the penalty grows.
+    /// The penalty grows over this number of tokens before the limit.
     pub buffer_length: u32,
     /// The penalty at the limit.
     pub penalty_factor: f64,

@@ -30,8 +30,8 @@ pub struct Rollout {
     /// modes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch: Option<Launch>,
-    /// The probability with which the groups that `on_demand` has launched must reach the target, at least
-    /// 0.5 and below 1.
+    /// The required probability that the groups launched by `on_demand` reach the target: at least 0.5 and
+    /// below 1.
     #[serde(default = "default_launch_confidence")]
     pub launch_confidence: f64,
     /// What happens to the last samples of a step on slow servers: `stay`, or `move` to faster servers.

@@ -124,9 +124,8 @@ impl Serialize for ColumnType {
     }
 }
 
-/// The columns for which tasks wait and that other processes add. They are neither in `schema`, which has the
-/// rollout's own columns, nor the importance weight, nor the columns of partial scores (`score_*`). The
-/// rollout also makes the latter two.
+/// The columns for which tasks wait and that other processes add. The rollout's own columns are left out: the
+/// columns of `schema`, the importance weight, and the columns of partial scores (`score_*`).
 pub(crate) fn added_columns(tasks: &Tasks, schema: &Schema) -> BTreeSet<String> {
     let is_own = |name: &String| schema.column_with_name(name).is_some() || name == IMPORTANCE_WEIGHT;
     let is_added = |name: &String| !is_own(name) && !name.starts_with("score_");

@@ -1,4 +1,4 @@
-//! Values that are refused, alone or beside others, and the values at the edges that are not.
+//! Values that are refused, alone or in combination with others, and boundary values that are accepted.
 
 use super::{LoadOptions, MINIMAL, complaint, load_text};
 
@@ -29,7 +29,11 @@ fn both_fleets_or_none_is_an_error() {
 #[test]
 fn a_value_that_cannot_work_is_refused_with_its_key() {
     for (sets, key) in [
-        (&["rollout.request=group", "rollout.samples_per_prompt=300"][..], "fleet.max_loads_per_server"),
+        (
+            &["rollout.request=group", "fleet.max_loads_per_server=4", "rollout.samples_per_prompt=5"][..],
+            "fleet.max_loads_per_server",
+        ),
+        (&["rollout.request=group", "fleet.adaptive.unreported=3"], "fleet.adaptive.unreported"),
         (&["fleet.servers_min=0"], "fleet.servers_min"),
         (&["fleet.servers_min=3"], "fleet.servers_min"),
         (&["fleet.max_loads_per_server=some"], "fleet.max_loads_per_server"),
@@ -42,7 +46,7 @@ fn a_value_that_cannot_work_is_refused_with_its_key() {
             &["fleet.max_loads_per_server=auto", "fleet.adaptive.kv_usage_high=0.99"],
             "fleet.adaptive.kv_usage_max",
         ),
-        (&["fleet.adaptive.min=8"], "fleet.adaptive"),
+        (&["fleet.adaptive.min=8", "fleet.max_loads_per_server=8"], "fleet.adaptive"),
         (&["rollout.request=group", "fleet.max_loads_total=3"], "fleet.max_loads_total"),
         (&["rollout.train_batch_size=17"], "rollout.train_batch_size"),
         (&["rollout.on_stop=carry", "rollout.request=group"], "rollout.on_stop"),
@@ -195,6 +199,7 @@ fn limits_are_refused_only_beyond_their_edge() {
         &["limits.waiting_max=512"],
         &["fleet.servers_min=2"],
         &["rollout.request=group", "fleet.max_loads_per_server=4"],
+        &["rollout.request=group", "rollout.samples_per_prompt=300"],
         &["rollout.sampling.temperature=0", "filter.enable=false"],
         &["reward.overlong={buffer_length=129,penalty_factor=0.0}"],
         &["policy.max_staleness=0"],

@@ -4,12 +4,13 @@
 //! staleness bound of `S`, step `s` (from 1) is claimed at version `s - 1`, so its groups may begin only when
 //! version `s - 1 - S` has been announced. Groups that the filter throws away obey this rule too, because a
 //! scheduler does not know beforehand which groups these are. A step is claimed only when all of these hold:
-//! - the trainer has ended the step before;
-//! - for each step up to this one, the fleet has done the work from that step to this one, counted from the
-//!   time at which that step could begin;
-//! - the longest sample of the step has run alone.
+//! - the trainer has ended training on the previous step;
+//! - for each step `r` up to `s`, enough time has passed since `r` could begin for the fleet to do the work of
+//!   the steps `r` to `s`;
+//! - enough time has passed since `s` could begin for the longest sample of `s` to run alone on the fastest
+//!   server.
 //!
-//! The bound is the earliest time at which all of them hold.
+//! The bound is the earliest time at which all of these conditions hold.
 //!
 //! # Invariants
 //! No schedule that keeps the rule beats the bound, even if it knows every length beforehand. A weight update

@@ -2,10 +2,10 @@
 //! beforehand.
 //!
 //! A server decodes in steps. A step costs a fixed time, a time per sample, and a time per token of the KV cache
-//! that it reads. The last two are sums over the tokens, so a schedule can only save steps. A step decodes at
-//! most one token of each sample that has a place. The samples of a step hold at most the tokens of the KV
-//! cache. Take the sum, over all decoded tokens, of the response tokens that their samples hold. The number
-//! of steps is at least this sum divided by the tokens of the cache.
+//! that it reads. The costs per sample and per token are sums over the tokens, so a schedule can only save
+//! steps. A step decodes at most one token of each sample that has a place. The samples of a step hold at most
+//! as many tokens as the KV cache. For each decoded token, count the response tokens that its sample then
+//! holds. The number of steps is at least the sum of these counts divided by the size of the cache in tokens.
 //!
 //! # Deliberately absent
 //! Prefill, the prompts' part of the cache (samples may share it), the rounding to blocks, and the end of a
@@ -22,7 +22,7 @@ pub(super) struct Work {
     decoded: f64,
     /// The sum, over all decoded tokens, of the tokens in the cache that a step reads for them.
     read: f64,
-    /// The part of `read` that are response tokens: the sum, over all decoded tokens, of the tokens that were
+    /// The part of `read` that consists of response tokens: the sum, over all decoded tokens, of the tokens that were
     /// decoded before them in their sample.
     held: f64,
     longest_s: f64,

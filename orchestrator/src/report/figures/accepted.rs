@@ -143,7 +143,7 @@ pub(super) fn mean_and_std(values: &[f64]) -> Option<(f64, f64)> {
     Some((mean, (squares / count).sqrt()))
 }
 
-/// The smallest of the sorted values that is at least as large as `percent` % of them; 0 without values.
+/// The nearest-rank percentile of the sorted values; 0 without values.
 fn percentile(sorted: &[u32], percent: usize) -> u32 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or(0)

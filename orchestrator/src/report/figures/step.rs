@@ -17,7 +17,7 @@ use crate::rollout::{ServerLoad, StepCosts, StepMetrics};
 /// The figures of a step that its metrics do not have.
 #[derive(Debug, Default)]
 pub struct Written<'a> {
-    /// The number of the life that ends the step.
+    /// The number of the process that ends the step, from 1.
     pub life: u32,
     /// When the step ended, in seconds since 1970.
     pub unix_s: u64,

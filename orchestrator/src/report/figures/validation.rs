@@ -63,7 +63,7 @@ impl Sums {
     }
 }
 
-/// The figures of the validation after `step`, which ended at `unix_s` in the life `life` of the run.
+/// The figures of the validation after `step`, which ended at `unix_s` in the run's process number `life`.
 pub fn validation_figures(
     step: u64,
     samples_per_prompt: u32,

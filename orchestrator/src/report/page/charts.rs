@@ -9,7 +9,7 @@ const FATES: [&str; 8] =
 /// Buckets of tokens that have the same colours in every run. Other buckets follow in the order of their
 /// names.
 const BUCKETS: [&str; 5] = ["accepted", "filtered", "held", "carried", "stale"];
-/// The name of the sum of all parts of a column that have no colour.
+/// The name of the series that sums all parts of a column without a colour.
 const OTHERS: &str = "others";
 
 /// All plots, in the order of the page.

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::plot::{escaped, exact, short};
 use super::read::RunFigures;
 
-/// The maximum number of listed servers. If there are more, the servers with the most failures are listed,
-/// and among equals those with the fewest tokens.
+/// The maximum number of listed servers. If there are more, the servers with the most failures are listed.
+/// Among servers with equal failures, the servers with the fewest tokens are preferred.
 const SERVERS_MAX: usize = 64;
 
 /// The main totals of the run.

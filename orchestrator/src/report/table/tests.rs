@@ -13,8 +13,8 @@ fn validation_counts_samples_and_prompts() {
     assert_eq!(line, "validation after step 10: 2 prompts, mean@2 0.250, best@2 0.500");
 }
 
-/// A step of the published size on a fleet of two servers. The step has groups with several fates and tokens
-/// in every bucket.
+/// A step with the batch size of the published recipe, on a fleet of two servers. The step has groups with
+/// several fates and tokens in every bucket.
 fn large_step() -> StepMetrics {
     let load = ServerLoad { samples: 8192, tokens: 33_554_432, cancelled: 1024, failures: 16 };
     let servers =

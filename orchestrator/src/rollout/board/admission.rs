@@ -78,8 +78,9 @@ impl Board {
         if self.dispatched_new < self.batches_opened * self.config.gen_batch_size {
             return true;
         }
-        // The next batch is opened only when the earlier batches cannot reach the target any more, because
-        // most of a batch for one missing group is discarded. `Launch::OnDemand` does not wait for that.
+        // The next batch is opened only when the earlier batches cannot reach the target any more. If a batch
+        // is opened for one missing group, most of the batch is discarded. `Launch::OnDemand` has no such
+        // condition.
         let under_way = self.running + self.queued.len();
         let short = self.accepted_count + self.undecided.len() + under_way < self.target;
         short

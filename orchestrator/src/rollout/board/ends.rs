@@ -93,8 +93,8 @@ impl Board {
                 None => self.dispatches.end_anew(id, Fate::Requeued, first_attempt, Waste::Cut),
             },
         };
-        // If the dispatch has no new tokens, the next dispatch continues from the tokens with which this one
-        // began.
+        // If the dispatch has no new tokens, the next dispatch continues from the tokens with which this
+        // dispatch began.
         let carried = carried.map(Arc::from).or(dispatch.carried);
         let requeued = Requeued { parent: id, prompt, first_attempt, carried, returns, was_judged, chance };
         self.queue(number, requeued);

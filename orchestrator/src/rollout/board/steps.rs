@@ -12,7 +12,7 @@ use crate::rollout::{Group, OnStale, OnStop, invariants};
 use rolldock_ledger::KeptGroup;
 
 impl Board {
-    /// Starts a step at whose end running groups are cut off. Held groups get their next dispatch
+    /// Starts a step that cuts off running groups at its end. Held groups get their next dispatch
     /// immediately. Under `drop` and `requeue`, the dispatches of groups beyond the staleness bound end
     /// `stale`. Under `requeue` their prompts are dispatched again first, with the same numbers.
     pub(crate) fn begin_step(&mut self, step: u64, target: usize) {
@@ -204,7 +204,7 @@ impl Board {
         self.dispatches.end_step(step, end);
     }
 
-    /// The counts of a step that has ended. Tokens that are generated from now on count for the next one.
+    /// The counts of a step that has ended. Tokens that are generated from now on count for the next step.
     pub(crate) fn record(&self) -> EndedStep {
         EndedStep {
             step: self.step,
@@ -279,7 +279,7 @@ impl Board {
     }
 }
 
-/// The earliest attempt among the group's samples, with which its next dispatch starts.
+/// The earliest attempt among the group's samples. The next dispatch of the prompt starts with this attempt.
 fn earliest_attempt(group: &Group) -> u32 {
     group.samples.iter().map(|sample| sample.attempt).min().unwrap_or(0)
 }

@@ -315,7 +315,7 @@ fn on_demand_launches_nothing_beyond_what_is_proven_and_more_for_what_is_useless
         let needs_more = board.finished(dispatch.id, dispatch.number, &graded(dispatch, &[1.0, 0.0]));
         assert!(!needs_more);
     }
-    // The target is proven, so nothing that the other groups turn out to be asks for more.
+    // The target is certain to be reached, so no result of the other groups makes new prompts necessary.
     for dispatch in &started[4..] {
         assert!(!board.finished(dispatch.id, dispatch.number, &graded(dispatch, &[1.0; 4])));
     }

@@ -83,7 +83,8 @@ fn chances_become_those_of_the_prompts() {
     let gates = published();
     let mut outlook = Outlook::new(SAMPLES, 0.9, &gates);
     let mut draws = Draws(7);
-    // The truth is counted on groups of its own: the share of valid groups among those that begin alike.
+    // The true chance is measured on separate groups: it is the share of valid groups among those that begin
+    // alike.
     let mut began = [[(0_u32, 0_u32); 3]; 2];
     const AFTER: [usize; 3] = [1, 4, 12];
     for _ in 0..20_000 {
@@ -113,7 +114,7 @@ fn chances_become_those_of_the_prompts() {
     }
 }
 
-/// The number that is launched at once reaches the target as often as the confidence says.
+/// The groups that are launched at once reach the target in the share of cases that the confidence states.
 #[test]
 fn the_target_is_reached_as_often_as_the_confidence_says() {
     let gates = published();
@@ -147,7 +148,7 @@ fn little_evidence_launches_more() {
     let mut outlook = Outlook::new(SAMPLES, 0.9, &gates);
     let unsure = launched(&outlook);
     for number in 0..200 {
-        // The same share of valid groups as by the prior.
+        // The share of valid groups is the same as in the prior.
         let accs = if number % 7 < 2 { vec![1.0; 16] } else { vec![1.0, 0.0] };
         let standing = add(&mut outlook, &gates, &accs);
         outlook.leave(&standing);

@@ -88,7 +88,7 @@ impl ModelCalls {
         self.context.tokens.generated(self.dispatch.id, Counted::known(tokens));
     }
 
-    /// Counts tokens that a server sampled in vain, `estimated` of them by an estimate.
+    /// Counts tokens that a server sampled in vain. `estimated` is the part of `tokens` that is an estimate.
     pub fn wasted(&self, tokens: u64, estimated: u64, waste: Waste) {
         self.context.tokens.generated_in_vain(Counted { tokens, estimated }, waste);
     }

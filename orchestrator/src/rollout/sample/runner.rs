@@ -50,14 +50,14 @@ pub struct TrajectoryJob {
     /// The seed of all random choices of this sample. A sample that starts again has the same seed.
     pub seed: u64,
     /// The seed that all samples of the group share. It determines what must be equal for all of them: the
-    /// world in which they act.
+    /// state in which their environments begin.
     pub group_seed: u64,
     /// The sampling parameters of all turns.
     pub sampling: Arc<SamplingParams>,
     /// The time at which the time limit of the sample ends. The future is dropped at that time.
     pub deadline: Instant,
-    /// Cancelled when the group is cut off. The future is dropped at the same time, so this is for tasks and
-    /// processes that the runner has started elsewhere.
+    /// Cancelled when the group is cut off. The future is dropped at the same time, so this token is for
+    /// tasks and processes that the runner has started elsewhere.
     pub cut: CancellationToken,
     /// Calls of the model, and the counts of calls that the runner makes itself.
     pub calls: ModelCalls,

@@ -12,7 +12,7 @@
 //! - The end of a step does not wait for audits.
 //! - A drawn group counts on its own meter and gates. If the group ends before a cut, these counts are added
 //!   to the counts of the run. If it is cut off, they are dropped, and all its tokens count as audit.
-//! - A drawn group has the same time-outs as every group, so every audit ends.
+//! - A drawn group has the same time-outs as every other group, so every audit ends.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -178,7 +178,7 @@ impl AgentLoopWorker {
             return (dispatch, given_up.unwrap_or(GroupEnd::Cancelled));
         }
         if !outcome.set(Outcome::CUT) {
-            // The group ended at the same moment.
+            // The group ended at the moment of the cut.
             self.context.tokens.audit_ended(dispatch.id);
             self.context.waits.audit_ended(dispatch.id);
             return (dispatch, ended.await.unwrap_or(GroupEnd::Cancelled));

@@ -35,11 +35,12 @@ fn turns_of_all_branches_count_once_in_the_order_of_their_numbers() {
     let forked = rows(&[FIRST, ONE_BRANCH, OTHER_BRANCH], &[Some(1.0), Some(0.0), Some(0.5)]);
     assert_eq!(forked.len(), 2, "a row for each branch");
     let single = rows(&[FIRST], &[Some(2.0)]);
-    // The third one has no reward of a turn, so its own counts. Those of the others do not.
+    // The third trajectory has no turn with a reward, so its own reward counts. The rewards 100 of the others
+    // do not count.
     let without = rows(&[FIRST, ONE_BRANCH], &[None, None]);
     let group: [(&[Row], f32); 3] = [(&forked, 100.0), (&single, 100.0), (&without, 0.25)];
     let advantages = turn_advantages(&group, TurnEstimator::GRPO_PROCESS);
-    // Of NumPy, for the rewards [1, 0, 0.5], [2] and [0.25]: see the tests of the estimator.
+    // Computed with NumPy for the rewards [1, 0, 0.5], [2] and [0.25]: see the tests of the estimator.
     let expected: [&[f32]; 3] =
         [&[-0.948_682_07, -1.264_909_5, -0.316_227_38], &[1.581_136_8], &[-0.632_454_75, -0.632_454_75]];
     for (found, expected) in advantages.iter().map(values).zip(expected) {

@@ -62,7 +62,7 @@ fn parts_that_do_not_fit_together_are_no_turn() {
         (Sampled { ids: Vec::new(), ..sound.clone() }, "found none"),
         (Sampled { logprobs: vec![0.0], ..sound.clone() }, "found 1 log-probabilities for 2"),
         (Sampled { version_spans: vec![span(0, 1)], ..sound.clone() }, "cover 1 of 2"),
-        (Sampled { version_spans: vec![span(1, 2)], ..sound.clone() }, "expected one from 0"),
+        (Sampled { version_spans: vec![span(1, 2)], ..sound.clone() }, "starts at 0"),
     ] {
         let prompt = first(&trajectory);
         let error = trajectory.record(&prompt, unsound, &answer("ab"), Delivery::Pending).unwrap_err();

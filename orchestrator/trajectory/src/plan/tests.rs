@@ -17,7 +17,7 @@ fn answered(policy: HistoryPolicy, template: &Letters, text: &str) -> (Trajector
     (trajectory, turn)
 }
 
-/// The prompt behind the answer `returned`, after a message of this role.
+/// The prompt for a request with the answer `returned` and a next message of this role.
 fn next(trajectory: &Trajectory, template: &Letters, returned: &str, role: &str) -> Prompt {
     let messages = [says("user", "q"), says("assistant", returned), says(role, "next")];
     trajectory.prompt(&chat(&messages), template).unwrap()

@@ -38,7 +38,7 @@ fn a_shared_prefix_is_trained_in_its_first_row_only() {
     assert_eq!((turns[0].turn, turns[0].is_trained, turns[0].reward), (TurnId(0), false, None));
     assert_eq!((turns[1].turn, turns[1].start, turns[1].end), (TurnId(2), 9, 12));
     assert_eq!(rows[0].turns[1].reward, Some(0.5));
-    // Log-probabilities tell the position within the turn, and versions the number of the turn.
+    // Log-probabilities show the position within the turn, and versions show the number of the turn.
     assert_eq!(rows[1].logprobs, [0.0, -0.125, -0.25, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -0.125, -0.25]);
     let spans: Vec<_> =
         rows[1].version_spans.iter().map(|span| (&*span.version, span.start, span.end)).collect();

@@ -106,7 +106,7 @@ impl Template for Letters {
     }
 }
 
-/// One token for each letter, with a log-probability that tells where it stood, of one version.
+/// One token for each letter. A token's log-probability shows its position, and all tokens have one version.
 pub(crate) fn sampled(text: &str, version: u32) -> Sampled {
     let ids: Vec<u32> = text.chars().map(u32::from).collect();
     let tokens = ids.len() as u32;

@@ -1,5 +1,5 @@
-//! Any interleaving of branches, retries, edits of history, compaction and changes of the tool list, against a
-//! model that keeps every prompt whole.
+//! Compares any interleaving of branches, retries, edits of history, compaction and changes of the tool list
+//! with a reference model that keeps every prompt whole.
 
 use std::collections::BTreeMap;
 
@@ -10,20 +10,21 @@ use crate::invariants;
 use crate::tests::letters::{END, Habit, Letters, sampled, says};
 use crate::{Delivery, Emitted, HistoryPolicy, Origin, Prompt, Record, Request, Trajectory, TurnId};
 
-/// What an agent, the gateway or the network does next. Numbers choose among what there is.
+/// What an agent, the gateway or the network does next. Numbers select among the existing conversations,
+/// turns and messages.
 #[derive(Debug, Clone)]
 enum Event {
-    /// An agent or a sub-agent begins with an own conversation.
+    /// An agent or a sub-agent begins a conversation of its own.
     Begin { words: String },
     /// A conversation sends a request, and the engine samples these letters.
     Call { who: usize, letters: String, calls_tool: bool, cut_off: bool, delivery: usize },
     /// A request whose answer is written and not yet durable.
     Overlap { who: usize, letters: String },
-    /// The oldest of these answers becomes durable.
+    /// The oldest answer of an `Overlap` becomes durable.
     Settle,
     /// The agent's next message.
     Say { who: usize, role: usize, words: String },
-    /// The same request again, unmarked.
+    /// A conversation sends its request again, not marked as a retry.
     Again { who: usize, letters: String },
     /// A copy of a conversation goes its own way.
     Split { who: usize },
@@ -68,7 +69,7 @@ fn event() -> impl Strategy<Value = Event> {
 struct Conversation {
     messages: Vec<Value>,
     tools: usize,
-    /// The turn whose call the last answer is, while nothing was edited before it.
+    /// The turn of the last answer, if this answer is a tool call and nothing was edited after it.
     known: Option<TurnId>,
 }
 
@@ -252,7 +253,7 @@ impl World {
         assert_eq!(rebuilt, self.trajectory);
         assert_eq!(rebuilt.rows(), self.trajectory.rows());
         self.trajectory = rebuilt;
-        // What was not durable is gone. Its numbers may be given anew.
+        // Records that were not durable are lost. The numbers of their turns may be assigned again.
         self.unsettled.clear();
     }
 

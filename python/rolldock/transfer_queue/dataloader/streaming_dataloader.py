@@ -19,8 +19,8 @@ class StreamingDataLoader(DataLoader[Pair]):
 
     Args:
         dataset: the dataset, which determines the sizes.
-        num_workers: the number of processes that load; 0 for this one. Each worker has a dataset of its own:
-            with a `RankAwareSampler`, the workers of a rank load the same batches.
+        num_workers: the number of worker processes; with 0, this process loads. Each worker has a dataset of
+            its own: with a `RankAwareSampler`, the workers of a rank load the same batches.
         collate_fn: what is applied to each micro-batch; nothing by default.
         pin_memory: whether tensors are copied to pinned memory.
         worker_init_fn: what each worker calls first.

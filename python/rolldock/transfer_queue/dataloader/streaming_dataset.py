@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset
 from rolldock.transfer_queue.client import TransferQueueClient
 from rolldock.transfer_queue.metadata import BatchMeta
 
-#: The time between two looks where too few samples are ready, in seconds.
+#: The time between two attempts while too few samples are ready, in seconds.
 _PAUSE_S = float(os.environ.get("TQ_STREAMING_DATASET_EMPTY_BATCH_SLEEP_INTERVAL", "1"))
 
 #: The data of a batch, and its metadata.
@@ -86,7 +86,7 @@ class StreamingDataset(IterableDataset[Pair]):
         return client.check_consumption_status(self.task_name, self.partition_id)
 
     def __iter__(self) -> Iterator[Pair]:
-        """Yields micro-batches: first those of batches that were read, then new ones."""
+        """Yields micro-batches: first of the batches that were read before, then of new batches."""
         if self._client is None:
             self._client = TransferQueueClient(f"StreamingDataset_{uuid.uuid4().hex[:8]}", self.config)
         client = self._client
@@ -129,7 +129,7 @@ def default_fetch_batch_fn(
     sampling_config: Mapping[str, Any],
     batch_index: int,
 ) -> tuple[TensorDict | None, BatchMeta]:
-    """Gets a batch of a task, and consumes it. Returns no data where too few samples are ready."""
+    """Gets a batch of a task, and consumes it. Returns no data if too few samples are ready."""
     config = {**sampling_config, "batch_index": batch_index, "partition_id": partition_id}
     meta = tq_client.get_meta(
         data_fields=data_fields,

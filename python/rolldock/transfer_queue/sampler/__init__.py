@@ -6,7 +6,7 @@ from rolldock.transfer_queue.sampler.rank_aware_sampler import RankAwareSampler
 from rolldock.transfer_queue.sampler.seqlen_balanced_sampler import SeqlenBalancedSampler
 from rolldock.transfer_queue.sampler.sequential_sampler import SequentialSampler
 
-#: The methods that read the ready indexes in their order, and no more of them than they need.
+#: The methods that read the ready indexes in ascending order, and only as many as they need.
 IN_ORDER = frozenset(
     {
         GRPOGroupNSampler.sample,

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class BaseSampler(ABC):
-    """Chooses the samples of a batch among those that are ready.
+    """Chooses the samples of a batch among the ready samples.
 
     A sampler is an object of the controller, in the process that called `init`. Its calls happen one after
     the other.
@@ -29,16 +29,16 @@ class BaseSampler(ABC):
 
         Args:
             ready_indexes: the indexes of the samples that have the fields and that the task has not consumed,
-                in ascending order. A sampler of your own gets all of them as a list at each call, which takes
-                time in proportion to them.
+                in ascending order. A sampler of your own gets all of them as a list at each call. Making
+                this list takes time in proportion to its length.
             batch_size: the number of samples that the task asked for.
             *args: none are given.
             **kwargs: `task_name`, `partition_id`, `partition` (an object with `get_custom_meta(indexes)`),
                 and the `sampling_config` of the call.
 
         Returns:
-            The indexes of the batch, and those that the task consumes. The batch is empty where there are too
-            few samples.
+            The indexes of the batch, and the indexes that the task consumes. The batch is empty if there are
+            too few samples.
         """
 
     def __call__(self, *args: Any, **kwargs: Any) -> tuple[list[int], list[int]]:

@@ -57,7 +57,8 @@ class GRPOGroupNSampler(BaseSampler):
     def _chosen(
         self, ready: Sequence[int], batch_size: int, place: tuple[str, str], options: Mapping[str, Any]
     ) -> list[int]:
-        """Returns the samples of a batch of a partition and task, or those that were chosen for it before."""
+        """Chooses the samples of a batch of a partition and task. If the batch was chosen before, returns the
+        earlier choice."""
         rank, batch = options.get("dp_rank"), options.get("batch_index")
         if rank is None:
             return self._groups(ready, batch_size)
@@ -71,7 +72,8 @@ class GRPOGroupNSampler(BaseSampler):
         return chosen_before
 
     def _groups(self, ready: Sequence[int], batch_size: int) -> list[int]:
-        """Returns the first whole groups; none where they do not fill the batch. Reads no further."""
+        """Returns the first whole groups, or none if they do not fill the batch. Reads no index that it does
+        not need."""
         size = self.n_samples_per_prompt
         if batch_size % size != 0:
             raise ValueError(f"batch_size ({batch_size}) must be a multiple of n_samples_per_prompt ({size})")

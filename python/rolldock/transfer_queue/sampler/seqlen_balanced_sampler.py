@@ -12,7 +12,7 @@ from rolldock.transfer_queue.sampler.grpo_group_n_sampler import GRPOGroupNSampl
 class SeqlenBalancedSampler(GRPOGroupNSampler):
     """Chooses whole groups for all ranks at once, and gives each rank equally many groups with about equally
     many tokens. `total_lengths` in the `custom_meta` of a sample is its number of tokens; 1 by default. The
-    `batch_size` of `sample` is that of one rank. `dp_rank` and `batch_index` are 0 by default.
+    `batch_size` of `sample` counts the samples of one rank. `dp_rank` and `batch_index` are 0 by default.
 
     Args:
         n_samples_per_prompt: the number of samples of a group.
@@ -83,7 +83,7 @@ def get_seqlen_balanced_partitions(
         equal_size: whether all parts get equally many items.
 
     Returns:
-        The places of each part's items, in ascending order.
+        The positions in `seqlen_list` of each part's items, in ascending order.
 
     Raises:
         AssertionError: there are fewer items than parts, or they cannot be split equally.
@@ -93,7 +93,7 @@ def get_seqlen_balanced_partitions(
     if equal_size and len(seqlen_list) % k_partitions != 0:
         raise AssertionError(f"expected a multiple of {k_partitions} items, found {len(seqlen_list)}")
     ordered = sorted((length, place) for place, length in enumerate(seqlen_list))
-    # A way to split some of the items: each part has its sum and its places, the greatest sum first.
+    # A way to split some of the items: each part has its sum and its positions. The greatest sum is first.
     each = k_partitions if equal_size else 1
     splits: list[tuple[int, int, list[tuple[int, list[int]]]]] = []
     for start in range(0, len(ordered), each):
@@ -102,8 +102,8 @@ def get_seqlen_balanced_partitions(
         _push(splits, start, parts)
     serial = len(ordered)
     while len(splits) > 1:
-        # Merges the two splits with the greatest differences. The greatest sum of one joins the smallest sum
-        # of the other.
+        # Merges the two splits with the greatest differences. The part with the greatest sum of one split
+        # joins the part with the smallest sum of the other split.
         (_, _, one), (_, _, other) = heapq.heappop(splits), heapq.heappop(splits)
         merged = zip(one, reversed(other), strict=True)
         _push(splits, serial, [(mine[0] + more[0], mine[1] + more[1]) for mine, more in merged])

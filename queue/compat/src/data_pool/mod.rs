@@ -7,8 +7,9 @@
 //! [`Put::sample`](rolldock_queue::Put::sample). Incomplete groups do not prevent other groups from being
 //! fetched. Submitting to a complete, fetched or given-up group or trajectory is an error and has no effect.
 //!
-//! The queue frees the payload of consumed groups. The payload of a put is freed immediately when all of its
-//! rows are freed. When more than half of the payload is dead, the queue copies the remaining rows.
+//! The queue frees the payload of consumed groups. When all rows of a put are freed, the payload of the put
+//! is freed immediately. When more than half of the payload belongs to freed rows, the queue copies the
+//! remaining rows and frees the rest.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -67,8 +68,8 @@ pub struct PoolConfig {
     /// A function that returns the group size of a prompt, for prompts whose size differs from `group_size`.
     /// It is called for every put of a prompt, and must always return the same size for a prompt.
     pub group_sizes: Option<GroupSizes>,
-    /// The time after its first step at which an incomplete group is given up. The time is checked at each
-    /// submission and fetch. If absent, no group is given up.
+    /// The time for which a group may be incomplete, counted from its first step. After this time, the group
+    /// is given up. The time is checked at each submission and fetch. If absent, no group is given up.
     pub group_deadline: Option<Duration>,
     /// What happens to the steps of a group that is given up.
     pub unfinished: Unfinished,
@@ -85,9 +86,8 @@ impl std::fmt::Debug for PoolConfig {
 }
 
 impl PoolConfig {
-    /// Creates a configuration with groups of `group_size` trajectories, which are dropped if they are
-    /// incomplete after an hour. The staleness threshold is one version, and submissions wait for room for a
-    /// minute.
+    /// Creates a configuration with groups of `group_size` trajectories. Groups that are incomplete after an
+    /// hour are dropped. The staleness threshold is one version, and submissions wait for room for a minute.
     pub fn new(
         partition: impl Into<String>,
         tasks: impl IntoIterator<Item = impl Into<String>>,
@@ -321,7 +321,7 @@ impl DataPool {
     }
 
     /// Gives up groups that were not complete in time, and returns them. Every submission and every fetch
-    /// calls this first.
+    /// first calls this function.
     ///
     /// Cancel-safe: a dropped call takes effect completely or not at all.
     pub async fn expire(&self) -> Result<Vec<ClosedGroup>, QueueError> {

@@ -66,7 +66,7 @@ async fn late_steps_are_refused_and_create_no_group() {
     closed(pool.submit_step(step("p", "a", 0, true)).await);
     let gone = pool.complete_trajectory("a").await;
     assert!(matches!(gone, Err(QueueError::UnknownSample { .. })), "{gone:?}");
-    // A group that is given up is handed out as it is.
+    // A group that is given up is delivered with the steps that it has.
     pool.submit_step(step("late", "d", 0, false)).await.unwrap();
     tokio::time::advance(Duration::from_secs(61)).await;
     let batch = pool.fetch_batch("train", 1).await.unwrap().unwrap();
@@ -110,7 +110,8 @@ async fn the_limit_is_a_limit_while_no_consumer_fetches() {
     let full = pool.submit_step(step("p", "b", 0, true)).await;
     assert!(matches!(full, Err(QueueError::Deadline { .. })), "{full:?}");
     assert_eq!(Queue::status(queue.as_ref(), "pool").await.unwrap().rows, 4);
-    // An incomplete group is given up in time, even while a submission waits for its room.
+    // An incomplete group is given up in time, even while a submission waits for the capacity that the group
+    // uses.
     let patient = PoolConfig { submit_wait: Duration::from_secs(600), ..config };
     let pool = DataPool::open(queue.clone(), patient).await.unwrap();
     pool.submit_step(step("q", "c", 0, true)).await.unwrap();

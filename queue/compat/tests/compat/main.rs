@@ -98,7 +98,7 @@ fn spec() -> PartitionSpec {
     PartitionSpec::new("train", ["actor", "ref"], 8)
 }
 
-/// Uses keys as clients of a TransferQueue do. It works in this process and with a server.
+/// Uses keys as clients of a TransferQueue do. The client may use a queue in this process or a server.
 async fn keys_tour(client: &TransferQueueClient) {
     let keys = ["k0", "k1"].map(str::to_owned);
     let tags = vec![json!({ "step": 1 }), Value::Null];

@@ -22,7 +22,7 @@ async fn asking_by_index_marks_nothing_before_the_rows_are_there() {
     };
     assert!(ask(&[0, 3], None).await.unwrap().is_none());
     dock.put_experience(&ints("id", &[30, 0]), &[3, 0]).await.unwrap();
-    // One of the rows is missing, so neither is leased.
+    // One of the two rows is missing, so neither row is leased.
     assert!(ask(&[0, 1], None).await.unwrap().is_none());
     let late = ask(&[0, 1], Some(Duration::from_secs(1))).await;
     assert!(matches!(late, Err(QueueError::Deadline { .. })), "{late:?}");

@@ -100,7 +100,7 @@ impl QueueClient {
             return queue;
         }
         let chosen = match self.remote.local_place().await {
-            // The call itself reports that the server cannot answer, or waits for it.
+            // The caller's own call then waits for the server, or reports that the server cannot answer.
             Err(_) => return &self.remote,
             Ok(None) => Transport::Http,
             Ok(Some(place)) => match self.local.connect().await {

@@ -1,4 +1,4 @@
-//! Checks of a store through queues, as producers and consumers use it.
+//! Checks of a store through queues, with the calls of producers and consumers.
 
 use std::collections::BTreeSet;
 use std::io::Cursor;

@@ -19,8 +19,8 @@ use crate::store::{
 pub struct Trouble {
     /// The latency of each put and each get.
     pub latency: Duration,
-    /// One in this many puts and gets fails before it reaches the store, and one in this many fails
-    /// afterwards.
+    /// One in this many puts and gets fails. The failures alternate: one before the call reaches the store,
+    /// the next one afterwards.
     pub fails_one_in: u64,
 }
 

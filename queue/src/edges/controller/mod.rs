@@ -12,10 +12,10 @@ use crate::store::ChunkId;
 use crate::units::UnitCard;
 
 impl TransferQueue {
-    /// Registers a unit that announces itself. If it was away, its rows can be read again.
+    /// Registers a unit that announces itself. If the unit was dead, its rows can be read again.
     ///
-    /// Not cancel-safe: if another unit had this address before, its rows that are not freed yet stay
-    /// unreadable, and are freed later.
+    /// Not cancel-safe: if another unit had this address before, a dropped call may leave rows of that unit
+    /// unreadable. These rows are freed later.
     pub(crate) async fn unit_registered(&self, card: UnitCard) -> Result<(), QueueError> {
         let unit = card.unit.clone();
         for gone in self.units().supplanted_by(&card) {
@@ -36,10 +36,10 @@ impl TransferQueue {
         self.set_away(&self.units().chunks_of(unit), false);
     }
 
-    /// Declares a unit dead because it does not answer. Its rows are away. If the unit kept them in memory,
-    /// they are lost with their whole groups.
+    /// Declares a unit dead because it does not answer. The unit's rows become unreadable (away). If the unit
+    /// kept the rows in memory, they are lost with their whole groups.
     ///
-    /// Not cancel-safe: rows that are not freed yet stay unreadable.
+    /// Not cancel-safe: rows that a dropped call has not freed yet stay unreadable.
     pub(crate) async fn unit_died(&self, unit: &str) {
         let Some((chunks, is_durable)) = self.units().bury(unit) else { return };
         self.set_away(&chunks, true);

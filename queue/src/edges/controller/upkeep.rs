@@ -13,7 +13,7 @@ use crate::queue::TransferQueue;
 use crate::units::UnitClient;
 
 const PERIOD: Duration = Duration::from_millis(250);
-/// The time that a unit has to answer. It is longer than a short interruption of the network.
+/// The time within which a unit must answer. This time is longer than a short interruption of the network.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// The maximum number of rows that one call clears.
 const CLEAR_MAX: usize = 4096;

@@ -59,7 +59,7 @@ impl LocalQueue {
         Ok(Self { link: Arc::new(Link::of_server(server, url, patience)?) })
     }
 
-    /// Connects now, without another attempt.
+    /// Connects now, in a single attempt.
     pub(crate) async fn connect(&self) -> std::io::Result<()> {
         self.link.connected().await.map(drop)
     }

@@ -118,8 +118,8 @@ impl Drop for Waiter<'_> {
 }
 
 impl Connection {
-    /// Connects, and waits for the server's hello. If `life` is given, a server with another life is an
-    /// error.
+    /// Connects, and waits for the server's hello. If `life` is given, the hello must name the same run of
+    /// the server (`life`); otherwise the result is an error.
     ///
     /// Cancel-safe.
     pub(super) async fn open(

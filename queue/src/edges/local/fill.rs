@@ -20,7 +20,8 @@ fn full(error: io::Error) -> QueueError {
 /// task copies, and yields its thread after every piece. For large rows, a second thread helps as soon as it
 /// is awake.
 ///
-/// Cancel-safe. `lent` keeps other puts and takes away from the region, and is dropped after the last write.
+/// Cancel-safe. While `lent` exists, no other put or take uses the region. `lent` is dropped after the last
+/// write.
 pub(super) async fn fill<Lent>(
     mapping: Arc<Mapping>,
     buffers: Vec<Buffer>,

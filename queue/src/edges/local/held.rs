@@ -38,7 +38,7 @@ impl Hold for Held {
             let id = self.connection.number();
             self.connection.tell(&ToServer::Call { id, ask: Ask::Nack(self.name.clone()) });
         } else {
-            // The server was restarted, and a durable queue still has the lease.
+            // The connection has ended. If the server was restarted, a durable queue still has the lease.
             self.link.give_back(self.name.clone());
         }
     }

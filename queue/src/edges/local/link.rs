@@ -19,8 +19,8 @@ use crate::{QueueError, tasks};
 
 const RETRY_MIN: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(1);
-/// The client waits for an answer for the time that the call may wait at the server, plus the client's
-/// patience within these bounds.
+/// The client waits for an answer as long as the call may wait at the server, and then for the client's
+/// patience. The patience is clamped to these bounds.
 const ANSWER_MIN: Duration = Duration::from_secs(10);
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// If the caller has a deadline, the answer may arrive this much later: it may be in transit at the deadline,
@@ -159,7 +159,8 @@ impl Link {
         Self::to(Target::Socket(config.path), url, config.patience)
     }
 
-    /// Creates a link to a server that says where its socket is. Must be called in a tokio runtime.
+    /// Creates a link to a server that is asked for its socket at each connection. Must be called in a tokio
+    /// runtime.
     pub(super) fn of_server(
         server: Arc<dyn Locate>,
         url: String,
@@ -210,8 +211,8 @@ impl Link {
         Ok(opened)
     }
 
-    /// Gives the rows of a lease back, in a task. If the server cannot be reached, they become ready again
-    /// when the lease expires.
+    /// Gives the rows of a lease back, in a task. If the server cannot be reached, the rows become ready
+    /// again when the lease expires.
     pub(super) fn give_back(self: &Arc<Self>, lease: LeaseName) {
         let link = Arc::clone(self);
         let giving = async move {

@@ -1,5 +1,5 @@
-//! The server's socket. One live server owns the file of a socket, and a server replaces the file of a dead
-//! server. A socket without a file ends with its server.
+//! The server's socket. At most one live server owns a socket's file. A new server replaces the file of a
+//! dead server. A socket without a file ends with its server.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{ErrorKind, Read, Write};
@@ -170,7 +170,7 @@ fn stream_socket() -> std::io::Result<OwnedFd> {
 impl Drop for LocalListener {
     fn drop(&mut self) {
         let SocketName::File { path: socket, lock } = &self.name else { return };
-        // The lock is still held, so these files are this server's.
+        // The lock is still held, so these files belong to this server.
         for path in [socket, &lock.path] {
             if let Err(error) = fs::remove_file(path) {
                 tracing::debug!(path = %path.display(), %error, "a socket's file stays behind");

@@ -1,4 +1,4 @@
-//! The queue for processes on the same host: control over a Unix socket, rows through shared memory.
+//! The queue for processes on the same host: control messages use a Unix socket, and rows use shared memory.
 //!
 //! ```text
 //!   put   room(bytes) ---> a region is lent      the client encodes its rows into it: one copy
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! [`LocalListener`] and [`serve_local`] are the server, and [`LocalQueue`] is the client. The client
-//! implements [`Queue`](crate::Queue), so code that uses this trait works with it unchanged.
+//! implements [`Queue`](crate::Queue), so code that uses this trait works with the client unchanged.
 //!
 //! # Regions
 //! A region is an anonymous memory file (`memfd`) whose size is sealed. The server creates it and sends it
@@ -21,8 +21,8 @@
 //! - A region becomes idle only when every client that used it has released it. A region that a client was
 //!   using when its connection ended is never lent again, because that client may still read or write it.
 //! - When a client closes its socket, its leases end immediately, and the rows that it was about to put are
-//!   dropped. A server that ends leaves the leases to its clients, and a durable queue knows them when it is
-//!   opened again.
+//!   dropped. When a server ends, its clients keep their leases. A durable queue still knows these leases
+//!   when it is opened again.
 //! - Everything that a client sends or writes is checked before it is used: lengths, places, and every value
 //!   of a stream.
 //!

@@ -24,10 +24,11 @@ pub(super) const INLINE_BYTES_MAX: usize = 64 << 10;
 pub(super) enum ToServer {
     /// A request, which the server answers.
     Call { id: u64, ask: Ask },
-    /// Cancels a call for whose answer the client no longer waits. The server takes back the result of the
+    /// Cancels a call. The client no longer waits for the answer, and the server takes back the result of the
     /// call.
     Cancel { id: u64 },
-    /// Gives back the region that this call lent, or the regions that contain its rows.
+    /// Gives back the region that the server lent for this call, or the regions that contain the rows of this
+    /// call.
     Release { id: u64 },
 }
 
@@ -36,7 +37,7 @@ pub(super) enum ToServer {
 pub(super) enum RowsPlace {
     /// In the frame's tail.
     Tail,
-    /// At the start of the region that an earlier call lent.
+    /// At the start of the region that the server lent for an earlier call.
     Loan { id: u64, length: usize },
 }
 

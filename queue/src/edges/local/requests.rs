@@ -41,7 +41,7 @@ pub(super) struct Service {
 
 #[derive(Debug, Default)]
 struct Held {
-    /// Regions into which the client writes rows for its puts, by the call that lent them.
+    /// Regions into which the client writes rows for its puts, by the call for which they were lent.
     loans: HashMap<u64, Arc<RegionUse>>,
     /// Leases by the call that took them. Dropping a lease gives its rows back.
     leases: HashMap<u64, Lease>,
@@ -51,8 +51,8 @@ struct Held {
     known: HashMap<u64, bool>,
 }
 
-/// The leases and regions of one client. The value is dropped when the connection has ended: the leases then
-/// end, and the regions that the client was using are never lent again.
+/// The leases and regions of one client. The value is dropped when the connection has ended: the leases that
+/// were not left to the client end, and the regions that the client was using are never lent again.
 #[derive(Debug, Default)]
 pub(super) struct Desk {
     held: Mutex<Held>,
@@ -109,8 +109,8 @@ impl Desk {
         leases.into_iter().for_each(|(_, lease)| lease.disarm());
     }
 
-    /// Returns the `regions` that the client has not mapped yet with the access that it needs. From now on,
-    /// these regions count as mapped.
+    /// Returns those of the `regions` that the client has not mapped yet with the required access. From now
+    /// on, these regions count as mapped.
     pub(super) fn learn(&self, regions: &[(Arc<RegionUse>, bool)]) -> Vec<(Arc<RegionUse>, bool)> {
         let mut held = self.held.lock();
         let is_new = |(lent, writable): &&(Arc<RegionUse>, bool)| match held.known.get(&lent.region.number) {

@@ -94,7 +94,8 @@ type Ended = (u64, Result<Result<Reply, QueueError>, Aborted>);
 struct Conversation {
     service: Arc<Service>,
     socket: Arc<Socket>,
-    /// The leases and regions of the client. They are given back when the conversation ends.
+    /// The leases and regions of the client. They are given back when the conversation ends, but a server
+    /// that ends leaves the leases to the client.
     desk: Arc<Desk>,
     running: FuturesUnordered<BoxFuture<'static, Ended>>,
     cancels: HashMap<u64, AbortHandle>,

@@ -1,8 +1,8 @@
 //! A connected Unix socket that wakes its task when bytes arrive, and not when the peer reads.
 //!
-//! Tokio's own `UnixStream` also waits for room to write. The operating system reports room whenever the peer
-//! reads, so each message would wake the task that sent it. That would cost one more switch between threads
-//! at both ends. This socket waits for room only while a write needs it.
+//! Tokio's own `UnixStream` also waits for free space in the send buffer. The operating system reports free
+//! space whenever the peer reads, so each message would wake the task that sent it. That would cost one more
+//! switch between threads at both ends. This socket waits for free space only while a write needs it.
 
 use std::collections::VecDeque;
 use std::io::{self, Error, ErrorKind, IoSlice, IoSliceMut};
@@ -32,8 +32,8 @@ impl Socket {
         Ok(Self { stream: registered(stream.into_std()?, Interest::READABLE)? })
     }
 
-    /// Sends as many bytes as the socket accepts now. Returns the number of bytes. The descriptors are sent
-    /// with the first of them.
+    /// Sends as many bytes as the socket accepts now. Returns the number of sent bytes. The descriptors are
+    /// sent with the first byte.
     pub(super) fn send_now(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -46,7 +46,7 @@ impl Socket {
 
     /// Waits until the socket accepts bytes.
     pub(super) async fn writable(&self) -> io::Result<()> {
-        // The registration of a duplicate begins with the present state, so no room is missed.
+        // The registration of a duplicate begins with the present state, so free space is never missed.
         let duplicate = self.stream.get_ref().try_clone()?;
         let waiting = registered(duplicate, Interest::WRITABLE)?;
         waiting.writable().await.map(drop)

@@ -197,7 +197,7 @@ impl Queue for RemoteQueue {
                     Taken::Lease(lease) => return Ok(Some(lease)),
                     Taken::Ended => return Ok(None),
                     Taken::Nothing if left.is_none() => return Ok(None),
-                    // The server answered, so its time limit starts again.
+                    // The server answered, so the time limit for its next answer starts again.
                     Taken::Nothing if left > wait => {
                         patience.give_up = Instant::now() + self.link.config.patience;
                     }

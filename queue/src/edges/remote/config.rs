@@ -18,7 +18,7 @@ pub struct RemoteConfig {
     /// earliest after 10 s and at the latest after 60 s.
     pub patience: Duration,
     /// The tasks that give rows back after a lease or a waiting take was dropped. The owner of the runtime
-    /// can wait for them before it ends.
+    /// can wait for these tasks before the runtime ends.
     pub tasks: TaskTracker,
 }
 

@@ -142,7 +142,7 @@ impl Wire {
         }
     }
 
-    /// Drives the connection until `ours` has an outcome. Returns `None` if the connection ended before.
+    /// Drives the connection until `ours` has an outcome. Returns `None` if the connection ended first.
     pub(super) async fn until<T>(&mut self, mut ours: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Option<T> {
         let started = Instant::now();
         let stays_awake = std::mem::replace(&mut self.is_prompt, false);

@@ -30,9 +30,9 @@ use crate::QueueError;
 use crate::edges::wire::ErrorBody;
 use crate::edges::wire::ipc::Blocks;
 
-/// The client waits for an answer for the time that the request may wait at the server, plus the client's
-/// patience within these bounds. For each piece of an answer, the client waits for its patience within these
-/// bounds.
+/// The client waits for an answer as long as the request may wait at the server, and then for the client's
+/// patience. For each piece of an answer, the client waits for its patience. The patience is always clamped
+/// to these bounds.
 const ANSWER_MIN: Duration = Duration::from_secs(10);
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// If the caller has a deadline, the answer may arrive this much later: it may be in transit at the deadline,
@@ -67,7 +67,7 @@ pub(super) struct Call {
     pub(super) give_up: Option<Instant>,
     /// The caller's deadline, which applies whatever the server does.
     pub(super) deadline: Option<Instant>,
-    /// What undoes the call if its caller is gone before the answer has arrived.
+    /// Makes a call that undoes this call, if the caller is dropped before the answer has arrived.
     pub(super) undo: Option<Undo>,
 }
 

@@ -16,12 +16,12 @@
 //! # Contents
 //! A snapshot holds the state of the queue at one moment: a [cut](crate::partition) begins in all chosen
 //! partitions at the same moment. The cut is read while the snapshot is written, some groups at a time, and
-//! traffic waits only for these short reads. If a row changes before it is read, the cut keeps its earlier
-//! state. Puts that were acknowledged before the cut are in the snapshot, and each group is as it was at the
-//! cut. A snapshot contains tokens, owners' records, dispositions and acks. It contains no leases, because a
-//! lease is a promise of this process. The rows of a lease are in the snapshot as not consumed. Only live
-//! rows are written, even if other rows of their chunk were freed. The size of a snapshot therefore depends
-//! only on the live rows, not on earlier rows or on the size of the directory.
+//! traffic waits only for these short reads. If a row changes before it is read, the cut keeps the row's
+//! earlier state. Puts that were acknowledged before the cut are in the snapshot, and each group is as it was
+//! at the cut. A snapshot contains tokens, owners' records, dispositions and acks. It contains no leases,
+//! because a lease binds only this queue and its clients. Leased rows are in the snapshot as not consumed.
+//! Only live rows are written, even if other rows of their chunk were freed. The size of a snapshot therefore
+//! depends only on the live rows, not on earlier rows or on the size of the directory.
 //!
 //! # All or nothing
 //! Restored partitions become visible together, at the end. On disk, all their records are one frame of the
@@ -31,8 +31,8 @@
 //!
 //! # Deliberately absent
 //! - There are no increments: a snapshot contains all live rows.
-//! - Payload is not compressed: it is mostly token ids and log-probabilities, for which the compression of
-//!   the network or the file system works as well. Records are compressed, because the record of a single row
+//! - Payload is not compressed: it is mostly token ids and log-probabilities, and compression by the network
+//!   or the file system would work equally well. Records are compressed, because the record of a single row
 //!   is as large as a small row, and such records hardly differ.
 
 mod pack;

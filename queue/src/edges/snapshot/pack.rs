@@ -30,7 +30,7 @@ const FRAME_PAYLOAD_BYTES: usize = 1 << 20;
 /// The level of compression, which is zstd's default.
 const LEVEL: i32 = 3;
 /// The base-2 logarithm of the memory, in bytes, that reading a frame may take in addition to the unpacked
-/// frame. The level needs 21.
+/// frame. [`LEVEL`] needs 21.
 const WINDOW_LOG_MAX: u32 = 23;
 
 /// A payload that will follow a frame.

@@ -178,7 +178,8 @@ impl<'a> Restoration<'a> {
             let inner = &self.queue.inner;
             let is_there = || inner.partitions.lock().contains_key(&spec.name);
             self.claims.push(inner.claims.restore(&spec.name, is_there)?);
-            // A handle of an earlier partition of this name then names the same row as before, or no row.
+            // With this floor, a handle of an earlier partition of this name refers to the same row as
+            // before, or to no row.
             let floor = inner.generation_floor.load(Ordering::Relaxed);
             *generation_floor = floor.max(*generation_floor);
         }
@@ -307,7 +308,8 @@ impl<'a> Restoration<'a> {
         let facts: Facts = Box::new(move |_, body| records.iter().try_for_each(|record| body.push(record)));
         let (reply, outcome) = channel();
         let done = Box::new(move |durable: Result<Notes, QueueError>| {
-            // This runs on the writer's thread, so the journal cannot be rewritten in between.
+            // This runs on the writer's thread, so the journal cannot be rewritten between the write and
+            // `publish`.
             let written = durable.map(|_| publish());
             let _ = reply.send(written);
         });

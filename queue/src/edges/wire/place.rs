@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 pub struct LocalPlace {
     /// An absolute path, or `@NAME` for a socket without a file.
     pub socket: String,
-    /// The run of the server. A socket whose server has another life belongs to another server, or to another
-    /// host that has a socket of the same name.
+    /// The number that identifies this run of the server. If the server behind a socket reports another
+    /// number, the socket belongs to another server, or to another host that has a socket of the same name.
     #[serde(with = "hexadecimal")]
     pub life: u64,
 }

@@ -81,7 +81,7 @@ pub(crate) struct PlacedBody {
     pub(crate) record: Option<String>,
 }
 
-/// The body of a request for the units on which columns of rows belong.
+/// The body of a request for the units to which columns of rows belong.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UnitsOfBody {

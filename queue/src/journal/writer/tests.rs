@@ -71,7 +71,8 @@ fn on_a_full_disk_additions_are_refused_and_everything_else_goes_on_in_the_reser
     let accepted = live.load(Ordering::Relaxed);
     assert!(accepted > 10, "accepted={accepted}");
 
-    // All records together are longer than the disk, so the journal is rewritten into its reserve in between.
+    // All records together need more bytes than the disk has, so the journal is rewritten into its reserve in
+    // the meantime.
     let length = || journal_path(dir.path()).metadata().unwrap().len();
     for record in 0..600 {
         free(&journal).unwrap_or_else(|error| panic!("record={record}: {error}"));

@@ -5,8 +5,8 @@
 //! the old or the new values, never a mixture.
 //!
 //! # Invariants
-//! - A reader of the current values never gets older parts of a row than an earlier reader: a current value
-//!   never returns to an earlier value.
+//! - A current value never returns to an earlier value: a later reader of the current values never gets older
+//!   parts of a row than an earlier reader.
 //! - A part is dropped immediately when later parts have replaced all of its columns. If a lease began before
 //!   the replacement, the part is dropped when the lease has ended. All consumers of one lease therefore read
 //!   the same values.

@@ -41,8 +41,8 @@ impl Table {
         for (id, group) in order {
             match take.amount {
                 Amount::Groups(count) | Amount::Rows(count) if chosen.len() == count => break,
-                // The first group is always taken, even if it exceeds the budget: it would never fit later
-                // either.
+                // The first group is always taken, even if it exceeds the budget: it would not fit into a
+                // later take either.
                 Amount::Tokens(budget) if !chosen.is_empty() && tokens + group.tokens > budget => {
                     is_full = true;
                     break;

@@ -77,7 +77,7 @@ impl GroupIndex {
         }
     }
 
-    /// Removes a group. `keys` must be those with which it was inserted.
+    /// Removes a group. `keys` must be the keys with which the group was inserted.
     pub(super) fn remove(&mut self, id: u64, keys: Keys) {
         if !self.oldest.remove(&id) {
             return;

@@ -147,8 +147,9 @@ impl Leases {
         self.held.insert(id, lease);
     }
 
-    /// Marks a lease as recorded. Returns `None` if the lease cannot be recorded, so that a restart ends it.
-    /// Such a lease has several members, whose acks are only in memory, or more rows than fit into a record.
+    /// Marks a lease as recorded. Returns `None` if the lease cannot be recorded; a restart then ends the
+    /// lease. Such a lease has several members, whose acks are only in memory, or more rows than fit into a
+    /// record.
     pub(super) fn record(&mut self, id: u64) -> Option<&HeldLease> {
         let may_be = |lease: &&mut HeldLease| lease.members == 1 && lease.rows.len() <= RECORD_ROWS_MAX;
         let lease = self.held.get_mut(&id).filter(may_be)?;

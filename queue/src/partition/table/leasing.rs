@@ -1,4 +1,5 @@
-//! The effect of leases on rows: rows are leased, and become ready again if their lease ends without an ack.
+//! The effect of leases on rows. If a lease ends without an ack, the rows of the lease become ready again. In a
+//! partition that gives rows once, these rows become returned instead.
 
 use tokio::time::Instant;
 
@@ -33,7 +34,7 @@ impl Table {
         self.leases.hold(id, task, rows, expires, self.rewrites.count());
     }
 
-    /// Leases rows to several consumers. The rows are consumed when all of them have acked.
+    /// Leases rows to `members` consumers. The rows are consumed when all of these consumers have acked.
     pub(super) fn lease_to_members(
         &mut self,
         task: usize,
@@ -61,7 +62,7 @@ impl Table {
         }
     }
 
-    /// The held leases, in order of their numbers.
+    /// All held leases, in order of their numbers.
     pub(crate) fn held_leases(&self, now: Instant) -> Vec<LeaseInspection> {
         let inspect = |(id, lease): (u64, &HeldLease)| LeaseInspection {
             lease: id,
@@ -78,22 +79,23 @@ impl Table {
         leases
     }
 
-    /// Marks a lease as recorded, because its holder is another process, which may outlive this one. Returns
-    /// the record, or `None` if a restart ends the lease.
+    /// Marks a lease as recorded. The holder of such a lease is another process, which may outlive this
+    /// process. Returns the record. If the lease cannot be recorded, returns `None`, and a restart ends the
+    /// lease.
     pub(crate) fn record_lease(&mut self, id: u64) -> Option<Record> {
         let lease = self.leases.record(id)?;
         Some(lease_record(&self.spec, id, lease))
     }
 
-    /// The records of the leases that clients hold, in order of their numbers.
+    /// The records of the held leases that are marked as recorded, in order of the numbers of the leases.
     pub(crate) fn recorded_leases(&self) -> Vec<Record> {
         let mut leases: Vec<_> = self.leases.iter().filter(|(_, lease)| lease.is_recorded).collect();
         leases.sort_unstable_by_key(|(id, _)| *id);
         leases.into_iter().map(|(id, lease)| lease_record(&self.spec, id, lease)).collect()
     }
 
-    /// Restores a lease from the lease file. If an earlier lease holds some of the rows, that lease has
-    /// ended: otherwise the rows would not have been leased again.
+    /// Restores a lease from the lease file. If an earlier lease still holds some of the rows, ends the earlier
+    /// lease: the rows could be leased again only because the earlier lease had ended.
     pub(crate) fn restore_lease(
         &mut self,
         id: u64,
@@ -107,7 +109,7 @@ impl Table {
         }
         for row in &rows {
             if let Ok(Progress::Leased(earlier)) = self.row(*row).map(|row| row.progress[task]) {
-                // The earlier lease may already have been ended for another of the rows.
+                // The earlier lease may already have been ended because of another row.
                 let _ = self.nack(earlier);
             }
         }
@@ -153,7 +155,7 @@ impl Table {
 
     fn give_back(&mut self, lease: &HeldLease) {
         // Takes must be woken even if all rows were freed: a take that waits for the end of the puts also
-        // waits for leases.
+        // waits for the ends of leases.
         self.ready[lease.task].must_wake = true;
         let back = self.after_return();
         lease.rows.iter().for_each(|row| self.set(*row, lease.task, back));
@@ -174,15 +176,15 @@ impl Table {
         ended
     }
 
-    /// The latest time at which a call that waits for a change must check again, because a lease may have
-    /// expired by then.
+    /// A call that waits for a change of the table must look at the table again at this time or earlier, because
+    /// a lease may expire at this time.
     pub(crate) fn next_expiry_from(&self, now: Instant) -> Instant {
-        // No lease that is granted after this moment expires before the end of `term`.
+        // No lease that is granted after `now` expires before `term`.
         let term = now + self.spec.lease();
         self.leases.next_expiry().map_or(term, |(expiry, _)| expiry.min(term))
     }
 
-    /// Begins the ack of a lease. Its rows are consumed when the ack is durable.
+    /// Begins the ack of a lease. The rows of the lease are consumed when the ack is durable.
     pub(crate) fn begin_ack(&mut self, id: u64, member: u32) -> Result<BeginAck, QueueError> {
         let ack = self.leases.ack(id, member)?;
         if let BeginAck::Begun { task, rows } = &ack {

@@ -81,8 +81,8 @@ impl Table {
                         self.columns.leave(&of, rows);
                     }
                 } else {
-                    // The other columns of the part replaced columns of an earlier part, and are counted
-                    // once.
+                    // Only the new columns are subtracted: the other columns of the part replaced columns of
+                    // an earlier part, and a column counts once per row.
                     let new = part.columns.iter().filter(is_new);
                     new.for_each(|name| self.columns.leave(from_ref(name), 1));
                 }
@@ -145,7 +145,7 @@ impl Table {
             Freed::Acked => {}
             // `forget_empty_groups` removes the group.
             Freed::ClearedAll => {}
-            // Later rows would be delivered as if they were the whole group.
+            // If the group were not given up, later rows would be delivered as if they were the whole group.
             Freed::Lost => self.give_up_group(id),
             _ if !by_samples => self.give_up_group(id),
             _ => {}

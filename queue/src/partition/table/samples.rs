@@ -1,8 +1,8 @@
 //! Samples: groups that count samples instead of rows. A sample may have several rows, so the number of rows
 //! of a group is known only when the last row has arrived.
 //!
-//! Such a group is **open** until as many samples as its declared size are complete, or until a client closes
-//! it. Until then, no task can take it as a whole group. The name of a closed group is remembered, so that
+//! Such a group is **open** until the declared number of samples is complete, or until a client closes the
+//! group. No task can take an open group as a whole group. The name of a closed group is remembered, so that
 //! late rows are refused and do not begin a new group of the same name. Only the latest names are remembered.
 //!
 //! Two more kinds of names are remembered: groups that count rows and arrived in several puts, and groups

@@ -113,9 +113,9 @@ impl Slots {
     }
 
     /// Removes the free slots after the last used slot. This happens only if at least three quarters of all
-    /// slots are free, and a quarter of all slots come after the last used slot. New slots then begin with
-    /// generations that the removed slots never used. `taken` is the number of slots that are reserved or
-    /// have rows. The condition is checked each time an eighth of the slots has become free.
+    /// slots are free, and at least a quarter of all slots come after the last used slot. New slots then
+    /// begin with generations that the removed slots never used. `taken` is the number of slots that are
+    /// reserved or have rows. The condition is checked each time an eighth of the slots has become free.
     pub(super) fn shrink(&mut self, taken: usize) {
         let all = self.slots.len();
         let is_time = self.freed_since_look * 8 >= all || taken == 0;

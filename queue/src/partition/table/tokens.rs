@@ -1,7 +1,9 @@
-//! Tokens: the changes that were made, by their clients' tokens, so that repeated changes are recognised.
+//! Tokens: the changes that were made, indexed by the clients' tokens, so that repeated changes are
+//! recognised.
 //!
-//! Only a repeated put needs its result. Its rows are stored as runs, which need a few bytes per put. The
-//! number and the size of remembered tokens are limited. The oldest tokens are forgotten first.
+//! Only a repeated put needs the result of the first call. The rows of a put are stored as runs, which need a
+//! few bytes per put. The number and the size of remembered tokens are limited. The oldest tokens are
+//! forgotten first.
 
 use std::collections::HashSet;
 

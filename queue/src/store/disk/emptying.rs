@@ -20,7 +20,7 @@ impl Index {
         }
     }
 
-    /// Resumes the emptying of segments that a full disk has prevented.
+    /// Resumes the emptying of segments that were put off because the disk was full.
     pub(super) fn resume_emptying(&mut self) {
         for segment in std::mem::take(&mut self.put_off) {
             if let Some(kept) = self.segments.get_mut(&segment) {

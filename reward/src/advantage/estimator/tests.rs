@@ -127,7 +127,7 @@ proptest! {
 
     #[test]
     fn equal_lengths_weigh_as_samples_do(groups in groups(), length in 1_000_000_u32..2_000_000) {
-        // Only the unbiased count differs: it is one sample less, or one token less.
+        // Only the divisor of the variance differs: the samples less one, or the tokens less one.
         let lengths: Vec<Vec<u32>> = groups.iter().map(|rewards| vec![length; rewards.len()]).collect();
         let lengths: Vec<&[u32]> = lengths.iter().map(Vec::as_slice).collect();
         let samples: usize = groups.iter().map(Vec::len).sum();

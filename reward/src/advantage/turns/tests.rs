@@ -41,8 +41,8 @@ fn equal_rewards_teach_nothing_and_a_single_one_stays() {
     assert!(EXACT.of_group(&[]).is_empty());
 }
 
-/// The advantages are those of NumPy 2.4.6, where `turns` are arrays: `r = concatenate(turns)`, then for each of them
-/// `cumsum(((t - r.mean()) / (r.std(ddof=1) + 1e-6))[::-1])[::-1]`.
+/// The advantages were computed with NumPy 2.4.6. `turns` is a list of arrays, and `r = concatenate(turns)`. The
+/// advantages of an array `t` are `cumsum(((t - r.mean()) / (r.std(ddof=1) + 1e-6))[::-1])[::-1]`.
 #[test]
 fn the_numbers_are_those_of_numpy() {
     let group: [(&[f32], &[f32]); 4] = [

@@ -2,9 +2,10 @@
 //!
 //! The program is the last fenced block that is marked as Python (`python`, `py` or `python3`, in any case).
 //! Without such a block it is the last block without a mark, and without any block it is the whole response.
-//! Marked blocks take precedence, because models show the output of their program in unmarked blocks after
-//! it. A fence is a line that begins, after blanks, with at least three back-ticks; a line of at least as
-//! many back-ticks and nothing else closes it. A block that is not closed extends to the end.
+//! Marked blocks take precedence, because models often show the output of their program in an unmarked block
+//! after the program. A fence is a line that begins, after blanks, with at least three back-ticks. A line
+//! with nothing but back-ticks, at least as many as the fence has, closes the block. A block that is not
+//! closed extends to the end.
 
 const TICK: char = '`';
 const TICKS_MIN: usize = 3;

@@ -10,7 +10,7 @@
 //! | text with an `assert` in it | one test |
 //!
 //! A JSON string is parsed once more, because some data sets encode twice. If the input or output of a
-//! program is a list of texts, the texts are its lines.
+//! program is a list of texts, the texts are the lines of that input or output.
 //!
 //! # Deliberately absent
 //! `unittest` and `pytest` are not supported: a test that ends the interpreter cannot be distinguished from a
@@ -75,8 +75,7 @@ struct Metadata {
     func_name: Option<String>,
 }
 
-/// Reads the tests of a row, of which there is at least one. If the row has another shape, the error lists
-/// the expected shapes.
+/// Reads the tests of a row, at least one. If the row has another shape, the error lists the expected shapes.
 pub(super) fn read(ground_truth: &str) -> Result<Vec<Case>, RewardError> {
     let cases = read_layer(ground_truth, LAYERS_MAX).map_err(|reason| wrong(ground_truth, reason))?;
     match cases.len() {

@@ -9,7 +9,8 @@ use crate::RewardError;
 use crate::external::sandbox::{Limits, SandboxChoice};
 use crate::external::settings::{self, WORKERS_MAX, bytes_of_mb, check_memory, count, seconds};
 
-/// The largest `processes_max`; the trial of the limit starts that many processes.
+/// The largest `processes_max`. The trial of a sandbox starts about `processes_max` processes to test the
+/// limit.
 const PROCESSES_MAX: usize = 1024;
 /// The time that an attempt needs besides its tests: it creates a directory, starts processes and cleans up.
 const ATTEMPT_SPARE: Duration = Duration::from_secs(5);

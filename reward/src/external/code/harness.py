@@ -1,6 +1,6 @@
 """Runs a candidate under one test; `code.rs` documents the forms.
 
-The first line on standard output reports that the candidate begins: without it the sandbox has failed, and not the
+The first line on standard output reports that the candidate begins. Without this line, the sandbox has failed, not the
 candidate. Expected results never enter this process, except those inside assertions.
 """
 
@@ -35,7 +35,7 @@ def load(path, name, prelude=""):
 
 
 def request():
-    """Reads the request, and closes input and output to the candidate, so that it cannot answer for the harness."""
+    """Reads the request, empties input and sends output to stderr: a candidate cannot answer for the harness."""
     import json
 
     # Whole numbers may have more digits than Python converts by default.
@@ -57,7 +57,7 @@ def say(answers, text):
 
 
 def argument(value):
-    """JSON has no numbers as keys, so keys that are whole numbers become numbers."""
+    """JSON keys are texts: if all keys are whole numbers, they become numbers."""
     if not isinstance(value, dict):
         return value
     try:
@@ -67,7 +67,7 @@ def argument(value):
 
 
 def plain(value):
-    """Turns values of numpy into numbers and lists; other types equal no JSON value."""
+    """Turns values of numpy into numbers and lists, and other values into their `repr`."""
     return value.tolist() if hasattr(value, "tolist") else repr(value)
 
 

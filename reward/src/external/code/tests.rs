@@ -26,7 +26,7 @@ struct Fixture {
     folder: TempDir,
 }
 
-/// A Python that every user can run, which excludes one in a user's home.
+/// A Python that every user can run. A Python in a user's home directory is excluded.
 fn interpreter() -> &'static str {
     match Path::new("/usr/bin/python3").exists() {
         true => "/usr/bin/python3",

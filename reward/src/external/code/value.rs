@@ -14,8 +14,8 @@ use serde_json::value::RawValue;
 /// Maximum number of levels of lists and objects.
 const DEPTH_MAX: usize = 64;
 
-/// Whether `result` equals `expected`, or the only member of an `expected` list: some data sets wrap results
-/// in a list.
+/// Whether `result` equals `expected`. If `expected` is a list with one member, `result` may also equal that
+/// member, because some data sets wrap results in a list.
 pub(super) fn is_expected(result: &RawValue, expected: &RawValue) -> bool {
     if equal(result, expected, 0) {
         return true;

@@ -73,14 +73,15 @@ impl Asked {
         }
     }
 
-    /// Whether a job whose last failure is `error` is at fault itself. Without a breaker it always is. A job
-    /// that was refused is not at fault, because the runner has not scored it yet.
+    /// Whether a job whose last failure is `error` is at fault itself. Without a breaker, the job is always
+    /// at fault. A job that was refused is not at fault, because the runner has not scored it yet.
     pub(super) fn blames_job(&self, error: &RewardError, failures: &mut Failures) -> bool {
         let breaker = self.breaker.as_ref().filter(|_| error.may_be_outage());
         breaker.is_none_or(|breaker| !error.is_refusal() && breaker.blames_job(failures))
     }
 
-    /// Asks once for the score of a job, and counts a failure among those of the job. Cancel-safe.
+    /// Asks once for the score of a job. A failure that may be an outage is counted in `failures`, the
+    /// failures of the job. Cancel-safe.
     pub(super) async fn attempt(
         self: &Arc<Self>,
         job: &RewardJob,

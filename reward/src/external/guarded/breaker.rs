@@ -47,8 +47,8 @@ use crate::external::{RewardHealth, RewardState};
 /// The number of outages that may excuse the failures of one job. An unstable reward fails a few times before
 /// it is repaired. A job that brings the reward down does so each time.
 pub(super) const EXCUSES_MAX: u32 = 3;
-/// After this number of excuses, a job is suspected of bringing the reward down, which also fails the jobs
-/// that run at the same time.
+/// After this number of excuses, a job is suspected of bringing the reward down. An outage also fails the
+/// jobs that run at the same time.
 const SUSPECT_EXCUSES: u32 = 2;
 
 /// The settings of a [`Breaker`].
@@ -56,7 +56,7 @@ const SUSPECT_EXCUSES: u32 = 2;
 pub(crate) struct BreakerConfig {
     /// The number of failures in a row after which the reward is suspected; at least 1.
     pub failures_max: u32,
-    /// The pause between the first two probes that fail; it doubles from probe to probe.
+    /// The pause after the first failed probe; the pause doubles from probe to probe.
     pub backoff_initial: Duration,
     /// The longest pause between two probes.
     pub backoff_max: Duration,
@@ -109,7 +109,7 @@ pub(super) enum AfterProbe {
     Again { at: Instant, is_first: bool },
     /// The outage has lasted for too long.
     GivenUp,
-    /// The reward has answered another job since then.
+    /// The reward has answered a job since the probe began.
     Answered,
 }
 

@@ -1,9 +1,9 @@
 //! A bounded cache of scores, keyed by a hash of the content of their jobs.
 //!
 //! Two generations approximate the order of use. New entries, and old ones that are used again, go into the
-//! young generation. When it is full it becomes the old generation, and the previous old generation is
-//! dropped. A cache of n entries therefore keeps at least the n/2 entries that were used last, and each
-//! operation takes constant time on average.
+//! young generation. When the young generation is full, it becomes the old generation, and the previous old
+//! generation is dropped. A cache of n entries therefore keeps at least the n/2 entries that were used last,
+//! and each operation takes constant time on average.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::sync::OnceCell;
 
 use crate::Score;
 
-/// An entry. It is empty until a job has a score; equal jobs wait for it until then.
+/// An entry. It is empty until a job has a score. Until then, equal jobs wait for the score.
 pub(super) type Cell = Arc<OnceCell<Score>>;
 
 pub(super) struct Cache {

@@ -197,7 +197,7 @@ async fn a_burst_costs_no_job_its_deadline() {
     let scores = all(&guarded(&told, settings.clone()), &different(100)).await;
     assert!(scores.iter().all(|score| *score == Ok(1.0)), "{scores:?}");
     assert_eq!(started.elapsed().as_secs(), 50);
-    // A rate limit that is slow for so many jobs does not make them fail either.
+    // A slow rate limit does not make jobs fail either.
     let slow = Guard { concurrency: 100, per_second: Some(1.0), ..settings };
     let scores = all(&guarded(&told, slow), &different(20)).await;
     assert!(scores.iter().all(|score| *score == Ok(1.0)), "{scores:?}");

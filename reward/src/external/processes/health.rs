@@ -82,7 +82,8 @@ impl Health {
         error
     }
 
-    /// The earliest time of the next start; `None` if it need not wait. An error while jobs are refused.
+    /// The earliest time of the next start; `None` if the start need not wait. Returns an error while jobs
+    /// are refused.
     pub(in crate::external) fn may_start(&mut self, start: Start) -> Result<Option<Instant>, RewardError> {
         if start == Start::AtOnce {
             return Ok(None);

@@ -1,7 +1,7 @@
 //! One worker process.
 //!
-//! A process is always killed, with its whole group, before it is waited for: until then the kernel cannot
-//! reuse its id.
+//! A process is always killed, with its whole group, before it is waited for. The kernel cannot reuse the id
+//! of a process that was not waited for.
 
 use std::io::ErrorKind;
 use std::process::{ExitStatus, Stdio};
@@ -27,8 +27,8 @@ pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
 const STDERR_BYTES_MAX: usize = 2048;
 /// How many of the last lines of standard error an error shows.
 const STDERR_LINES_MAX: usize = 6;
-/// How long a process that has closed its pipes may take to exit by itself. Its exit status is known only if
-/// it does.
+/// How long a process that has closed its pipes may take to exit by itself. The exit status is known only if
+/// the process exits by itself.
 const EXIT_GRACE: Duration = Duration::from_millis(500);
 /// The interval of the checks whether the process has exited.
 const EXIT_POLL: Duration = Duration::from_millis(5);
@@ -147,7 +147,7 @@ impl Worker {
         }
     }
 
-    /// Gives the worker its slot, which it holds until its process has ended.
+    /// Gives the worker its slot. The worker holds the slot until its process has ended.
     pub(super) fn with_slot(mut self, slot: OwnedSemaphorePermit) -> Self {
         self.slot = Some(slot);
         self
@@ -178,8 +178,8 @@ impl Worker {
         !has_exited(self.group)
     }
 
-    /// Waits for a worker whose pipes are closed to exit, and kills it if it does not. Cancel-safe: dropping
-    /// the future drops the worker.
+    /// Waits for the exit of a worker whose pipes are closed, and kills a worker that does not exit.
+    /// Cancel-safe: dropping the future drops the worker.
     pub(super) async fn death(mut self) -> Death {
         let exited = timeout(EXIT_GRACE, async {
             while !has_exited(self.group) {

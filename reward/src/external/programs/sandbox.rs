@@ -1,9 +1,10 @@
 //! A sandbox for programs that need the network, such as agents: namespaces made by the command `bwrap`.
 //!
 //! A program sees the system's directories, a few files of `/etc` and the paths that it is shown, all
-//! read-only. It writes to `/tmp`, its home, and to `/dev/shm`, which are in memory and end with it. It has
-//! namespaces of its own for mounts, processes, IPC and the host name, and no capabilities. Its environment
-//! has only the variables that it is given, `HOME`, `TMPDIR` and a few variables of this process.
+//! read-only. It may write to `/tmp`, its home directory, and to `/dev/shm`. Both are in memory and end with
+//! the program. It has namespaces of its own for mounts, processes, IPC and the host name, and no
+//! capabilities. Its environment has only the variables that it is given, `HOME`, `TMPDIR` and a few
+//! variables of this process.
 //!
 //! # Deliberately absent
 //! The network is that of the host, because the program calls servers whose addresses the sandbox does not
@@ -98,14 +99,14 @@ impl ProgramSandbox {
         Ok(Self { words: words.0.into(), executable })
     }
 
-    /// The path of the interpreter in the sandbox. The name by which the interpreter was found may be that of
-    /// a script that is not visible in the sandbox.
+    /// The path of the interpreter in the sandbox. The interpreter may have been found through a script that
+    /// is not visible in the sandbox.
     pub fn executable(&self) -> Option<&str> {
         self.executable.as_deref()
     }
 
-    /// The words that precede those of a program. `memory_bytes` limits the address space of each of its
-    /// processes.
+    /// The words of the command line that come before the program. `memory_bytes` limits the address space of
+    /// each of its processes.
     pub(super) fn words(&self, memory_bytes: Option<u64>) -> Vec<OsString> {
         let mut words = self.words.to_vec();
         words.extend(

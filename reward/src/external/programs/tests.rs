@@ -34,7 +34,7 @@ async fn run(programs: &Programs, program: Program) -> Result<Ran, RewardError> 
     programs.run(programs.place().await.unwrap(), program).await
 }
 
-/// Whether a process runs. A process that ended and was not waited for by its parent does not.
+/// Whether a process runs. A zombie, which has ended but was not waited for, does not run.
 fn lives(process: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.trim())).unwrap_or_default();
     let state = stat.rsplit_once(") ").map(|(_, rest)| rest.chars().next());

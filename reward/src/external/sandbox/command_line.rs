@@ -2,7 +2,8 @@
 //!
 //! The command line is a chain of commands that Linux hosts have. `setsid` detaches the terminal, `bwrap` or
 //! `unshare` makes the namespaces, `setpriv` gives up privileges, and `prlimit` sets limits. The last command
-//! is the interpreter. Each command is replaced by the next one, or only waits for it.
+//! is the interpreter. Each command either replaces itself by the next command, or starts the next command
+//! and only waits for it.
 //!
 //! In namespaces a candidate sees the system's directories, its interpreter, its program and the paths that
 //! the recipe names, all read-only. It also sees a private `/proc` and a few devices. It may write to
@@ -162,7 +163,7 @@ impl Cage {
 
     fn prlimit(&self, processes: usize) -> Vec<OsString> {
         let Limits { time, memory_bytes, file_bytes, .. } = self.limits;
-        // This limit is slightly above the wall-clock limit, which should take effect first.
+        // This limit is slightly above the wall-clock limit. The wall-clock limit should take effect first.
         let processor_s = time.as_secs().saturating_add(2);
         Words::of(&[&format!(
             "prlimit --core=0 --as={memory_bytes} --fsize={file_bytes} --nproc={processes} \

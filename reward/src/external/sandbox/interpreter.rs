@@ -19,7 +19,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// name may be a script that chooses an interpreter.
 const QUESTION: &str = "import json, sys; print(json.dumps({'executable': sys.executable, 'prefixes': \
      [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]}))";
-/// The entries below its prefix that an interpreter needs.
+/// The entries that an interpreter needs below its prefix.
 const PARTS: [&str; 4] = ["bin", "lib", "lib64", "pyvenv.cfg"];
 /// The directory that is visible in every sandbox.
 const SYSTEM: &str = "/usr";

@@ -1,6 +1,6 @@
 # Builds a root directory inside new namespaces and runs a command in it; `command_line.rs` calls it.
-# Arguments: the path of the new root, the bytes of its files, what to mount or link there up to "--", and the
-# command.
+# Arguments: the path of the new root, the size limit in bytes of each writable directory, the mounts and
+# links up to "--", and the command.
 set -eu
 umask 022
 root=$1 bytes=$2

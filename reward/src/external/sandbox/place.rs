@@ -45,7 +45,7 @@ pub(super) struct Owner {
 }
 
 struct Kept {
-    /// The directory, which is `None` only while the place is dropped, like `owner`.
+    /// The directory. Like `owner`, it is `None` only while the place is being dropped.
     directory: Option<TempDir>,
     /// The path without symbolic links.
     path: PathBuf,
@@ -113,7 +113,7 @@ impl Drop for Kept {
 }
 
 /// Removes a directory with the command `rm`: a candidate can nest directories deeper than a recursion in
-/// this process can follow. It can also make them unreadable for its own user, which `chmod` undoes.
+/// this process can follow. It can also make directories unreadable for its own user; `chmod` undoes this.
 async fn remove(directory: TempDir, is_privileged: bool) {
     let path = directory.path().to_owned();
     if !succeeds("rm", &["-rf"], &path).await && !is_privileged {

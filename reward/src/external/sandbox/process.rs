@@ -1,4 +1,4 @@
-//! One run of a process: feeds its input, reads its output within limits, and kills it together with the
+//! Runs one process: feeds its input, reads its output within limits, and kills the process together with the
 //! processes that it has started.
 //!
 //! The process group is always killed before the process is waited for, as in [`super::super::processes`];
@@ -232,7 +232,7 @@ fn pipe(place: &Place) -> io::Result<(PipeReader, PipeWriter)> {
     Ok((reader, writer))
 }
 
-/// Writes the input. A process that does not read all of it has not failed.
+/// Writes the input. It is not a failure if the process does not read all input.
 async fn feed(stdin: Option<Sender>, input: &[u8]) {
     let Some(mut stdin) = stdin else { return };
     if stdin.write_all(input).await.is_ok() {

@@ -1,4 +1,4 @@
-"""Reports what a process in a sandbox can see; `sandbox.rs` compares it with what it should see."""
+"""Reports what a process in a sandbox can see; `sandbox.rs` checks the report."""
 
 import json
 import os

@@ -1,7 +1,8 @@
 //! Unused user ids, one for each candidate that a privileged process runs.
 //!
-//! If a candidate has its own user, its limit of processes counts only its own processes. It cannot access
-//! the files of this process's user, and all of its processes can be recognised on the host.
+//! If a candidate has its own user, its limit of processes counts only its own processes. The candidate
+//! cannot access the files of this process's user, and all of the candidate's processes can be recognised on
+//! the host.
 
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
@@ -12,7 +13,7 @@ use parking_lot::Mutex;
 const WIDE: Range = Range { first: 1_879_048_192, count: 1 << 28 };
 /// The range in a container that maps 65,536 user ids.
 const NARROW: Range = Range { first: 62_000, count: 2048 };
-/// The distance between the first ids of two processes of this program with neighbouring process ids.
+/// The distance between the first user ids of two processes of this program whose process ids differ by 1.
 const STRIDE: u32 = 1024;
 
 #[derive(Debug, Clone, Copy)]

@@ -52,7 +52,7 @@ impl View {
         paths.iter().filter(|path| Path::new(path).exists()).for_each(|path| self.show(path));
     }
 
-    /// Adds the path `from` of the host, at another place.
+    /// Adds the path `from` of the host, at the path `at` of the sandbox.
     pub(in crate::external) fn bind(&mut self, from: impl AsRef<Path>, at: impl AsRef<Path>) {
         self.0.push(Seen::Bind { from: from.as_ref().to_owned(), at: at.as_ref().to_owned() });
     }
@@ -61,8 +61,8 @@ impl View {
         &self.0
     }
 
-    /// The words of `bwrap` that make this view. The directories `writable` and `/dev/shm` are in memory, and
-    /// each has at most `bytes` bytes.
+    /// The arguments of `bwrap` that make this view. The directories `writable` and `/dev/shm` are in memory,
+    /// and each has at most `bytes` bytes.
     pub(in crate::external) fn bubblewrap(&self, writable: &[&str], bytes: u64) -> Vec<OsString> {
         let mut words = Words::default();
         let memory_at = |path: &str| format!("--size {bytes} --perms 1777 --tmpfs {path}");

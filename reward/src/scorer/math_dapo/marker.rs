@@ -1,7 +1,7 @@
 //! Finds the text after the last "Answer:", with a scanner that is equivalent to
 //! `re.findall(r"(?i)Answer\s*:\s*([^\n]+)", text)[-1]`.
 //!
-//! The scanner goes from colon to colon, of which a text has few, and reads the text once. A property test
+//! A text has few colons. The scanner goes from colon to colon, and reads the text once. A property test
 //! compares it with the expression.
 
 use memchr::memchr_iter;

@@ -18,7 +18,7 @@ fn slowly(answer: &str) -> String {
     for rule in SUBSTITUTIONS.iter().chain(REMOVED) {
         text = text.replace(rule.from, rule.to);
     }
-    finished(&rewritten_by_scanners(text))
+    finished(&rewritten_by_scanners(text)).into_owned()
 }
 
 fn rewritten_by_scanners(mut text: String) -> String {

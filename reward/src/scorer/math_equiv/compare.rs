@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! - Each pair of parts of the answers is compared at most once, so the cost of nested sets is the product of
-//!   their sizes, not a power of it. All comparisons together have a budget, [`MEETINGS_MAX`].
+//!   their sizes, not a power of this product. All comparisons together have a budget, [`MEETINGS_MAX`].
 
 use std::cell::Cell;
 
@@ -170,7 +170,7 @@ impl Comparison {
         pairs.find(|verdict| !verdict.is_equal).unwrap_or(Verdict::equal(same))
     }
 
-    /// Whether each element of one list has a partner of its own in the other, in any order.
+    /// Whether each element of one list has a partner of its own in the other list, in any order.
     fn matched(&self, left: &[Shape], right: &[Shape]) -> Verdict {
         if left.len() != right.len() {
             return Verdict::different(Reason::DifferentSize);

@@ -8,7 +8,7 @@ use super::tree::{Function, Node, NodeId, Rational, Tree};
 /// Maximum number of bits of a numerator or denominator; larger values are left to numeric evaluation.
 const BITS_MAX: u64 = 4096;
 
-/// Approximate maximum number of word operations for one answer.
+/// Approximate maximum number of operations on 64-bit machine words for one answer.
 const WORK_MAX: u64 = 1 << 22;
 
 const FACTORIAL_MAX: u32 = 300;

@@ -166,7 +166,7 @@ fn power(base: Approx, exponent: Approx, rational: Option<&Rational>) -> Approx 
     let size = base.value.norm();
     if size <= base.noise || size == 0.0 {
         let is_positive = exponent.is_valid() && exponent.value.re > 0.0 && base.is_valid();
-        // Under a root, the noise of a zero grows to its own root.
+        // Under a root, the noise of a zero grows to the root of the noise.
         let grown = base.noise.powf(exponent.value.re.min(1.0));
         return if is_positive { Approx::new(Complex64::zero(), grown) } else { NOTHING };
     }

@@ -16,7 +16,8 @@ use numeral::rational;
 /// Maximum depth of nested expressions.
 const DEPTH_MAX: usize = 48;
 
-/// Reads the expression at `at`; stops before `end` or at the first token that does not belong to it.
+/// Reads the expression at `at`; stops before `end` or at the first token that does not belong to the
+/// expression.
 pub(super) struct Parser<'a> {
     pub(super) tokens: &'a mut [Token],
     pub(super) tree: &'a mut Tree,

@@ -73,8 +73,8 @@ impl Normalizer {
         next.len_utf8()
     }
 
-    /// Whether a digit was written last and exactly three follow. The comma of `3{,}14` does not separate
-    /// thousands.
+    /// Whether the character that was written last is a digit, and exactly three digits follow. The comma of
+    /// `3{,}14` does not separate thousands.
     fn is_before_thousands(&self, behind: &str) -> bool {
         let digits = behind.bytes().take(4).take_while(u8::is_ascii_digit).count();
         let is_behind_digit = !self.is_gap && self.written.ends_with(|c: char| c.is_ascii_digit());

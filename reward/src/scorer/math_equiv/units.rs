@@ -28,7 +28,8 @@ enum Base {
     Own(&'static str),
 }
 
-/// The bases of a unit with their powers, and its size in them as a numerator and a denominator.
+/// The bases of a unit with their powers, and the size of the unit in these bases as a numerator and a
+/// denominator.
 type Worth = (&'static [(Base, i32)], i64, i64);
 
 const LENGTH: &[(Base, i32)] = &[(Base::Meter, 1)];
@@ -41,8 +42,8 @@ const CALENDAR: &[(Base, i32)] = &[(Base::Month, 1)];
 const DOLLARS: &[(Base, i32)] = &[(Base::Dollar, 1)];
 const STERLING: &[(Base, i32)] = &[(Base::Sterling, 1)];
 
-/// The dimension and the size of a unit. Yards, pounds and gallons are those of the United States, which have
-/// had metric definitions since 1959.
+/// The dimension and the size of a unit. Yards, pounds and gallons are units of the United States. These
+/// units have had metric definitions since 1959.
 fn worth(unit: &str) -> Option<Worth> {
     Some(match unit {
         "millimeter" => (LENGTH, 1, 1_000),

@@ -37,8 +37,8 @@ const FILLERS: &[&str] =
 /// Short words that are answers and not products of variables.
 const ANSWERS: &[&str] = &["no", "on", "yes", "all", "odd", "one", "two", "six", "ten"];
 
-/// The spellings of all units that are distinguished, with their names. Degrees are missing, because angles
-/// are written with and without them.
+/// The spellings of all units that are distinguished, with their names. Degrees are not in the list, because
+/// an angle is written with or without a degree sign.
 const UNITS: &[(&str, &str)] = &[
     ("mm", "millimeter"),
     ("millimeter", "millimeter"),

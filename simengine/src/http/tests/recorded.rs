@@ -198,7 +198,7 @@ async fn streamed_events_have_the_recorded_keys() {
         let mut differences = Vec::new();
         shape_differences(&ours[0], &theirs[0], name, &mut differences);
         shape_differences(&ours[1], &theirs[1], name, &mut differences);
-        // The event before the usage is the last one of a choice.
+        // The event before the usage is the last event of a choice.
         shape_differences(&ours[ours.len() - 2], &theirs[theirs.len() - 2], name, &mut differences);
         assert!(differences.is_empty(), "{differences:#?}");
         assert!(ours[ours.len() - 1]["usage"]["completion_tokens"].is_u64());

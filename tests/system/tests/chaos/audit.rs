@@ -75,19 +75,19 @@ impl Audit {
         batch
     }
 
-    /// Notes a confirmed ack.
+    /// Records a confirmed ack.
     pub(crate) fn trained(&self, batch: Batch) {
         let mut account = self.0.lock();
         account.trained.extend(batch.groups);
         account.open = None;
     }
 
-    /// Notes that the lease of the open batch has ended without an ack, so that its rows are delivered again.
+    /// Records that the lease of the open batch has ended without an ack, so that its rows are delivered again.
     pub(crate) fn given_back(&self) {
         self.0.lock().open = None;
     }
 
-    /// The batch that an earlier life of the trainer has left.
+    /// The batch that the trainer held when it was killed.
     pub(crate) fn open_batch(&self) -> Option<Batch> {
         self.0.lock().open.clone()
     }
@@ -102,7 +102,7 @@ impl Audit {
         }
     }
 
-    /// Notes a confirmed ack of the run's queue.
+    /// Records a confirmed ack of the run's queue.
     pub(crate) fn referenced(&self, groups: impl IntoIterator<Item = String>) {
         self.0.lock().referenced.extend(groups);
     }
@@ -120,7 +120,7 @@ impl Audit {
         self.0.lock().trained.len()
     }
 
-    /// Notes a violation that a client has found.
+    /// Records a violation that a client has found.
     pub(crate) fn violation(&self, what: String) {
         self.0.lock().violations.push(what);
     }

@@ -17,7 +17,7 @@ impl System {
             self.begin(*fault).await;
         }
         tokio::time::sleep(Duration::from_millis(round.hold_ms)).await;
-        // If the run starts here, one of its engines may not answer yet.
+        // The end of a fault may start the run while one of the run's engines does not answer yet.
         for fault in &round.faults {
             self.end(*fault).await;
         }

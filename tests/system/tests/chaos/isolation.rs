@@ -117,8 +117,8 @@ impl Disk {
     }
 }
 
-/// A machine with a separate network: a network namespace that a pair of virtual devices connects with the
-/// namespace of this test.
+/// A machine with a separate network: a network namespace. A pair of virtual devices connects this namespace
+/// with the namespace of the test.
 pub(crate) struct Machine {
     /// The process that keeps the namespace.
     holder: Child,

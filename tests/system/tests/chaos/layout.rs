@@ -30,7 +30,8 @@ pub(crate) const QUEUE_ROWS: usize = 128;
 /// The term of a lease of the queue server, in milliseconds.
 pub(crate) const LEASE_MS: u64 = 3_000;
 
-/// The seconds by which the wall clock of processes is off. See `orchestrator/process/src/clock.rs`.
+/// The environment variable that names a file with the offset of a process's wall clock, in seconds. See
+/// `orchestrator/process/src/clock.rs`.
 const CLOCK: &str = "ROLLDOCK_CLOCK_OFFSET_FILE";
 
 /// The addresses at which the parts listen. Relays in front of the parts have other addresses.

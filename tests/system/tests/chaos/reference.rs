@@ -21,7 +21,7 @@ use crate::audit::{Audit, reference_of};
 use crate::layout::{PARTITION, REFERENCE_COLUMN, REFERENCE_TASK, TOKEN};
 use crate::trainer::http_client;
 
-/// How long the clients try to reach a server that is away.
+/// How long the clients try to reach a server that does not answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long a take waits for rows, and how long a put waits for space.
 const TAKE_MAX: Duration = Duration::from_millis(700);
@@ -29,7 +29,7 @@ const PUT_MAX: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 const BATCH_GROUPS: usize = 2;
 
-/// The state of one life of the reference worker.
+/// The state of the reference worker from a start to the next kill.
 #[derive(Clone)]
 pub(crate) struct Reference {
     from: RemoteQueue,

@@ -7,7 +7,8 @@
 //!                      +---------------------- versions ---------------------------------+
 //! ```
 //!
-//! Every arrow passes a relay, except that unit B may have a separate network.
+//! A relay stands on every arrow, with two exceptions. The run and its queue are one process. If unit B has a
+//! separate network, no relay stands on the arrow of unit B.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -29,19 +30,19 @@ use crate::schedule::{Link, Part};
 use crate::trainer::{Trainer, http_client};
 use crate::until;
 
-/// The longest time until a process that was started answers.
+/// Maximum time between the start of a process and its first answer.
 const START_MAX: Duration = Duration::from_secs(180);
-/// The longest time until the system must make progress after its faults have ended.
+/// Maximum time in which the system must make progress after the faults have ended.
 pub(crate) const PROGRESS_MAX: Duration = Duration::from_secs(90);
-/// The initial offset of the run's clock from the clock of the machine, in seconds: about three millennia. It
-/// shows in the run's records, so the test can check that the run reads its own clock.
+/// The initial offset of the run's clock from the clock of the machine, in seconds: about three millennia. The
+/// run's records show this offset, so the test can check that the run reads its own clock.
 pub(crate) const CLOCK_OFFSET_S: i64 = 100_000_000_000;
 
 /// The whole system.
 pub(crate) struct System {
     pub(crate) layout: Arc<Layout>,
     pub(crate) processes: BTreeMap<Part, Process>,
-    /// The queue server that serves the run's queue while the run does not.
+    /// The queue server that serves the run's queue while the run does not serve it.
     pub(crate) stand_in: Process,
     pub(crate) relays: BTreeMap<Link, Vec<Relay>>,
     /// The relays of unit B, if it has no separate machine.
@@ -57,13 +58,14 @@ pub(crate) struct System {
     http: reqwest::Client,
 }
 
-/// A relay in front of a unit, and a relay between the unit and its controller.
+/// The relay in front of a unit, and the relay through which the unit reaches its controller.
 async fn unit_relays(unit: SocketAddr, controller: SocketAddr) -> Vec<Relay> {
     vec![Relay::before(unit).await, Relay::before(controller).await]
 }
 
 impl System {
-    /// Starts the whole system. Limited disks and a separate machine for unit B need namespaces.
+    /// Starts the whole system. Only a system with namespaces has limited disks and a separate machine for
+    /// unit B.
     pub(crate) async fn start(home: &Path, has_namespaces: bool) -> Self {
         let machine = if has_namespaces { Some(Machine::start().await) } else { None };
         let layout = Arc::new(Layout::new(home, machine.as_ref()));
@@ -122,7 +124,7 @@ impl System {
         system
     }
 
-    /// Starts the parts in the order in which they need each other.
+    /// Starts each part after the parts that it needs.
     async fn launch(&mut self) {
         self.start_part(Part::Queue).await;
         let spec = json!({
@@ -164,7 +166,7 @@ impl System {
         format!("http://{address}/health")
     }
 
-    /// Starts a part that does not run, and waits until it answers.
+    /// Starts a part that does not run. If the part is a process, waits until the process answers.
     pub(crate) async fn start_part(&mut self, part: Part) {
         let tracker = TaskTracker::new();
         let client = match part {
@@ -178,7 +180,7 @@ impl System {
         self.clients.insert(part, AbortOnDropHandle::new(client));
     }
 
-    /// Kills a process, or ends a client at its next wait.
+    /// Kills a process, or aborts the task of a client, which ends at the next `await` of the task.
     pub(crate) fn kill_part(&mut self, part: Part) {
         match self.clients.remove(&part) {
             Some(client) => drop(client),
@@ -213,7 +215,8 @@ impl System {
         std::fs::write(self.layout.clock_file(), self.clock_offset_s.to_string()).unwrap();
     }
 
-    /// Restarts processes that have ended. Panics if a process has ended that is not in `may_end`.
+    /// Starts every process again that has ended. Panics if the stand-in, a client, or a process that is not in
+    /// `may_end` has ended, or if the audit has found violations.
     pub(crate) async fn supervise(&mut self, may_end: &[Part]) {
         for part in Part::PROCESSES {
             let process = self.process(part);
@@ -231,8 +234,8 @@ impl System {
         assert!(violations.is_empty(), "violations: {violations:#?}");
     }
 
-    /// Waits until the trainer has trained on `groups` more groups than now. Processes of `may_end` may still
-    /// end during this time.
+    /// Waits until the trainer has trained on `groups` further groups. During this time, only the processes in
+    /// `may_end` may end.
     pub(crate) async fn progress(&mut self, groups: usize, may_end: &[Part]) {
         let target = self.audit.trained_count() + groups;
         let going_on = async {
@@ -250,13 +253,14 @@ impl System {
         self.audit.trained_count()
     }
 
-    /// The JSON of an answer with a good status.
+    /// The JSON of the answer to a GET request; `None` if the answer is missing, has an error status or is not
+    /// JSON.
     pub(crate) async fn get(&self, url: &str) -> Option<Value> {
         let answer = self.http.get(url).bearer_auth(TOKEN).send().await.ok()?;
         answer.error_for_status().ok()?.json().await.ok()
     }
 
-    /// The state that the parts report, for messages.
+    /// The state that the parts report, and the ends of the processes' logs, for messages.
     pub(crate) async fn state(&mut self) -> String {
         let at = Arc::clone(&self.layout);
         let mut text = String::new();
@@ -277,7 +281,7 @@ impl System {
 /// Makes the command line of a process.
 type MakeCommand = Box<dyn Fn(&Layout) -> Command + Send>;
 
-/// The processes, which do not run yet.
+/// Describes the processes without starting them.
 fn processes(
     layout: &Arc<Layout>,
     unit_a: &[Relay],

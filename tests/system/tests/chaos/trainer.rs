@@ -25,7 +25,7 @@ const TAKE_MS: u64 = 500;
 const PAUSE: Duration = Duration::from_millis(100);
 const BATCH_GROUPS: usize = 2;
 
-/// The state of one life of the trainer.
+/// The state of the trainer from a start to the next kill.
 #[derive(Clone)]
 pub(crate) struct Trainer {
     http: Client,

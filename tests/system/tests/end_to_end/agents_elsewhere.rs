@@ -58,7 +58,7 @@ impl Place {
         over(settings.iter().fold(run, |run, set| run.set(set)), &[server])
     }
 
-    /// Runs a program of an agent on a task. Returns what it printed, or what it failed with.
+    /// Runs a program of an agent on a task. Returns the program's output, or its error.
     fn work(&self, script: &str, task: &Value) -> Result<String, String> {
         let mut agent = Command::new("python3")
             .args(["-c", &format!("{CHAT}{script}")])

@@ -219,7 +219,7 @@ fn a_validation_names_the_version_that_its_tokens_are_of() {
     assert!(versions.first() >= Some(&2), "the third step is of version 2, and not of {versions:?}");
 }
 
-/// The number of samples by server of a timeline's requests with this end.
+/// For each server, the number of samples in the requests of a timeline that ended with `end`.
 fn samples_of(timeline: &Value, end: &str) -> BTreeMap<String, u64> {
     let mut samples = BTreeMap::new();
     for request in timeline["requests"].as_array().unwrap() {
@@ -252,7 +252,7 @@ fn a_timeline_has_the_requests_of_each_server_and_a_page_shows_them() {
         let (answered, cut_off) = (samples_of(&timeline, "answered"), samples_of(&timeline, "cut_off"));
         for (server, load) in step["servers"].as_object().unwrap() {
             let count = |of: &BTreeMap<String, u64>| of.get(server).copied().unwrap_or(0);
-            // A sample that has its answer and no grade at the end of the step does not count as finished.
+            // A sample with an answer but without a grade at the end of the step does not count as finished.
             assert!(count(&answered) >= load["samples"].as_u64().unwrap(), "{server}: {timeline}");
             assert_eq!(count(&cut_off), load["cut_off"], "{server}: {timeline}");
         }

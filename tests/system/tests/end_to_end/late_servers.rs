@@ -57,8 +57,8 @@ fn one_dead_server_of_two_prevents_neither_the_start_nor_the_resumption() {
     assert!(wrong.contains("--wait-for-servers: expected seconds, more than 0"), "{wrong}");
 }
 
-/// A slow command loads the weights, so the test can see whether a server generates tokens before it has
-/// them.
+/// A slow command loads the weights, so the test can see whether a server generates tokens before it has the
+/// weights.
 #[test]
 fn a_late_server_joins_and_gets_the_weights_before_its_first_request() {
     let dir = TempDir::new().unwrap();

@@ -13,8 +13,8 @@ use tempfile::TempDir;
 use crate::support::metrics::{Scrapes, documented, scrape};
 use crate::support::{Rolldock, Running, Simengine, pause_for, recipe, wait_for};
 
-/// Counters of rare faults and of moves. They exist and stay 0 in the run below. The tests of their crates
-/// cause these faults, and the simulation tests cause the moves.
+/// Counters of rare faults, and of samples that move away from slow servers. They exist and stay 0 in the run
+/// below. The tests of their crates cause these faults, and the simulation tests cause such moves.
 const RARE: [&str; 5] = [
     "rolldock_aborts_dropped_total",
     "rolldock_engines_recovered_total",

@@ -73,7 +73,7 @@ const TASKS: [(&str, &[&str]); 2] = [("ref", &[]), ("train", &["reward"])];
 /// The answers that clients got from a queue whose server is killed several times.
 #[derive(Default)]
 struct Known {
-    /// Ids of rows whose put was acknowledged. `written` has those whose column was acknowledged.
+    /// Ids of rows whose put was acknowledged. `written` has the ids whose write of a column was acknowledged.
     put: BTreeSet<i64>,
     written: BTreeSet<i64>,
     /// For each task, how often the ack of each id succeeded.
@@ -205,8 +205,8 @@ async fn kill_9_of_the_server_loses_and_doubles_nothing() {
     let consuming = consumers.iter().enumerate();
     let consuming = consuming.map(|(number, queue)| consume(queue, &known, number % 2, &stop));
     tokio::join!(killing, join_all(producing), join_all(consuming));
-    // The first call consumes the rows that consumers gave back at the end. The second call consumes the rows
-    // of leases that no consumer received, which expire between the calls.
+    // The first call consumes the rows that consumers gave back at the end. Some leases never reached a
+    // consumer. They expire between the calls, so the second call consumes their rows.
     let rest = async || {
         tokio::join!(consume(&consumers[0], &known, 0, &stop), consume(&consumers[1], &known, 1, &stop));
     };

@@ -23,15 +23,14 @@ const SAMPLES: usize = 2;
 const STEPS: u64 = 8;
 /// The longest wait for a step.
 const PATIENCE: Duration = Duration::from_secs(240);
-/// The difference between two versions. The trainer leaves out numbers, like a trainer that counts optimizer
-/// steps.
+/// The difference between two versions. The trainer skips numbers, like a trainer that counts optimizer steps.
 const BETWEEN_VERSIONS: u64 = 3;
 /// The run is killed after the announcements that follow these steps. The second number is the time from the
 /// announcement to the kill, in milliseconds. A kill happens during the update, or in the next step.
 const KILLS: [(u64, u64); 3] = [(2, 0), (4, 60), (6, 250)];
 
-/// Settings of a small synchronous run over our own data in their order. A generation batch has more groups
-/// than a step needs, so each step leaves groups that are valid and groups that still run.
+/// Settings of a small synchronous run over the repository's data, in file order. A generation batch has more
+/// groups than a step needs, so each step leaves groups that are valid and groups that still run.
 const SETTINGS: [&str; 19] = [
     "fleet.endpoints=[]",
     "fleet.simulated.servers=2",
@@ -54,7 +53,7 @@ const SETTINGS: [&str; 19] = [
     "validation.every_steps=1000",
 ];
 
-/// The addresses of a run for its trainer. All lives of the run share them.
+/// The addresses of a run for its trainer. All processes of the run use the same addresses.
 struct Addresses {
     queue: String,
     policy: String,

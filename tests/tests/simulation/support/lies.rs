@@ -13,9 +13,9 @@ use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::engine::{Engine, EngineError, GenerateRequest, Generation};
 use rolldock_loadbalancer::{ControlError, EngineControl, EngineLoad, ServerRef};
 
-/// The longest time after which a request is dropped.
+/// The maximum age at which a request is dropped.
 const DROPPED_BY: Duration = Duration::from_secs(3);
-/// The time that the health check of a server with `Lie::Slow` takes.
+/// The duration of the health check of a server with [`Lie::Slow`].
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// A false report of a server.
@@ -64,10 +64,11 @@ impl Lie {
     ];
 }
 
-/// A control of the fleet that reports false states for some servers.
+/// An [`EngineControl`] that reports false states for some servers.
 pub(crate) struct Lying {
     engine: SimulatedEngine,
-    /// The false report of each server, and the number of requests for its load since the report began.
+    /// For each server with a false report: the report, and the number of requests for the server's load since
+    /// the report began.
     lies: Mutex<BTreeMap<String, (Lie, u64)>>,
 }
 
@@ -89,8 +90,8 @@ impl Lying {
         self.lies.lock().get(&*server.name).map(|(lie, _)| *lie)
     }
 
-    /// Counts a request for the server's load, and returns their number since it began to report a false
-    /// state. Returns 0 for a server that reports its true state.
+    /// Counts a request for the server's load. Returns the number of these requests since the server's false
+    /// report began, or 0 for a server without a false report.
     fn asked(&self, server: &ServerRef) -> u64 {
         let mut lies = self.lies.lock();
         lies.get_mut(&*server.name).map_or(0, |(_, asked)| {
@@ -158,8 +159,8 @@ pub(crate) struct Dropping {
 }
 
 impl Dropping {
-    /// The time after which this request is dropped, or `None` if it is not dropped. It depends only on the
-    /// request's id and on `share`.
+    /// The age at which this request is dropped if it still runs; `None` if the request is never dropped. The
+    /// result depends only on the request's id and on `share`.
     fn lost_after(&self, request_id: &str) -> Option<Duration> {
         let seed =
             request_id.bytes().fold(0_u64, |seed, byte| seed.wrapping_mul(257).wrapping_add(byte.into()));

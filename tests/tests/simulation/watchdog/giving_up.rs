@@ -1,4 +1,4 @@
-//! The watchdog gives up groups on silent servers, and they are dispatched again.
+//! The watchdog gives up groups on silent servers. These groups are dispatched again.
 
 use std::time::Duration;
 

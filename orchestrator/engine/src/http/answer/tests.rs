@@ -70,7 +70,7 @@ fn samples_by_tree(body: &Value) -> Vec<SampleOutput> {
     choices.iter().map(sample).collect()
 }
 
-/// The prompt of a recorded answer: its echo, or the prompt of the request.
+/// The prompt of a recorded answer: the echoed prompt, or the prompt of the request if there is no echo.
 fn prompt_of(recorded: &Value, body: &Value) -> Vec<u32> {
     let echo = body.get("prompt_token_ids").or(body.pointer("/choices/0/prompt_token_ids"));
     let asked = recorded.pointer("/request/body/token_ids");
@@ -198,7 +198,7 @@ fn poison_in_every_form_is_named_with_its_token() {
     ] {
         assert!(matches!(spoiled(pointer, value), Err(AnswerError::Poisoned { token: 1, .. })), "{pointer}");
     }
-    // The rank follows the logprob here, so the token counts as read.
+    // Here the rank comes after the logprob, so the logprob of the token has already been read.
     assert!(matches!(
         spoiled("/choices/0/logprobs/content/0/rank", json!(null)),
         Err(AnswerError::Poisoned { .. })
@@ -315,7 +315,7 @@ fn object(members: Vec<(String, String)>) -> String {
 }
 
 fn choice_members(index: usize, sample: &SampleOutput, generate: bool, noise: &str) -> Vec<(String, String)> {
-    // The engine writes an f32 with the shortest digits of the double.
+    // The engine converts an f32 to a double, and writes the shortest digits of the double.
     let written = |logprob: &f32| format!("{:?}", f64::from(*logprob));
     let logprobs = if generate {
         let content: Vec<String> = sample
@@ -342,7 +342,7 @@ fn choice_members(index: usize, sample: &SampleOutput, generate: bool, noise: &s
         ("finish_reason", json!(sample.finish_reason.as_str()).to_string()),
         ("weight_versions", json!(spans).to_string()),
         ("text", json!(noise).to_string()),
-        // Because of its prefix this is never a name of the protocol.
+        // No name of the protocol begins with this prefix.
         (&format!("_{noise}"), json!({"token_ids": [1, 2], "x": noise}).to_string()),
     ]
     .map(|(name, value)| (name.to_owned(), value))

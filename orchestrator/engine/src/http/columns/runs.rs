@@ -10,7 +10,8 @@ use crate::http::content;
 use crate::http::number::{leading_f32, leading_u32};
 
 impl Columns {
-    /// Takes the elements at the beginning of `rest` that belong to the array `place`. Returns their length.
+    /// Reads elements of the array `place` from the beginning of `rest`. Returns the number of bytes that
+    /// were read.
     pub(super) fn run_in(&mut self, place: Option<AnswerNode>, rest: &[u8]) -> usize {
         match place {
             Some(AnswerNode::PromptIds) => self.run_of_prompt(rest),
@@ -23,8 +24,8 @@ impl Columns {
         }
     }
 
-    /// Compares ids of the echoed prompt up to the first id that differs. Returns the length of the equal ids
-    /// in `rest`.
+    /// Compares ids of the echoed prompt up to the first id that differs. Returns the number of bytes that
+    /// the equal ids take in `rest`.
     fn run_of_prompt(&mut self, rest: &[u8]) -> usize {
         let mut taken = 0;
         while let Some((token, end)) = element(rest, taken, leading_u32)
@@ -36,7 +37,8 @@ impl Columns {
         taken
     }
 
-    /// Appends token ids, up to the requested number of tokens. Returns their length in `rest`.
+    /// Appends token ids, up to the requested number of tokens. Returns the number of bytes that they take in
+    /// `rest`.
     fn run_of_tokens(&mut self, rest: &[u8]) -> usize {
         let Some(choice) = self.choices.last_mut() else { return 0 };
         let Some(token_ids) = &mut choice.token_ids else { return 0 };
@@ -51,7 +53,8 @@ impl Columns {
     }
 
     /// Appends log-probabilities up to the first poisoned one, and up to the requested number of tokens.
-    /// `read` reads an element with the comma that follows it. Returns the length of the elements in `rest`.
+    /// `read` reads an element with the comma that follows it. Returns the number of bytes that the elements
+    /// take in `rest`.
     fn run_of_logprobs(&mut self, rest: &[u8], read: impl Fn(&[u8], usize) -> Option<(f32, usize)>) -> usize {
         let Some(choice) = self.choices.last_mut() else { return 0 };
         let mut taken = 0;

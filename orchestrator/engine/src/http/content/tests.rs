@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Long enough for the search of eight bytes behind the token.
+/// The text after a token. It is long enough to load eight bytes at the end of the token.
 const REST: &str = "          ";
 
 fn token_of(text: &str) -> Option<(f32, usize)> {

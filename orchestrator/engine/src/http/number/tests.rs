@@ -66,10 +66,10 @@ fn ids_are_plain_integers_of_32_bits() {
     }
 }
 
-/// Long enough for the search of eight bytes behind a number.
+/// The text after a number. It is long enough to load eight bytes at the end of the number.
 const REST: &[u8] = b",0,0,0,0,0";
 
-/// The value of [`leading_f32`] for a number that a comma follows, if the number is read to its end.
+/// The value that [`leading_f32`] reads from `text` and a comma, if it reads all of `text`.
 fn leading(text: &str) -> Option<f32> {
     let bytes = [b"[", text.as_bytes(), REST].concat();
     leading_f32(&bytes, 1).filter(|(_, end)| *end == text.len() + 1).map(|(value, _)| value)
@@ -194,7 +194,7 @@ proptest! {
         if let Some(found) = leading(&text) {
             prop_assert_eq!(found.to_bits(), value.to_bits(), "{}", text);
         } else {
-            // These are the values that no log-probability of a sampled token has.
+            // No log-probability of a sampled token has such a value.
             let magnitude = value.abs();
             prop_assert!(!(1e-20..1e7).contains(&magnitude), "{}", text);
         }

@@ -3,7 +3,7 @@ use serde_json::Value;
 
 use super::*;
 
-/// Long enough for the search of eight bytes behind the last element.
+/// The text after the last element. It is long enough to load eight bytes at the end of that element.
 const REST: &[u8] = b"[[[[[[[[[";
 
 fn run_of(elements: &str) -> usize {
@@ -103,7 +103,7 @@ proptest! {
     ) {
         let length = run(&[&text[..], REST].concat()).min(text.len());
         if let Some((_comma, elements)) = text[..length].split_last() {
-            // Escapes and digits of skipped values are not checked, so the brackets and commas are compared alone.
+            // Escapes and digits of skipped values are not checked, so only the outline is checked.
             let outline = outline(&[b"[", elements, b"]"].concat());
             prop_assert!(serde_json::from_str::<Value>(&outline).is_ok(), "{}", outline);
         }

@@ -27,7 +27,7 @@ fn read(
     (fed.and_then(|()| reader.finish()), progress)
 }
 
-/// The tokens `range` of a sample as an engine's choice. The choice with the last tokens has the sample's
+/// An engine's choice with the tokens `range` of a sample. The choice with the last tokens has the sample's
 /// finish reason.
 fn choice(index: usize, sample: &SampleOutput, range: std::ops::Range<usize>, generate: bool) -> Value {
     let is_first = range.start == 0;

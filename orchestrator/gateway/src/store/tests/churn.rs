@@ -1,5 +1,5 @@
-//! A process that opens, buries and forgets trajectories is killed at any moment, many times. Its log is rewritten all
-//! the while, and has everything that the process has acknowledged.
+//! A process that opens, buries and forgets trajectories is killed at any moment, many times. During this time, the
+//! log is rewritten again and again. It always has everything that the process has acknowledged.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead, BufReader};
@@ -13,14 +13,14 @@ use super::super::Store;
 use super::{entry, opened};
 
 const ROUNDS: u64 = 10;
-/// Few bytes, so that most rounds see rewrites.
+/// A small size, so that the log is rewritten in most rounds.
 const REWRITE: u64 = 8 << 10;
-/// Trajectories that are open at a time, and those that are remembered afterwards.
+/// Number of trajectories that are open at a time, and number of buried trajectories that are remembered.
 const OPEN: u64 = 8;
 const REMEMBERED: u64 = 16;
 const FOLDER: &str = "ROLLDOCK_TEST_GATEWAY_LOG";
 
-/// What a log says about each trajectory: the texts since its last record that replaces earlier ones.
+/// For each trajectory of a log, the texts from the last record that replaces all earlier records.
 type Said = BTreeMap<u64, Vec<String>>;
 
 fn read(dir: &Path, durability: Durability) -> (Store, Said) {
@@ -77,7 +77,7 @@ impl Victim {
         Self(command.env(FOLDER, folder).stdout(Stdio::piped()).spawn().unwrap())
     }
 
-    /// The last step of which the process has said that it is kept, after it has said so `steps` times.
+    /// Waits until the process has reported `steps` durable steps. Returns the number of the last reported step.
     fn kept(&mut self, steps: usize) -> u64 {
         let lines = BufReader::new(self.0.stdout.as_mut().unwrap()).lines();
         let kept = lines.map_while(Result::ok).filter_map(|line| line.strip_prefix("kept ")?.parse().ok());
@@ -104,14 +104,14 @@ fn a_kill_at_any_moment_loses_nothing_that_was_kept() {
         drop(victim);
         let log = folder.path().join("trajectories.log");
         let bytes = log.metadata().unwrap().len();
-        // Twice, because frames are written between two chances for a rewrite.
+        // The bound is doubled, because frames are written between two chances for a rewrite.
         assert!(bytes < 2 * REWRITE.max(4 * 24 * 500), "round {round}: {bytes} bytes");
         let (store, said) = read(folder.path(), Durability::Os);
         store.close();
         if said.keys().next().is_some_and(|first| *first > 0) {
             rounds_with_rewrites.insert(round);
         }
-        // The process was killed some steps after the last one of which the test knows.
+        // The process may have made further steps after the last step that the test has read.
         let reached = *said.keys().next_back().unwrap();
         assert!(reached >= last, "round {round}: {reached} of {last}");
         for number in (reached + 2).saturating_sub(OPEN + REMEMBERED)..=last {

@@ -43,7 +43,7 @@ pub(in crate::surfaces) fn read(mut body: Map<String, Value>) -> Result<Asked, R
     chat.insert("messages".to_owned(), Value::Array(messages));
     tools(&body, &mut chat)?;
     // This parameter belongs to the server, not to the protocol. Clients of the server send it as an extra
-    // one.
+    // parameter.
     if let Some(kwargs) = body.remove("chat_template_kwargs") {
         chat.insert("chat_template_kwargs".to_owned(), kwargs);
     }
@@ -73,7 +73,7 @@ fn text_of(content: &Value) -> Result<String, Refusal> {
     }
 }
 
-/// A user's content may have the results of tools, which are messages of their own in a chat.
+/// Reads a user's content. Results of tools in the content become separate messages of the chat.
 fn user(content: &Value, messages: &mut Vec<Value>) -> Result<(), Refusal> {
     let Value::Array(blocks) = content else {
         messages.push(json!({ "role": "user", "content": text_of(content)? }));

@@ -108,7 +108,7 @@ impl Items {
         let content = text_of(&item["content"])?;
         match item["role"].as_str() {
             Some("assistant") => {
-                // A message has one text, so a second text begins a message.
+                // A message has one text, so a second text begins a new message.
                 if self.open().is_some_and(|open| !open["content"].is_null()) {
                     self.begin();
                 }
@@ -128,8 +128,8 @@ impl Items {
         }
     }
 
-    /// The assistant's message that is being read, if it goes on: the last message is the assistant's, and no
-    /// reasoning follows it.
+    /// The message to which the assistant's next item is added: the last message, if it is the assistant's
+    /// and no reasoning follows it.
     fn open(&mut self) -> Option<&mut Value> {
         let is_open = self.reasoning.is_none();
         self.messages.last_mut().filter(|last| is_open && last["role"] == json!("assistant"))

@@ -26,8 +26,8 @@ struct Life {
     ends_at: BTreeMap<DispatchId, usize>,
     /// Accepted dispatches whose rows are not put yet, with the step for which they count.
     due: Vec<(DispatchRecord, u64)>,
-    /// The log must survive up to this length, because the queue has forgotten records that were settled in
-    /// it.
+    /// The log must survive up to this length, because this part settles records that the queue has
+    /// forgotten.
     settled_at: usize,
 }
 

@@ -1,5 +1,5 @@
-//! No schedule beats the bound. The schedules run on a model of their own, token by token, which shares nothing
-//! with the bound but the costs.
+//! No schedule beats the bound. The schedules run token by token on a separate model, which shares only the
+//! costs with the bound.
 
 use proptest::prelude::*;
 
@@ -12,17 +12,17 @@ struct Running {
     step: usize,
     left: u32,
     held: u32,
-    /// The time of its last preemption: an idle server cannot take it before that.
+    /// The time of its last preemption. No server can take the sample before that time.
     preempted_at: f64,
 }
 
 /// How the model gives samples to servers.
 #[derive(Debug, Clone, Copy)]
 enum Rule {
-    /// In the given order, to the first server with room for what the samples hold now. The latest sample is
-    /// preempted when the cache is full, and keeps its tokens without a cost.
+    /// In the given order, to the first server with space for the tokens that its samples hold now. The latest
+    /// sample is preempted when the cache is full, and keeps its tokens without a cost.
     Eager,
-    /// The longest of a step first, to the fastest server with room for all of its tokens at once.
+    /// The longest sample of a step first, to the fastest server with space for all tokens of the sample at once.
     Clairvoyant,
 }
 
@@ -86,7 +86,7 @@ fn play(
     let mut book = Steps { training, left, done_at: vec![0.0; steps.len()], claims: Vec::new() };
     loop {
         book.claim();
-        // The server whose next step begins first takes what it has room for.
+        // The server whose next step begins first takes the samples that fit.
         let may_run_from = |sample: &Running| {
             book.released_at(sample.step).map(|released| released.max(sample.preempted_at))
         };
@@ -225,7 +225,7 @@ fn an_idle_server_takes_a_preempted_sample_after_the_preemption() {
 
 #[test]
 fn more_staleness_lowers_the_bound_to_the_saturation_and_no_further() {
-    // One server with a place for one sample, which takes a millisecond for a token.
+    // One server runs one sample at a time, and takes a millisecond for a token.
     let (server, steps) = (server(1, 40, (1_000_000, 0, 0)), vec![vec![100_u32]; 20]);
     let fleet = fleet_of(&server, &[1.0]);
     let reference = Reference::new(&fleet, steps.iter().map(|lengths| group_of(0, lengths)), 1, steps.len());

@@ -75,7 +75,7 @@ proptest! {
     }
 }
 
-/// The published filter, and a gate that finished samples do not prove anything about.
+/// The published filter, and a gate whose decision cannot be proven by the first finished samples.
 fn with_length() -> Arc<Gates> {
     let mut config = GatesConfig::from(GroupFilter::default());
     let rule = GateRule::Length { mean_tokens_min: Some(5.0), mean_tokens_max: None };
@@ -83,7 +83,7 @@ fn with_length() -> Arc<Gates> {
     Arc::new(Gates::new(&config).unwrap())
 }
 
-/// The running groups that are proven, that have no finished sample, and the others.
+/// The numbers of running groups: proven groups, groups without a finished sample, and all other groups.
 fn counted(board: &Board) -> (usize, usize, usize) {
     let mut counts = (0, 0, 0);
     for slot in board.slots.values() {

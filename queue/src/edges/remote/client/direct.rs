@@ -233,7 +233,7 @@ impl RemoteQueue {
         }
     }
 
-    /// Removes rows from their unit after the controller has refused them. If the error does not tell whether
+    /// Removes rows from their unit if the controller has refused them. If the error does not tell whether
     /// they were refused, the rows stay, and the unit asks the controller about them later.
     async fn remove_refused(&self, place: &Place, refusal: &QueueError) {
         if !matches!(refusal.class(), ErrorClass::Backpressure | ErrorClass::Client) {

@@ -72,8 +72,8 @@ impl RemoteQueue {
     /// Creates the partitions of a snapshot, all or none; see
     /// [`TransferQueue::restore`](crate::TransferQueue::restore).
     ///
-    /// Cancel-safe: unless the server gets the whole snapshot, it creates no partition. The snapshot is sent
-    /// only once. If the answer is lost, the existing partitions show whether the snapshot was restored.
+    /// Cancel-safe: the server creates the partitions only if it gets the whole snapshot. The snapshot is
+    /// sent only once. If the answer is lost, the existing partitions show whether the snapshot was restored.
     pub async fn restore(&self, source: impl Read + Send + 'static) -> Result<SnapshotCounts, QueueError> {
         let (sender, pieces) = mpsc::channel(PIECES_MAX);
         let reading = tasks::blocking("snapshot upload", move || read_pieces(source, &sender));

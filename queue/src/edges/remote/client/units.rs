@@ -30,7 +30,7 @@ impl RemoteQueue {
         self.link.done(Call::json("/v1/units", card)?.repeatable()).await
     }
 
-    /// Frees the rows that still exist, so that a repeated call changes nothing. Cancel-safe.
+    /// Frees the given rows that still exist. A repeated call therefore changes nothing. Cancel-safe.
     pub(crate) async fn clear_those_there(
         &self,
         partition: &str,

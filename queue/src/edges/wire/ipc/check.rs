@@ -1,9 +1,9 @@
 //! Checks the metadata of a message before Arrow reads it, in O(columns) and without touching the payload.
 //!
 //! Arrow's reader checks the contents of arrays (offsets, UTF-8, indexes), but it panics on impossible types,
-//! on buffers outside of a body and on lengths whose products overflow. This module refuses them. It also
-//! refuses data that the queue does not support: compressed buffers, parts of dictionaries, and values in
-//! big-endian order.
+//! on buffers outside of a body and on lengths whose products overflow. This module refuses such messages. It
+//! also refuses data that the queue does not support: compressed buffers, parts of dictionaries, and values
+//! in big-endian order.
 
 use arrow_array::types::{
     Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, DecimalType,

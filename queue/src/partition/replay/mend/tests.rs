@@ -17,7 +17,7 @@ fn column(name: &str, rows: usize) -> RecordBatch {
 }
 
 /// The records of a queue whose slots, keys and names of groups are used many times. In unit tests a free
-/// slot rests only shortly.
+/// slot is soon reused.
 async fn records_of_a_busy_queue(dir: &Path) -> Vec<Record> {
     let config =
         QueueConfig { dir: Some(dir.to_owned()), durability: Durability::Os, ..QueueConfig::default() };

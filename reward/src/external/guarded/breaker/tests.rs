@@ -258,7 +258,7 @@ impl Sequence {
         Self {
             breaker: Breaker::new(BreakerConfig { failures_max, ..CONFIG }),
             retries,
-            // Between two excuses there are the failures until the reward is suspected, one failure of an
+            // The attempts between two excuses: the failures until the reward is suspected, one failure of an
             // attempt that was already running, the rest of a round of attempts, and one failure in the
             // outage.
             attempts_max: (EXCUSES_MAX + 1) * (failures_max + retries + 4),

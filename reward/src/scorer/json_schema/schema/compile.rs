@@ -27,7 +27,7 @@ pub(super) fn compile(whole: &Value) -> Result<Schema, RewardError> {
 struct Compiler<'a> {
     whole: &'a Value,
     parts: Vec<Part>,
-    /// The parts that references name, by reference.
+    /// The parts that references name; the keys are the references.
     places: BTreeMap<String, Id>,
     /// The parts in `places` that are not compiled yet.
     left: VecDeque<(Id, &'a Value)>,

@@ -81,7 +81,7 @@ impl Run {
         wait_within(GENERATED, "more steps", || self.steps() >= until);
     }
 
-    /// Waits for the end of the run, and checks that it succeeded. Returns its rows, which are exactly those
+    /// Waits for the end of the run, and checks that it succeeded. Returns its rows, which are exactly the rows
     /// of the accepted groups.
     fn ends_whole(mut self) -> Vec<Value> {
         wait_within(GENERATED, "end of the run", || self.process.has_ended());

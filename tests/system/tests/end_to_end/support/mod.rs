@@ -167,7 +167,7 @@ fn gather(pipe: impl Read + Send + 'static) -> Gathered {
     (text, reading)
 }
 
-/// A running command, which is killed when this is dropped.
+/// A running command, which is killed when this value is dropped.
 pub(crate) struct Running {
     child: Child,
     stdout: Gathered,

@@ -127,7 +127,7 @@ impl Vllm {
     }
 
     /// Restarts the server and waits until it is healthy. The engine of `other` is paused until then: a start
-    /// needs a core for most of a minute, and takes twice as long beside an engine that generates.
+    /// needs a core for 25 s or more, and takes twice as long beside an engine that generates.
     pub(crate) fn restart_beside(&mut self, other: &Self, flags: &[&str]) {
         post(&other.url, "/pause?mode=keep");
         self.restart(flags);

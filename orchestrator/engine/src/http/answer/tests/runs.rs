@@ -1,5 +1,5 @@
 //! Bodies in the compact form of engines, whose long arrays are read in runs. A reader that is fed byte by
-//! byte never has a run, so it is the reference.
+//! byte never reads runs, so such a reader is the reference.
 
 use super::*;
 
@@ -10,13 +10,14 @@ struct Token {
     logprob: String,
     rank: String,
     text: String,
-    /// Alternatives before and after the repetition of the token, and whether there is such a repetition.
+    /// `repeats`: whether the alternatives repeat the token. `before` and `after`: the numbers of other
+    /// alternatives before and after that repetition.
     before: usize,
     repeats: bool,
     after: usize,
 }
 
-/// Now and then, `or` instead of a usual value.
+/// Generates values of `usual`, and now and then a value from `or`.
 fn rarely(
     usual: impl Strategy<Value = String> + 'static,
     or: &'static [&'static str],

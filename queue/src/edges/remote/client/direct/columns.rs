@@ -71,7 +71,7 @@ impl RemoteQueue {
 }
 
 /// Cuts the rows into pieces, each for one unit. Returns `None` if the controller names a unit that this
-/// client does not know, or if it does not name a unit for every row.
+/// client does not know, or names no unit for some of the rows.
 fn cut(
     cards: &[UnitCard],
     units: &UnitsOfAnswer,
