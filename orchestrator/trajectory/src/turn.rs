@@ -1,4 +1,4 @@
-//! Turns, the nodes of the forest, and the parts of which they are made.
+//! Turns, which are the nodes of the forest, and the parts of a turn.
 
 use std::sync::Arc;
 
@@ -164,7 +164,7 @@ pub struct Turn {
     pub(crate) id: TurnId,
     /// The turn whose messages the request continues.
     pub(crate) parent: Option<TurnId>,
-    /// The turn whose path begins with the same `start` ids as the path of this turn.
+    /// The turn whose path begins with the same ids as the path of this turn. `start` is the number of these ids.
     pub(crate) base: Option<TurnId>,
     pub(crate) start: u32,
     /// How many of `ids` belong to the prompt.

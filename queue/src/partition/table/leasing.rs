@@ -1,5 +1,6 @@
 //! The effect of leases on rows. If a lease ends without an ack, the rows of the lease become ready again. In a
-//! partition that gives rows once, these rows become returned instead.
+//! partition that gives each row to one consumer only, no other consumer gets these rows: their state is
+//! `Progress::Returned`.
 
 use tokio::time::Instant;
 
