@@ -1,4 +1,4 @@
-//! Starts all tasks of this crate. Each task has a name, which is logged when the task panics.
+//! All tasks of this crate are started here. Each task has a name, which is logged when the task panics.
 //!
 //! The user of the crate passes in a tracker. Tasks are spawned on this tracker, so the user can wait for the
 //! tasks.

@@ -211,6 +211,12 @@ pub(crate) fn permits_per_server(recipe: &Recipe) -> u32 {
     }
 }
 
+/// The permits of a server, for people.
+pub(super) fn described_permits(recipe: &Recipe) -> String {
+    let at_first = if recipe.measured_permits().is_some() { " at first" } else { "" };
+    format!("{} permits each{at_first}", permits_per_server(recipe))
+}
+
 pub(crate) fn monitor_config(recipe: &Recipe) -> MonitorConfig {
     MonitorConfig {
         probe_interval: seconds(recipe.fleet.probe_interval),

@@ -313,9 +313,9 @@ impl Serving {
         })
     }
 
-    /// Waits for the consumers after the last put, unless the steps failed. The first wait ends when the clients
-    /// of the served queue have taken everything, or when `interrupted` is cancelled. The second wait ends when
-    /// the embedded consumer has ended. Returns the number of groups that the embedded consumer acked.
+    /// Waits for the consumers after the last put, unless the steps failed: first until the clients of the served
+    /// queue have taken everything or `interrupted` is cancelled, and then until the embedded consumer has
+    /// ended. Returns the number of groups that the embedded consumer acked.
     async fn until_taken(
         &mut self,
         queue: &RunQueue,

@@ -83,7 +83,7 @@ impl Fleet {
         let Found { ready, absent } = await_servers(endpoints, &terms, ask).await?;
         let capacity = convert::permits_per_server(recipe);
         let capacity_tokens = recipe.fleet.max_tokens_per_server;
-        let description = described(&ready, &absent, capacity);
+        let description = described(&ready, &absent, &convert::described_permits(recipe));
         let spec = |(server, _): (Endpoint, ServerFacts)| ServerSpec {
             capacity_tokens,
             ..ServerSpec::new(server.name, server.url, capacity)
@@ -153,8 +153,10 @@ impl Fleet {
             members: None,
             absent: Vec::new(),
             description: format!(
-                "{} simulated servers in this process, {capacity} permits each, {} real seconds per simulated second",
-                simulated.servers, simulated.time_scale
+                "{} simulated servers in this process, {}, {} real seconds per simulated second",
+                simulated.servers,
+                convert::described_permits(recipe),
+                simulated.time_scale
             ),
             key: Some(key),
         })
@@ -213,13 +215,13 @@ impl Enlist for Probed {
 }
 
 /// A description of the fleet, for people.
-fn described(ready: &[(Endpoint, ServerFacts)], absent: &[Endpoint], capacity: u32) -> String {
+fn described(ready: &[(Endpoint, ServerFacts)], absent: &[Endpoint], permits: &str) -> String {
     let found = |(server, facts): &(Endpoint, ServerFacts)| {
         let longest = facts.max_model_len.map_or("unknown".to_owned(), |tokens| tokens.to_string());
         format!("{} ({}, max_model_len {longest})", server.name, facts.dialect.as_str())
     };
     let found: Vec<String> = ready.iter().map(found).collect();
-    let mut words = format!("{}, {capacity} permits each", found.join(", "));
+    let mut words = format!("{}, {permits}", found.join(", "));
     if !absent.is_empty() {
         let absent: Vec<&str> = absent.iter().map(|server| server.name.as_str()).collect();
         words.push_str(&format!("; not answering yet: {}", absent.join(", ")));

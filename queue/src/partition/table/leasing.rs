@@ -1,6 +1,6 @@
-//! The effect of leases on rows. If a lease ends without an ack, the rows of the lease become ready again. In a
-//! partition that gives each row to one consumer only, no other consumer gets these rows: their state is
-//! `Progress::Returned`.
+//! The effect of leases on rows. If a lease ends without an ack, the rows of the lease become ready again. A
+//! partition that gives rows only once (`Partition::give_once`) is an exception: the state of these rows becomes
+//! `Progress::Returned`, and no other consumer gets them.
 
 use tokio::time::Instant;
 

@@ -51,44 +51,43 @@ fn hangup_is_ignored() -> bool {
     mask.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).unwrap() & 1 == 1)
 }
 
+/// Signals a run, checks how it ends, and resumes it. Returns the number of prompts that were cut off and came
+/// back.
+fn came_back_after(signal: &str, code: i32) -> u64 {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    let running = run(&out, "1000").start();
+    wait_for("a step", || running.stdout_so_far().contains("target reached"));
+    running.signal(signal);
+    let ended = running.wait();
+    assert_eq!(ended.code, Some(code), "{signal}: {}", ended.stderr);
+    assert!(ended.stderr.contains("cancelling the requests on the engines"), "{signal}: {}", ended.stderr);
+    let said = ended.stdout.lines().find(|line| line.contains("interrupted after")).unwrap_or_default();
+    assert!(said.contains(" groups accepted"), "{signal}: {}", ended.stdout);
+    let steps = number_before(" steps;", said).to_string();
+    // The resumed run has already done all of its steps, and the prompts that were cut off are requeued.
+    let resume = Rolldock::new(&resume_arguments(&ended.stdout)).arg("--steps").arg(steps.clone());
+    let on = resume.succeeds();
+    let back = number_before(" prompts to be issued again", &on.stdout);
+    let cut_off = number_before(" requeued,", said) + number_before(" held,", said);
+    assert!(back <= cut_off, "{signal}: {said}\n{}", on.stdout);
+    assert!(on.stdout.contains(&format!("done: {steps} steps; ")), "{signal}: {}", on.stdout);
+    // The counts continue from the counts of the first process.
+    assert!(tokens_of(&on.stdout) >= tokens_of(&ended.stdout), "{signal}: {}", on.stdout);
+    let seen = |text: &str| number_before(" groups seen", text);
+    assert!(seen(&on.stdout) >= seen(&ended.stdout), "{signal}: {}", on.stdout);
+    assert!(!on.stdout.contains("go on with"), "{signal}: nothing is left to do: {}", on.stdout);
+    back
+}
+
 #[test]
 fn a_run_that_gets_a_signal_ends_in_order_and_can_be_resumed() {
-    let mut came_back = 0;
-    for (signal, code) in [("TERM", 143), ("HUP", 143), ("INT", 0)] {
-        if signal == "HUP" && hangup_is_ignored() {
-            continue;
-        }
-        let dir = TempDir::new().unwrap();
-        let out = dir.path().join("run");
-        let running = run(&out, "1000").start();
-        wait_for("a step", || running.stdout_so_far().contains("target reached"));
-        running.signal(signal);
-        let ended = running.wait();
-        assert_eq!(ended.code, Some(code), "{signal}: {}", ended.stderr);
-        assert!(
-            ended.stderr.contains("cancelling the requests on the engines"),
-            "{signal}: {}",
-            ended.stderr
-        );
-        let said = ended.stdout.lines().find(|line| line.contains("interrupted after")).unwrap_or_default();
-        assert!(said.contains(" groups accepted"), "{signal}: {}", ended.stdout);
-        let steps = number_before(" steps;", said).to_string();
-        // The resumed run has already done all of its steps, and the prompts that were cut off are requeued.
-        let resume = Rolldock::new(&resume_arguments(&ended.stdout)).arg("--steps").arg(steps.clone());
-        let on = resume.succeeds();
-        let back = number_before(" prompts to be issued again", &on.stdout);
-        let cut_off = number_before(" requeued,", said) + number_before(" held,", said);
-        assert!(back <= cut_off, "{signal}: {said}\n{}", on.stdout);
-        came_back += back;
-        assert!(on.stdout.contains(&format!("done: {steps} steps; ")), "{signal}: {}", on.stdout);
-        // The counts continue from the counts of the first process.
-        assert!(tokens_of(&on.stdout) >= tokens_of(&ended.stdout), "{signal}: {}", on.stdout);
-        let seen = |text: &str| number_before(" groups seen", text);
-        assert!(seen(&on.stdout) >= seen(&ended.stdout), "{signal}: {}", on.stdout);
-        assert!(!on.stdout.contains("go on with"), "{signal}: nothing is left to do: {}", on.stdout);
-    }
-    // A signal between two steps cuts nothing off, but not every signal arrives between two steps.
-    assert!(came_back > 0, "no prompt that was cut off came back");
+    let signals = [("TERM", 143), ("HUP", 143), ("INT", 0)];
+    let heard = signals.into_iter().filter(|(signal, _)| *signal != "HUP" || !hangup_is_ignored());
+    let came_back: u64 = heard.map(|(signal, code)| came_back_after(signal, code)).sum();
+    // A signal between two steps cuts nothing off. So further signals are sent until one arrives in a step.
+    let came_back = came_back > 0 || (0..20).any(|_| came_back_after("TERM", 143) > 0);
+    assert!(came_back, "no prompt that was cut off came back");
 }
 
 #[test]

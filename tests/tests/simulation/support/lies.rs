@@ -67,8 +67,8 @@ impl Lie {
 /// An [`EngineControl`] that reports false states for some servers.
 pub(crate) struct Lying {
     engine: SimulatedEngine,
-    /// For each server with a false report: the report, and the number of requests for the server's load since
-    /// the report began.
+    /// For each server with a false report: the report, and the number of calls of [`EngineControl::load`] for
+    /// the server since the report began.
     lies: Mutex<BTreeMap<String, (Lie, u64)>>,
 }
 
@@ -90,8 +90,8 @@ impl Lying {
         self.lies.lock().get(&*server.name).map(|(lie, _)| *lie)
     }
 
-    /// Counts a request for the server's load. Returns the number of these requests since the server's false
-    /// report began, or 0 for a server without a false report.
+    /// Counts a call of [`EngineControl::load`] for the server. Returns the number of these calls since the
+    /// server's false report began, or 0 for a server without a false report.
     fn asked(&self, server: &ServerRef) -> u64 {
         let mut lies = self.lies.lock();
         lies.get_mut(&*server.name).map_or(0, |(_, asked)| {
