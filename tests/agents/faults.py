@@ -212,7 +212,7 @@ def weights_updated(world, rounds):
 
 def connection_cut(world, rounds):
     """Loses an answer on its way to the agent. The marked repetition gets the same answer, and the engine generates
-    nothing for it. The same request without the mark is a new turn."""
+    nothing for it. If the agent repeats the request without the mark, the gateway makes a new turn."""
     for number in range(rounds):
         caller = Caller(world)
         for turn in range(TURNS):

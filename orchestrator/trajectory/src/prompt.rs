@@ -16,7 +16,7 @@ pub(crate) struct About {
     pub(crate) origin: Origin,
     pub(crate) key: u128,
     pub(crate) body: u128,
-    /// The same text as in [`Turn::messages`](crate::Turn).
+    /// The messages of the prompt as text, for [`Turn::messages`](crate::Turn).
     pub(crate) messages: String,
 }
 
