@@ -25,6 +25,23 @@ pub struct Outcomes {
     pub cancelled: u64,
 }
 
+/// The time in which a server decodes a token of each of its running samples. It grows with the number of tokens in
+/// the KV cache, because every decoding step reads them.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Pace {
+    /// Seconds per token with an empty cache.
+    pub empty_s: f64,
+    /// Seconds per token with a full cache. It is equal to `empty_s` until the cache was seen at different uses.
+    pub full_s: f64,
+}
+
+impl Pace {
+    /// Seconds per token when this share of the cache is in use.
+    pub fn at(&self, usage: f64) -> f64 {
+        self.empty_s + (self.full_s - self.empty_s) * usage
+    }
+}
+
 /// One server at the moment of the snapshot.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ServerSnapshot {
@@ -64,6 +81,11 @@ pub struct ServerSnapshot {
     /// engine does not count tokens, or was not busy at two readings. Unlike `tokens_per_second`, this rate
     /// is known before the first answer.
     pub decode_rate: Option<f64>,
+    /// The time per token by the same readings, for every use of the KV cache; `None` if the engine was not
+    /// seen to generate tokens.
+    pub pace: Option<Pace>,
+    /// Share of the KV cache in use at the last reading, from 0 to 1. It is 0 if the engine does not report it.
+    pub kv_cache_usage: f64,
     /// Number of permits granted so far.
     pub granted_total: u64,
     /// Outcomes of the server's requests.

@@ -310,6 +310,8 @@ impl Server {
             foreign: self.foreign,
             tokens_per_second: self.speed.get(),
             decode_rate: self.decode_rate.get(),
+            pace: self.decode_rate.pace(),
+            kv_cache_usage: self.decode_rate.kv_cache_usage(),
             granted_total: self.granted_total,
             outcomes: self.outcomes.clone(),
         }

@@ -49,15 +49,15 @@ impl fmt::Display for Launch {
     }
 }
 
-/// What happens to the last samples of a step on slow servers.
+/// What happens to the last samples of a step on slow or full servers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stragglers {
     /// They stay on their servers.
-    #[default]
     Stay,
-    /// They continue with their tokens on faster servers with free permits, if the move is expected to save
-    /// time.
+    /// They continue with their tokens on servers that are expected to finish them sooner and that have free
+    /// permits.
+    #[default]
     Move,
 }
 

@@ -290,7 +290,7 @@ impl AgentLoopManager {
         }
     }
 
-    /// Moves requests of the step to faster servers until the returned handle is dropped.
+    /// Moves requests of the step to servers that finish them sooner, until the returned handle is dropped.
     fn start_mover(&self, movable: &Arc<Movable>) -> AbortOnDropHandle<()> {
         let mover = Mover {
             movable: Arc::clone(movable),

@@ -1,21 +1,25 @@
-//! Moves the last samples of a step from slow servers to fast ones, with their tokens.
+//! Moves the last samples of a step to servers that finish them sooner, with their tokens.
 //!
-//! At the end of a step the fast servers become idle, while the last samples still run on slow servers. The
+//! At the end of a step some servers become empty, while the last samples still run on slow or full servers. The
 //! mover looks at the running requests in short intervals. It acts only when no new prompt is needed and no
 //! request waits for a permit, so the moved samples take free places. A sample that is moved is aborted on
-//! its server, keeps its tokens, and continues from prompt and tokens on a faster server, like a sample that
+//! its server, keeps its tokens, and continues from prompt and tokens on another server, like a sample that
 //! a pause has aborted.
 //!
 //! # When a move is worth it
-//! Response lengths have a heavy tail, so a sample with `g` tokens is expected to need `g` more, within the
-//! limit. The time that the move saves on these tokens must exceed the time of the handover and of the
-//! prefill of prompt and tokens ([`HANDOVER_S`], [`PREFILL_SHARE`]). The speeds are those that the balancer
-//! measured. The target has fewer samples than the server that the sample leaves, so the move does not lower
-//! the target's measured speed. If the speeds of two servers are equal, nothing is moved.
+//! A server's time per token depends on the tokens in its KV cache, because every decoding step reads them. The
+//! balancer measures this dependence ([`Pace`]), so the mover knows the time per token on each server before and
+//! after a move. Response lengths have a heavy tail, so a sample with `g` tokens is expected to need `g` more,
+//! within the limit. The move must save a fifth of the time of these tokens ([`GAIN_MIN`]), beyond the time of
+//! the handover and of the prefill of prompt and tokens ([`HANDOVER_S`], [`PREFILL_SHARE`]). Smaller gains are
+//! within the error of the measurements. The longest samples move first, because a step ends with them.
+//!
+//! If a server with samples has no pace, the speeds by answers are used instead. They do not tell what a
+//! further sample costs, so a sample then moves only to a server with fewer samples.
 //!
 //! # Invariants
 //! - A request is moved at most [`MOVES_MAX`] times in a dispatch, and only if it asks for one sample.
-//! - A plan never gives a server more samples than it has free places.
+//! - A plan never gives a server more samples than it has free places, and fills no cache beyond [`FULL`].
 //! - No token is lost: the tokens that the engine returns at the abort stay with their dispatch. Moves are
 //!   counted, with the tokens whose prefill they repeat.
 
@@ -26,7 +30,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rolldock_dispatch::DispatchId;
 use rolldock_loadbalancer::server::ServerState;
-use rolldock_loadbalancer::snapshot::ServerSnapshot;
+use rolldock_loadbalancer::snapshot::{Pace, ServerSnapshot};
 use rolldock_loadbalancer::{LoadBalancer, ServerId};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -45,12 +49,23 @@ const HANDOVER_S: f64 = 0.5;
 /// handles hundreds of tokens in the time of one decoding step. The share is deliberately high, so that moves
 /// are ordered only if they really save time.
 const PREFILL_SHARE: f64 = 1.0 / 32.0;
+/// The share of a sample's remaining time that a move must save.
+const GAIN_MIN: f64 = 0.2;
+/// Servers are chosen among those on which a sample saves at least this share of the greatest saving.
+const NEARLY_BEST: f64 = 0.8;
+/// The share of a KV cache that moved samples may fill.
+const FULL: f64 = 0.95;
+/// The least use of a cache from which its size is estimated.
+const SHOWS_SIZE: f64 = 0.02;
 
 /// A running request, as the mover sees it.
 #[derive(Debug)]
 struct Running {
     server: ServerId,
-    since: Instant,
+    /// Estimated tokens of this segment, and the time of the estimate. They are used if the engine does not
+    /// stream.
+    decoded: f64,
+    estimated_at: Instant,
     /// Tokens of earlier segments.
     before: u32,
     prompt: u32,
@@ -108,29 +123,45 @@ impl Movable {
     pub(crate) fn enter(self: &Arc<Self>, begun: Begun) -> Entered {
         let (order, ordered) = oneshot::channel();
         let Begun { key, server, before, prompt, progress } = begun;
-        let running = Running { server, since: Instant::now(), before, prompt, progress, order: Some(order) };
+        let estimated_at = Instant::now();
+        let running =
+            Running { server, decoded: 0.0, estimated_at, before, prompt, progress, order: Some(order) };
         self.running.lock().insert(key, running);
         Entered { movable: Arc::clone(self), key, ordered }
     }
 
+    /// Estimates how far the requests are that the engine does not stream.
+    fn estimate(&self, servers: &[ServerSnapshot]) {
+        let now = Instant::now();
+        let speeds: BTreeMap<ServerId, f64> =
+            servers.iter().filter_map(|server| Some((server.id, speed(server)?))).collect();
+        for request in self.running.lock().values_mut().filter(|request| request.progress.is_none()) {
+            let since = std::mem::replace(&mut request.estimated_at, now);
+            let speed = speeds.get(&request.server).copied().unwrap_or(0.0);
+            request.decoded += (now - since).as_secs_f64() * speed;
+        }
+    }
+
     /// Orders the moves that are worth it on this fleet.
-    fn look(&self, servers: &[ServerSnapshot], max_response_length: u32) {
-        let fleet = places(servers);
+    fn order_moves(&self, servers: &[ServerSnapshot], max_response_length: u32) {
+        let tokens_max = f64::from(max_response_length);
+        let mut fleet = places(servers);
+        let indices: BTreeMap<ServerId, usize> =
+            fleet.iter().enumerate().map(|(index, place)| (place.server, index)).collect();
         let mut running = self.running.lock();
-        let samples: Vec<Sample> = running
-            .iter()
-            .filter(|(_, request)| request.order.is_some())
-            .filter_map(|(key, request)| {
-                let place = fleet.iter().find(|place| place.server == request.server)?;
-                let tokens = match &request.progress {
-                    Some(progress) => progress.tokens() as f64,
-                    None => request.since.elapsed().as_secs_f64() * place.speed?,
-                };
-                let tokens = (tokens + f64::from(request.before)).min(f64::from(max_response_length));
-                Some(Sample { key: *key, server: request.server, tokens, prompt: f64::from(request.prompt) })
-            })
-            .collect();
-        for (key, avoid) in plan(fleet, &samples, f64::from(max_response_length)) {
+        let mut samples = Vec::new();
+        for (key, request) in running.iter() {
+            let Some(&from) = indices.get(&request.server) else { continue };
+            let segment =
+                request.progress.as_ref().map_or(request.decoded, |progress| progress.tokens() as f64);
+            let tokens = (segment + f64::from(request.before)).min(tokens_max);
+            let prompt = f64::from(request.prompt);
+            fleet[from].held += prompt + tokens;
+            if request.order.is_some() {
+                samples.push(Sample { key: *key, from, tokens, prompt });
+            }
+        }
+        for (key, avoid) in plan(fleet, samples, tokens_max) {
             if let Some(order) = running.get_mut(&key).and_then(|request| request.order.take()) {
                 // The receiver was dropped only if the request has just ended.
                 let _ = order.send(avoid);
@@ -139,23 +170,39 @@ impl Movable {
     }
 }
 
+/// Tokens a second of one sample. The engine's own count is known sooner than the answers.
+fn speed(server: &ServerSnapshot) -> Option<f64> {
+    server.decode_rate.or(server.tokens_per_second)
+}
+
 /// A server with its places.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Place {
     server: ServerId,
     free: u32,
     in_use: u32,
-    /// Tokens a second of one sample; `None` if it is not known.
-    speed: Option<f64>,
+    /// The time per token; `None` if it is not known.
+    pace: Option<Pace>,
+    /// Share of the KV cache in use.
+    usage: f64,
+    /// Prompt and response tokens of the running samples.
+    held: f64,
 }
 
-/// The servers that are not dead. If every server with samples has a speed by its engine's own count, these
-/// speeds are used. Otherwise the speeds by answers are used, because the two kinds of speed cannot be
-/// compared.
+impl Place {
+    /// The number of tokens that fill the cache; `None` if the use of the cache does not show it.
+    fn cache_tokens(&self) -> Option<f64> {
+        (self.usage > SHOWS_SIZE && self.held > 0.0).then(|| self.held / self.usage)
+    }
+}
+
+/// The servers that are not dead. If every server with samples has a pace by its engine's own count, these
+/// paces are used. Otherwise the speeds by answers are used, because the two cannot be compared.
 fn places(servers: &[ServerSnapshot]) -> Vec<Place> {
     let lives = |server: &&ServerSnapshot| server.state != ServerState::Dead;
-    let has_count = |server: &ServerSnapshot| server.in_use == 0 || server.decode_rate.is_some();
+    let has_count = |server: &ServerSnapshot| server.in_use == 0 || server.pace.is_some();
     let all_count = servers.iter().filter(lives).all(has_count);
+    let by_answers = |speed: f64| Pace { empty_s: speed.recip(), full_s: speed.recip() };
     let place = |server: &ServerSnapshot| Place {
         server: server.id,
         free: match server.state {
@@ -165,48 +212,115 @@ fn places(servers: &[ServerSnapshot]) -> Vec<Place> {
             _ => 0,
         },
         in_use: server.in_use,
-        speed: if all_count { server.decode_rate } else { server.tokens_per_second },
+        pace: if all_count { server.pace } else { server.tokens_per_second.map(by_answers) },
+        usage: server.kv_cache_usage,
+        held: 0.0,
     };
     servers.iter().filter(lives).map(place).collect()
 }
 
-/// A running sample.
+/// A running sample that may move.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sample {
     key: Key,
-    server: ServerId,
+    /// The index of its server in the fleet.
+    from: usize,
     /// Estimated tokens so far.
     tokens: f64,
     /// Tokens of the prompt.
     prompt: f64,
 }
 
-/// The samples that move, in dispatch order, each with the servers that it must avoid.
-fn plan(mut fleet: Vec<Place>, samples: &[Sample], tokens_max: f64) -> Vec<(Key, Vec<ServerId>)> {
-    let mut moves = Vec::new();
+impl Sample {
+    fn held(&self) -> f64 {
+        self.prompt + self.tokens
+    }
+
+    /// Expected tokens to come.
+    fn left(&self, tokens_max: f64) -> f64 {
+        self.tokens.min(tokens_max - self.tokens).max(0.0)
+    }
+}
+
+/// The fleet while moves are planned.
+struct Planned {
+    places: Vec<Place>,
+    /// The size of a cache whose use does not show it, in tokens: the mean of the other caches.
+    usual_cache: Option<f64>,
+    tokens_max: f64,
+}
+
+impl Planned {
+    /// The share of a server's cache that this number of tokens takes. It is 0 if no cache shows its size.
+    fn share(&self, place: &Place, tokens: f64) -> f64 {
+        place.cache_tokens().or(self.usual_cache).map_or(0.0, |size| tokens / size)
+    }
+
+    /// The seconds that a move saves; `None` if it is not possible or not worth it.
+    fn saves(&self, sample: &Sample, to: &Place) -> Option<f64> {
+        let from = &self.places[sample.from];
+        let (slow, fast) = (from.pace?, to.pace?);
+        let usage = to.usage + self.share(to, sample.held());
+        let has_place = to.server != from.server && to.free > 0 && usage <= FULL;
+        // A pace that does not depend on the use of the cache does not show what a further sample costs.
+        let knows_cost = fast.full_s > fast.empty_s;
+        if !has_place || !(knows_cost || to.in_use < from.in_use) {
+            return None;
+        }
+        let (left, fast_s) = (sample.left(self.tokens_max), fast.at(usage));
+        let stays_s = left * slow.at(from.usage);
+        let cost_s = HANDOVER_S + sample.held() * PREFILL_SHARE * fast_s;
+        Some(stays_s - left * fast_s - cost_s).filter(|saved| *saved > GAIN_MIN * stays_s)
+    }
+
+    /// The shortest time per token that a further sample could get.
+    fn fastest_s(&self) -> f64 {
+        let open = self.places.iter().filter(|place| place.free > 0);
+        let seconds = open.filter_map(|place| Some(place.pace?.at(place.usage)));
+        seconds.fold(f64::INFINITY, f64::min)
+    }
+
+    /// Plans the move of a sample if it is worth it. Returns the servers that the sample must avoid.
+    fn moved(&mut self, sample: &Sample) -> Option<Vec<ServerId>> {
+        let saved: Vec<Option<f64>> = self.places.iter().map(|to| self.saves(sample, to)).collect();
+        let worth = saved.iter().enumerate().filter_map(|(to, seconds)| Some((to, (*seconds)?)));
+        let (best, most) = worth.max_by(|one, other| one.1.total_cmp(&other.1))?;
+        // The balancer chooses among the servers that are nearly as good as the best one.
+        let is_avoided = |seconds: &Option<f64>| seconds.is_none_or(|seconds| seconds < most * NEARLY_BEST);
+        let avoided = self.places.iter().zip(&saved).filter(|(_, seconds)| is_avoided(seconds));
+        let avoid = avoided.map(|(place, _)| place.server).collect();
+        let held = sample.held();
+        for (place, sign) in [(sample.from, -1.0), (best, 1.0)] {
+            let share = self.share(&self.places[place], held);
+            let place = &mut self.places[place];
+            place.usage = (place.usage + sign * share).max(0.0);
+            place.held = (place.held + sign * held).max(0.0);
+        }
+        let (to, from) = (&mut self.places[best], sample.from);
+        (to.free, to.in_use) = (to.free - 1, to.in_use + 1);
+        self.places[from].in_use = self.places[from].in_use.saturating_sub(1);
+        Some(avoid)
+    }
+}
+
+/// The samples that move, the longest first, each with the servers that it must avoid.
+fn plan(places: Vec<Place>, mut samples: Vec<Sample>, tokens_max: f64) -> Vec<(Key, Vec<ServerId>)> {
+    samples.sort_by(|one, other| other.tokens.total_cmp(&one.tokens).then(one.key.cmp(&other.key)));
+    let sizes: Vec<f64> = places.iter().filter_map(Place::cache_tokens).collect();
+    let usual_cache = (!sizes.is_empty()).then(|| sizes.iter().sum::<f64>() / sizes.len() as f64);
+    let mut fleet = Planned { places, usual_cache, tokens_max };
+    let (mut moves, mut fastest_s) = (Vec::new(), fleet.fastest_s());
     for sample in samples {
-        let Some(from) = fleet.iter().position(|place| place.server == sample.server) else { continue };
-        let left = sample.tokens.min(tokens_max - sample.tokens).max(0.0);
-        let saves = |to: &Place| {
-            let (slow, fast) = (fleet[from].speed?, to.speed?);
-            let cost = HANDOVER_S + (sample.prompt + sample.tokens) * PREFILL_SHARE / fast;
-            Some(left / slow - left / fast - cost).filter(|seconds| *seconds > 0.0)
-        };
-        let has_room = |to: &Place| to.free > 0 && to.in_use < fleet[from].in_use;
-        let worth: Vec<(usize, f64)> = (0..fleet.len())
-            .filter(|to| *to != from && has_room(&fleet[*to]))
-            .filter_map(|to| Some((to, saves(&fleet[to])?)))
-            .collect();
-        let Some((best, _)) = worth.iter().copied().max_by(|one, other| one.1.total_cmp(&other.1)) else {
+        // Most samples are on servers that are as fast as the others. This check is all that they cost.
+        let from = &fleet.places[sample.from];
+        let Some(here_s) = from.pace.map(|pace| pace.at(from.usage)) else { continue };
+        if fastest_s > here_s * (1.0 - GAIN_MIN) {
             continue;
-        };
-        // The balancer chooses among all servers that are worth the move.
-        let is_worth = |place: usize| worth.iter().any(|(to, _)| *to == place);
-        let avoid = (0..fleet.len()).filter(|place| !is_worth(*place)).map(|place| fleet[place].server);
-        moves.push((sample.key, avoid.collect()));
-        fleet[best].free -= 1;
-        fleet[best].in_use += 1;
-        fleet[from].in_use = fleet[from].in_use.saturating_sub(1);
+        }
+        if let Some(avoid) = fleet.moved(&sample) {
+            moves.push((sample.key, avoid));
+            fastest_s = fleet.fastest_s();
+        }
     }
     moves
 }
@@ -224,12 +338,10 @@ impl Mover {
     pub(crate) async fn run(self) {
         loop {
             tokio::time::sleep(LOOK).await;
-            if self.board.lock().has_use_for_new() {
-                continue;
-            }
             let fleet = self.balancer.snapshot();
-            if fleet.waiting == 0 {
-                self.movable.look(&fleet.servers, self.max_response_length);
+            self.movable.estimate(&fleet.servers);
+            if fleet.waiting == 0 && !self.board.lock().has_use_for_new() {
+                self.movable.order_moves(&fleet.servers, self.max_response_length);
             }
         }
     }
