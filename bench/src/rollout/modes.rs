@@ -15,7 +15,7 @@ pub(crate) enum Mode {
     OnDemand,
     /// As `OnDemand`, with as many permits as the servers are measured to hold.
     Measured,
-    /// As `Measured`, and the last samples of a step leave slow servers.
+    /// As `Measured`, and the last samples of a step leave slow and full servers.
     Moving,
 }
 
