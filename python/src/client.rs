@@ -13,9 +13,9 @@ use rolldock_queue::{
 };
 use serde::Serialize;
 use serde_json::Value;
-use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
+use crate::driver::Driver;
 use crate::dtype::Dtype;
 use crate::errors::{self, bad, raised};
 use crate::lease::{Lease, Pauses};
@@ -59,7 +59,7 @@ static POOLS: Mutex<Vec<Pool>> = Mutex::new(Vec::new());
 
 /// Returns the process's client of a server.
 fn connect(
-    (runtime, give_backs): (Handle, TaskTracker),
+    (driver, give_backs): (Arc<Driver>, TaskTracker),
     server: &Server,
 ) -> Result<Arc<dyn Calls>, QueueError> {
     let mut pools = POOLS.lock();
@@ -68,7 +68,7 @@ fn connect(
     if let Some(queue) = known.and_then(|pool| pool.calls.get()).and_then(Weak::upgrade) {
         return Ok(queue);
     }
-    let _entered = runtime.enter();
+    let _entered = driver.handle().enter();
     let queue = server.open(give_backs)?;
     pools.push(Pool { server: server.clone(), calls: Own::new(Arc::downgrade(&queue)) });
     Ok(queue)
@@ -110,19 +110,19 @@ impl Queue {
         Ok(calls)
     }
 
-    /// Starts a call that answers with JSON.
+    /// Makes a call that answers with JSON.
     fn json<T: Serialize + Send + 'static>(
         call: impl Future<Output = Result<T, QueueError>> + Send + 'static,
     ) -> PyResult<Pending> {
-        Pending::start(call, |py, answer| {
+        Pending::new(call, |py, answer| {
             let text = serde_json::to_string(&answer).map_err(|error| bad(error.to_string()))?;
             Ok(text.into_pyobject(py)?.into_any().unbind())
         })
     }
 
-    /// Starts a call that answers with a number of rows.
+    /// Makes a call that answers with a number of rows.
     fn count(call: impl Future<Output = Result<usize, QueueError>> + Send + 'static) -> PyResult<Pending> {
-        Pending::start(call, |py, count| Ok(count.into_pyobject(py)?.into_any().unbind()))
+        Pending::new(call, |py, count| Ok(count.into_pyobject(py)?.into_any().unbind()))
     }
 }
 
@@ -160,9 +160,9 @@ impl Queue {
     #[staticmethod]
     fn open(py: Python<'_>, dir: Option<PathBuf>, durability: &str) -> PyResult<Self> {
         let durability: Durability = options::read(&Value::from(durability).to_string())?;
-        let runtime = runtime::handle()?;
+        let driver = runtime::driver()?;
         let opened = py.detach(|| {
-            let _entered = runtime.enter();
+            let _entered = driver.handle().enter();
             TransferQueue::open(QueueConfig { dir, durability, ..QueueConfig::default() })
         });
         let queue = raised(py, opened)?;
@@ -224,7 +224,7 @@ impl Queue {
         let put = options::read::<PutOptions>(options)?.put(rows);
         let wait = options::wait(wait_s)?;
         let call = async move { queue.put(&partition, put, wait).await };
-        Pending::start(call, |py, rows| {
+        Pending::new(call, |py, rows| {
             let rows: Vec<u64> = rows.into_iter().map(packed).collect();
             Ok(rows.into_pyobject(py)?.into_any().unbind())
         })
@@ -255,7 +255,7 @@ impl Queue {
         let take = options::read::<TakeOptions>(options)?.take(options::wait(wait_s)?)?;
         let (calls, name, pauses) = (Arc::clone(&queue), partition.clone(), Arc::clone(&self.pauses));
         let call = async move { queue.take(&partition, &take).await };
-        Pending::start(call, move |py, lease| {
+        Pending::new(call, move |py, lease| {
             let lease = lease.map(|lease| Lease::new(py, lease, calls, name, pauses)).transpose()?;
             Ok(lease.into_pyobject(py)?.into_any().unbind())
         })
@@ -272,14 +272,14 @@ impl Queue {
         let queue = self.calls(py)?;
         let rows = handles(&rows);
         let call = async move { queue.get(&partition, &rows, columns.as_deref()).await };
-        Pending::start(call, |py, batches| Ok(Py::new(py, Rows::new(py, batches)?)?.into_any()))
+        Pending::new(call, |py, batches| Ok(Py::new(py, Rows::new(py, batches)?)?.into_any()))
     }
 
     /// Finds rows by key; the value is a list of key, handle, group and tags as JSON.
     fn find(&self, py: Python<'_>, partition: String, keys: Option<Vec<String>>) -> PyResult<Pending> {
         let queue = self.calls(py)?;
         let call = async move { queue.find(&partition, keys.as_deref()).await };
-        Pending::start(call, |py, rows| {
+        Pending::new(call, |py, rows| {
             let rows: Vec<(String, u64, String, String)> = rows
                 .into_iter()
                 .map(|found| (found.key, packed(found.row), found.group, found.tags.to_string()))

@@ -197,7 +197,7 @@ impl Lease {
             // Dropping a renewal is harmless: the lease ends next, or is given back.
             stop.run_until_cancelled(held.keep()).await;
         };
-        drop(spawn_on(&runtime::handle()?, "lease renewal", task));
+        drop(spawn_on(runtime::driver()?.handle(), "lease renewal", task));
         Ok(())
     }
 

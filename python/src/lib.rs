@@ -5,9 +5,10 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `runtime` | the one tokio runtime of a process, also after a fork |
+//! | `driver` | a tokio runtime that runs in the threads that wait for calls |
+//! | `runtime` | the one runtime of a process, also after a fork |
 //! | `tasks` | starts tasks on the runtime, each with a name |
-//! | `pending` | a call that runs on the runtime while Python waits for it, or asyncio awaits it |
+//! | `pending` | a call that runs while Python waits for it, or asyncio awaits it |
 //! | `client`, `options` | the calls of a queue |
 //! | `lease` | rows under a lease, which is renewed while they are used |
 //! | `rows`, `column`, `buffer` | Arrow rows, their columns, and their memory as NumPy and DLPack read it |
@@ -25,6 +26,7 @@
 mod buffer;
 mod client;
 mod column;
+mod driver;
 mod dtype;
 mod errors;
 mod input;

@@ -1,19 +1,24 @@
-//! A call that runs on the runtime while Python waits for it.
+//! A call that runs while Python waits for it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use parking_lot::{Condvar, Mutex};
 use pyo3::prelude::*;
 use rolldock_queue::QueueError;
-use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
 
+use crate::driver::Driver;
 use crate::errors::{self, Failure};
 use crate::runtime::{self, Own};
-use crate::tasks::spawn_on;
+use crate::tasks::{caught, spawn_on};
 
 /// The time after which a wait checks for signals, such as Ctrl-C. An outcome ends the wait immediately.
 const SIGNALS: Duration = Duration::from_millis(50);
+/// The name of the task of a call.
+const CALL: &str = "python call";
 
 /// Makes the object for Python. It is called with the GIL.
 type Made = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
@@ -74,7 +79,8 @@ impl Drop for Finish {
     }
 }
 
-/// A call of the queue that is under way.
+/// A call of the queue. It begins when Python waits for it. [`Self::wait`] runs it in the waiting thread, and
+/// [`Self::when_done`] in the background.
 #[pyclass(frozen, module = "rolldock._rolldock")]
 pub(crate) struct Pending {
     call: Own<Running>,
@@ -82,12 +88,44 @@ pub(crate) struct Pending {
 
 struct Running {
     shared: Arc<Shared>,
-    task: AbortHandle,
+    driver: Arc<Driver>,
+    /// `None` when the call has begun.
+    task: Mutex<Option<BoxFuture<'static, ()>>>,
+    cancel: CancellationToken,
+}
+
+impl Running {
+    /// Runs the call in this thread, if it has not begun. Otherwise waits for the thread that runs it.
+    fn wait(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(mut task) = self.task.lock().take() else {
+            while !py.detach(|| self.shared.wait()) {
+                py.check_signals().inspect_err(|_| self.cancel.cancel())?;
+            }
+            return Ok(());
+        };
+        while py.detach(|| self.driver.wait(SIGNALS, &mut task)).is_none() && !self.driver.is_closed() {
+            if let Err(raised) = py.check_signals() {
+                // The call is dropped where tasks can be started, because it may have to give rows back.
+                self.cancel.cancel();
+                py.detach(|| self.driver.wait(SIGNALS, task));
+                return Err(raised);
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins the call in the background, if it has not begun.
+    fn begin(&self) {
+        if let Some(task) = self.task.lock().take() {
+            drop(spawn_on(self.driver.handle(), CALL, task));
+            self.driver.hurry();
+        }
+    }
 }
 
 impl Pending {
-    /// Starts a call. `convert` makes the object for Python from its value.
-    pub(crate) fn start<T, F, C>(call: F, convert: C) -> PyResult<Self>
+    /// Makes a call. `convert` makes the object for Python from its value.
+    pub(crate) fn new<T, F, C>(call: F, convert: C) -> PyResult<Self>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, QueueError>> + Send + 'static,
@@ -95,50 +133,49 @@ impl Pending {
     {
         let shared = Arc::<Shared>::default();
         let finish = Finish(Arc::clone(&shared));
+        let cancel = CancellationToken::new();
+        let cancelled = cancel.clone();
         let task = async move {
-            let outcome = call.await;
+            let Ok(Some(outcome)) = caught(CALL, cancelled.run_until_cancelled(call)).await else { return };
             let made = outcome.map(|value| -> Made { Box::new(move |py| convert(py, value)) });
             finish.0.finish(made.map_err(Failure::from));
         };
-        let task = spawn_on(&runtime::handle()?, "python call", task).abort_handle();
-        Ok(Self { call: Own::new(Running { shared, task }) })
+        let (driver, task) = (runtime::driver()?, Mutex::new(Some(task.boxed())));
+        Ok(Self { call: Own::new(Running { shared, driver, task, cancel }) })
     }
 
     fn running(&self, py: Python<'_>) -> PyResult<&Running> {
         self.call.get().ok_or_else(|| errors::forked(py, "this call"))
     }
 
-    /// Starts a call without a value.
+    /// Makes a call without a value.
     pub(crate) fn done<F>(call: F) -> PyResult<Self>
     where
         F: Future<Output = Result<(), QueueError>> + Send + 'static,
     {
-        Self::start(call, |py, ()| Ok(py.None()))
+        Self::new(call, |py, ()| Ok(py.None()))
     }
 }
 
 #[pymethods]
 impl Pending {
-    /// Waits for the outcome without the GIL. A signal handler that raises, such as the handler of Ctrl-C, ends
-    /// the wait and cancels the call.
+    /// Runs the call without the GIL, and waits for its outcome. A signal handler that raises, such as the handler
+    /// of Ctrl-C, ends the wait and cancels the call.
     fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let running = self.running(py)?;
-        while !py.detach(|| running.shared.wait()) {
-            if let Err(raised) = py.check_signals() {
-                running.task.abort();
-                return Err(raised);
-            }
-        }
+        self.running(py)?.wait(py)?;
         self.result(py)
     }
 
-    /// Calls `callback()` on a thread of the runtime when there is an outcome, or immediately if there is one
-    /// already.
+    /// Runs the call in the background. Calls `callback()` on the thread that runs it when there is an outcome, or
+    /// immediately if there is one already.
     fn when_done(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
+        let running = self.running(py)?;
         {
-            let mut state = self.running(py)?.shared.state.lock();
+            let mut state = running.shared.state.lock();
             if !state.is_done {
                 state.callback = Some(callback);
+                drop(state);
+                running.begin();
                 return Ok(());
             }
         }
@@ -148,7 +185,7 @@ impl Pending {
     /// Cancels the call. Its effects up to then remain. Rows that it was about to take are given back.
     fn cancel(&self) {
         if let Some(running) = self.call.get() {
-            running.task.abort();
+            running.cancel.cancel();
         }
     }
 

@@ -11,16 +11,15 @@
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-/// The maximum number of threads of the runtime. They wait for sockets and copy rows.
-const THREADS_MAX: usize = 4;
+use crate::driver::Driver;
+
 /// The longest time for which the end of the interpreter waits for calls that give rows back, and then again
 /// for threads that copy or write rows.
 const END_MAX: Duration = Duration::from_secs(5);
@@ -28,7 +27,7 @@ const END_MAX: Duration = Duration::from_secs(5);
 struct Current {
     process: u32,
     /// `None` after [`end`].
-    runtime: Option<Runtime>,
+    driver: Option<Arc<Driver>>,
     /// The tasks that give rows back to servers.
     give_backs: TaskTracker,
 }
@@ -40,31 +39,27 @@ static CURRENT: Mutex<Option<Current>> = Mutex::new(None);
 ///
 /// # Errors
 /// The system's error if no thread can be started, and an error of its own after [`end`].
-pub(crate) fn handle() -> io::Result<Handle> {
-    with_give_backs().map(|(handle, _)| handle)
+pub(crate) fn driver() -> io::Result<Arc<Driver>> {
+    with_give_backs().map(|(driver, _)| driver)
 }
 
 /// Returns the runtime of this process, and the tracker of the tasks that give rows back to servers.
 ///
 /// # Errors
-/// Returns the errors of [`handle`].
-pub(crate) fn with_give_backs() -> io::Result<(Handle, TaskTracker)> {
+/// Returns the errors of [`driver`].
+pub(crate) fn with_give_backs() -> io::Result<(Arc<Driver>, TaskTracker)> {
     let process = std::process::id();
     let mut current = CURRENT.lock();
     if let Some(known) = current.as_ref().filter(|known| known.process == process) {
-        let running =
-            known.runtime.as_ref().map(|runtime| (runtime.handle().clone(), known.give_backs.clone()));
+        let running = known.driver.as_ref().map(|driver| (Arc::clone(driver), known.give_backs.clone()));
         return running.ok_or_else(|| io::Error::other("the interpreter is ending, so no call can begin"));
     }
-    let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get().min(THREADS_MAX));
-    let runtime =
-        Builder::new_multi_thread().worker_threads(threads).thread_name("rolldock").enable_all().build()?;
-    let handle = runtime.handle().clone();
-    // The runtime of the parent is not dropped: that would wait for threads that this process does not have.
+    let driver = Driver::start()?;
     let give_backs = TaskTracker::new();
-    let started = Current { process, runtime: Some(runtime), give_backs: give_backs.clone() };
+    let started = Current { process, driver: Some(Arc::clone(&driver)), give_backs: give_backs.clone() };
+    // The runtime of the parent is not dropped: that would wait for threads that this process does not have.
     std::mem::forget(current.replace(started));
-    Ok((handle, give_backs))
+    Ok((driver, give_backs))
 }
 
 /// Ends the runtime of this process: calls that are under way end without an outcome. Afterwards no thread of
@@ -72,16 +67,13 @@ pub(crate) fn with_give_backs() -> io::Result<(Handle, TaskTracker)> {
 #[pyfunction]
 pub(crate) fn end(py: Python<'_>) {
     let process = std::process::id();
-    let ended = Current { process, runtime: None, give_backs: TaskTracker::new() };
+    let ended = Current { process, driver: None, give_backs: TaskTracker::new() };
     let known = CURRENT.lock().replace(ended);
     match known {
-        Some(Current { process: own, runtime: Some(runtime), give_backs }) if own == process => {
-            py.detach(|| {
-                give_backs.close();
-                // The rows of calls that need longer are given back when their leases expire.
-                let _ = runtime.block_on(async { timeout(END_MAX, give_backs.wait()).await });
-                runtime.shutdown_timeout(END_MAX);
-            });
+        Some(Current { process: own, driver: Some(driver), give_backs }) if own == process => {
+            give_backs.close();
+            // The rows of calls that need longer are given back when their leases expire.
+            py.detach(|| driver.close(END_MAX, async { give_backs.wait().await }));
         }
         of_parent => std::mem::forget(of_parent),
     }

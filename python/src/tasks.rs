@@ -1,5 +1,6 @@
 //! Starts all tasks of this crate. Each task has a name, which is logged if the task panics.
 
+use std::any::Any;
 use std::panic::{AssertUnwindSafe, resume_unwind};
 
 use futures::FutureExt;
@@ -12,13 +13,15 @@ where
     F: Future + Send + 'static,
     F::Output: Send + 'static,
 {
-    handle.spawn(async move {
-        match AssertUnwindSafe(task).catch_unwind().await {
-            Ok(output) => output,
-            Err(panic) => {
-                tracing::error!(task = name, "a task panicked");
-                resume_unwind(panic)
-            }
-        }
-    })
+    let task = caught(name, task);
+    handle.spawn(async move { task.await.unwrap_or_else(|panic| resume_unwind(panic)) })
+}
+
+/// The task. If it panics, this is logged.
+pub(crate) async fn caught<F: Future>(name: &str, task: F) -> Result<F::Output, Box<dyn Any + Send>> {
+    let output = AssertUnwindSafe(task).catch_unwind().await;
+    if output.is_err() {
+        tracing::error!(task = name, "a task panicked");
+    }
+    output
 }

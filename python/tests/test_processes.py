@@ -203,6 +203,31 @@ def test_a_program_ends_while_its_threads_wait(script: Script) -> None:
     assert (out, program.returncode) == ("end\n", 0), err
 
 
+COUNT_THREADS = """
+import asyncio, os, pathlib, rolldock
+def threads():
+    names = [(task / "comm").read_text().strip() for task in pathlib.Path("/proc/self/task").iterdir()]
+    return sorted(name for name in names if name.startswith("rolldock"))
+client = rolldock.Client(os.environ["URL"], shared_memory=False)
+client.declare("threads")
+for number in range(30):
+    client.put("threads", f"{number}", {"x": [number]})
+    client.take("threads", groups=1).ack()
+print(threads(), flush=True)
+async def await_a_call():
+    client = rolldock.AsyncClient(os.environ["URL"], shared_memory=False)
+    await client.clear_all("threads")
+asyncio.run(await_a_call())
+print(threads(), flush=True)
+"""
+
+
+def test_calls_run_in_the_threads_that_make_them(script: Script) -> None:
+    out, err = script(COUNT_THREADS).communicate(timeout=PATIENCE_S)
+    # The system cuts names off after 15 characters.
+    assert out.splitlines() == ["['rolldock stewar']"] * 2, err
+
+
 def test_clients_of_a_server_share_its_connections(server: Server) -> None:
     def sockets() -> int:
         links = (os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd"))

@@ -1,0 +1,176 @@
+//! Runs calls in the threads that make them.
+//!
+//! A call that waits for a socket in its own thread needs one wake-up for each answer. If the runtime had threads of
+//! its own, each call would be handed to such a thread and back. These switches cost more than a small call itself,
+//! above all where many processes share a few cores.
+//!
+//! The runtime has no threads of its own: a thread that waits for a call drives the runtime, including all tasks in
+//! the background. If several threads wait, one of them drives, and wakes the others when their calls have ended. If
+//! no thread waits, a thread of its own drives the tasks, the **steward**. It begins when no call has ended for
+//! [`GRACE`], so that calls in a row do not wake it, and ends as soon as a thread waits for a call again.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// The time after a call before the steward drives the runtime.
+const GRACE: Duration = Duration::from_millis(10);
+
+#[derive(Default)]
+struct Turns {
+    /// Threads that wait for calls.
+    callers: usize,
+    /// Waits that have ended.
+    ended: u64,
+    /// Whether tasks wait that must not wait for [`GRACE`].
+    is_urgent: bool,
+    steward: Steward,
+    is_closed: bool,
+}
+
+/// What the steward does.
+#[derive(Default, PartialEq)]
+enum Steward {
+    /// It waits for a time of [`GRACE`] in which no wait ends.
+    #[default]
+    Watches,
+    /// It waits for the end of a wait that takes longer.
+    Rests,
+    /// It drives the runtime.
+    Drives,
+}
+
+/// A runtime without threads of its own.
+pub(crate) struct Driver {
+    /// Each thread that waits has locked it for reading. `None` after [`Driver::close`].
+    runtime: RwLock<Option<Runtime>>,
+    handle: Handle,
+    turns: Mutex<Turns>,
+    changed: Condvar,
+    /// Ends the steward's turn.
+    turn_ends: Notify,
+    /// Ends all waits.
+    closed: CancellationToken,
+}
+
+/// A thread's wait for a call, until this value is dropped.
+struct Turn<'a>(&'a Driver);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut turns = self.0.turns.lock();
+        turns.callers -= 1;
+        turns.ended += 1;
+        if turns.callers == 0 && turns.steward == Steward::Rests {
+            self.0.changed.notify_all();
+        }
+    }
+}
+
+impl Driver {
+    /// Starts a driver and its steward.
+    ///
+    /// # Errors
+    /// The system's error if the runtime or the thread cannot be started.
+    pub(crate) fn start() -> io::Result<Arc<Self>> {
+        let runtime = Builder::new_current_thread().enable_all().thread_name("rolldock").build()?;
+        let driver = Arc::new(Self {
+            handle: runtime.handle().clone(),
+            runtime: RwLock::new(Some(runtime)),
+            turns: Mutex::default(),
+            changed: Condvar::new(),
+            turn_ends: Notify::new(),
+            closed: CancellationToken::new(),
+        });
+        let steward = Arc::clone(&driver);
+        std::thread::Builder::new().name("rolldock steward".into()).spawn(move || steward.keep())?;
+        Ok(driver)
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Waits in this thread, at most for `limit`. Returns `None` if the limit has passed or the driver is closed.
+    pub(crate) fn wait<F: Future>(&self, limit: Duration, call: F) -> Option<F::Output> {
+        let runtime = self.runtime.read();
+        let runtime = runtime.as_ref()?;
+        let _turn = self.begin();
+        runtime.block_on(async {
+            let limited = tokio::time::timeout(limit, call);
+            self.closed.run_until_cancelled(limited).await?.ok()
+        })
+    }
+
+    fn begin(&self) -> Turn<'_> {
+        let mut turns = self.turns.lock();
+        turns.callers += 1;
+        if turns.steward == Steward::Drives {
+            self.turn_ends.notify_one();
+        }
+        Turn(self)
+    }
+
+    /// Drives the tasks at once if no thread waits for a call.
+    pub(crate) fn hurry(&self) {
+        let mut turns = self.turns.lock();
+        if turns.callers == 0 && turns.steward != Steward::Drives {
+            turns.is_urgent = true;
+            self.changed.notify_all();
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.is_cancelled()
+    }
+
+    /// The steward: drives the runtime whenever no other thread does, until the driver is closed.
+    fn keep(&self) {
+        let mut turns = self.turns.lock();
+        while !turns.is_closed {
+            let ended = turns.ended;
+            if !turns.is_urgent {
+                self.changed.wait_for(&mut turns, GRACE);
+            }
+            let is_urgent = std::mem::take(&mut turns.is_urgent);
+            let is_quiet = is_urgent || turns.ended == ended;
+            if turns.is_closed || !is_quiet {
+                continue;
+            }
+            if turns.callers > 0 {
+                turns.steward = Steward::Rests;
+                self.changed.wait(&mut turns);
+            } else {
+                turns.steward = Steward::Drives;
+                MutexGuard::unlocked(&mut turns, || {
+                    if let Some(runtime) = self.runtime.read().as_ref() {
+                        runtime.block_on(self.turn_ends.notified());
+                    }
+                });
+            }
+            turns.steward = Steward::Watches;
+        }
+    }
+
+    /// Finishes `last`, and then ends all waits and tasks. Each of the two takes at most `limit`.
+    pub(crate) fn close(&self, limit: Duration, last: impl Future<Output = ()>) {
+        self.wait(limit, last);
+        self.closed.cancel();
+        {
+            let mut turns = self.turns.lock();
+            turns.is_closed = true;
+            self.turn_ends.notify_one();
+            self.changed.notify_all();
+        }
+        // If a task does not let its thread go in time, the runtime stays, and nothing drives it.
+        let runtime = self.runtime.try_write_for(limit).and_then(|mut runtime| runtime.take());
+        if let Some(runtime) = runtime {
+            runtime.shutdown_timeout(limit);
+        }
+    }
+}
