@@ -47,6 +47,8 @@ samples_per_prompt = 4
 train_batch_size = 2
 gen_batch_size = 2
 max_response_length = 256
+# On a busy machine leases of live workers expire too, and each of them costs an attempt.
+sample_attempts_max = 100
 early_stop = "off"
 [filter]
 enable = false
