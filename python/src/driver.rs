@@ -18,8 +18,9 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// The time after a call before the steward drives the runtime.
-const GRACE: Duration = Duration::from_millis(10);
+/// The time after a call before the steward drives the runtime. What waits for the steward can wait: leases are renewed
+/// and given back within seconds. Where many processes share a core, two calls of a process may be far apart.
+const GRACE: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
 struct Turns {
