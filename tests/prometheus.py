@@ -18,8 +18,8 @@ from pathlib import Path
 ROLLDOCK = sys.argv[1]
 # The longest time until all metrics have changed.
 MOVED_MAX_S = 300
-# Servers die while they have requests, until requests of an ended step have been sent again. At most VICTIMS servers
-# die, DEATHS_APART_S apart. A server answers nothing for STOPPED_S before it dies, so that it has requests then.
+# Servers die while they have requests, until a step has ended in which requests were sent again. At most VICTIMS
+# servers die, DEATHS_APART_S apart. A server answers nothing for STOPPED_S before it dies, so that it has requests then.
 VICTIMS = 5
 DEATHS_APART_S = 8
 STOPPED_S = 0.4
@@ -125,7 +125,7 @@ def start_queue(folder):
 
 
 def crowd(url):
-    """Opens more connections than an address accepts, and sends nothing on them."""
+    """Opens 20 connections, more than the served queue accepts, and sends nothing on them."""
     address = urllib.parse.urlsplit(url)
     return [socket.create_connection((address.hostname, address.port)) for _ in range(20)]
 

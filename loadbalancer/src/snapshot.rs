@@ -25,13 +25,14 @@ pub struct Outcomes {
     pub cancelled: u64,
 }
 
-/// The time in which a server decodes a token of each of its running samples. It grows with the number of tokens in
-/// the KV cache, because every decoding step reads them.
+/// The time in which a server decodes a token of each of its running samples. It grows with the number of
+/// tokens in the KV cache, because every decoding step reads them.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Pace {
     /// Seconds per token with an empty cache.
     pub empty_s: f64,
-    /// Seconds per token with a full cache. It is equal to `empty_s` until the cache was seen at different uses.
+    /// Seconds per token with a full cache. It is equal to `empty_s` until the cache was seen at different
+    /// uses.
     pub full_s: f64,
 }
 
@@ -84,7 +85,8 @@ pub struct ServerSnapshot {
     /// The time per token by the same readings, for every use of the KV cache; `None` if the engine was not
     /// seen to generate tokens.
     pub pace: Option<Pace>,
-    /// Share of the KV cache in use at the last reading, from 0 to 1. It is 0 if the engine does not report it.
+    /// Share of the KV cache in use at the last reading, from 0 to 1. It is 0 if the engine does not report
+    /// it.
     pub kv_cache_usage: f64,
     /// Number of permits granted so far.
     pub granted_total: u64,

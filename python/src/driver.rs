@@ -1,14 +1,16 @@
 //! Runs calls in the threads that make them.
 //!
-//! A call that waits for a socket in its own thread needs one wake-up for each answer. If the runtime had threads of
-//! its own, each call would be handed to such a thread and back. These switches cost more than a small call itself,
-//! above all where many processes share a few cores.
+//! A call that waits for a socket in its own thread needs one wake-up for each answer. If the runtime had
+//! threads of its own, each call would be handed to such a thread and back. These switches cost more than a
+//! small call itself, above all where many processes share a few cores.
 //!
-//! The runtime has no threads of its own: a thread that waits for a call drives the runtime, including all tasks in
-//! the background. If several threads wait, one of them drives, and wakes the others when their calls have ended. If
-//! no thread waits, a thread of its own drives the tasks, the **steward**. It begins when no call has ended for
-//! [`GRACE`], so that calls in a row do not wake it, and ends as soon as a thread waits for a call again.
+//! The runtime has no threads of its own: a thread that waits for a call drives the runtime, including all
+//! tasks in the background. If several threads wait, one of them drives, and wakes the others when their
+//! calls have ended. If no thread waits, a dedicated thread, the **steward**, drives the tasks. It begins
+//! when no call has ended for [`GRACE`], so that calls in a row do not wake it, or at once after
+//! [`Driver::hurry`]. It ends as soon as a thread waits for a call again.
 
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,10 +18,16 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// The time after a call before the steward drives the runtime. What waits for the steward can wait: leases are renewed
-/// and given back within seconds. Where many processes share a core, two calls of a process may be far apart.
+/// The time for which a waiting thread looks again and again before it sleeps. A server of this host answers
+/// a small call in this time. To sleep and to be woken takes as long, and if another process runs in between,
+/// the thread also has to fill its caches again.
+const SPIN: Duration = Duration::from_micros(50);
+/// The time after a call before the steward drives the runtime. What waits for the steward can wait: leases
+/// are renewed and given back within seconds. Where many processes share a core, two calls of a process may
+/// be far apart.
 const GRACE: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
@@ -28,7 +36,7 @@ struct Turns {
     callers: usize,
     /// Waits that have ended.
     ended: u64,
-    /// Whether tasks wait that must not wait for [`GRACE`].
+    /// Whether tasks need the steward before [`GRACE`] has passed.
     is_urgent: bool,
     steward: Steward,
     is_closed: bool,
@@ -40,7 +48,7 @@ enum Steward {
     /// It waits for a time of [`GRACE`] in which no wait ends.
     #[default]
     Watches,
-    /// It waits for the end of a wait that takes longer.
+    /// It waits until no thread waits for a call.
     Rests,
     /// It drives the runtime.
     Drives,
@@ -57,6 +65,15 @@ pub(crate) struct Driver {
     turn_ends: Notify,
     /// Ends all waits.
     closed: CancellationToken,
+}
+
+/// Keeps the runtime from sleeping for [`SPIN`]. Never completes.
+async fn spin() -> Infallible {
+    let begun = Instant::now();
+    while begun.elapsed() < SPIN {
+        tokio::task::yield_now().await;
+    }
+    std::future::pending().await
 }
 
 /// A thread's wait for a call, until this value is dropped.
@@ -97,14 +114,19 @@ impl Driver {
         &self.handle
     }
 
-    /// Waits in this thread, at most for `limit`. Returns `None` if the limit has passed or the driver is closed.
+    /// Waits in this thread, at most for `limit`. Returns `None` if the limit has passed or the driver is
+    /// closed.
     pub(crate) fn wait<F: Future>(&self, limit: Duration, call: F) -> Option<F::Output> {
         let runtime = self.runtime.read();
         let runtime = runtime.as_ref()?;
         let _turn = self.begin();
         runtime.block_on(async {
             let limited = tokio::time::timeout(limit, call);
-            self.closed.run_until_cancelled(limited).await?.ok()
+            tokio::select! {
+                biased;
+                outcome = self.closed.run_until_cancelled(limited) => outcome?.ok(),
+                never = spin() => match never {},
+            }
         })
     }
 
@@ -158,7 +180,8 @@ impl Driver {
         }
     }
 
-    /// Finishes `last`, and then ends all waits and tasks. Each of the two takes at most `limit`.
+    /// Finishes `last`, waits for the threads that wait for calls, and ends all tasks. Each of the three
+    /// takes at most `limit`.
     pub(crate) fn close(&self, limit: Duration, last: impl Future<Output = ()>) {
         self.wait(limit, last);
         self.closed.cancel();

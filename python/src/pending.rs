@@ -105,7 +105,7 @@ impl Running {
         };
         while py.detach(|| self.driver.wait(SIGNALS, &mut task)).is_none() && !self.driver.is_closed() {
             if let Err(raised) = py.check_signals() {
-                // The call is dropped where tasks can be started, because it may have to give rows back.
+                // The call is dropped inside the runtime, because it may start a task that gives rows back.
                 self.cancel.cancel();
                 py.detach(|| self.driver.wait(SIGNALS, task));
                 return Err(raised);
@@ -159,15 +159,15 @@ impl Pending {
 
 #[pymethods]
 impl Pending {
-    /// Runs the call without the GIL, and waits for its outcome. A signal handler that raises, such as the handler
-    /// of Ctrl-C, ends the wait and cancels the call.
+    /// Runs the call without the GIL, and waits for its outcome. A signal handler that raises, such as the
+    /// handler of Ctrl-C, ends the wait and cancels the call.
     fn wait(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.running(py)?.wait(py)?;
         self.result(py)
     }
 
-    /// Runs the call in the background. Calls `callback()` on the thread that runs it when there is an outcome, or
-    /// immediately if there is one already.
+    /// Runs the call in the background. Calls `callback()` on the thread that runs it when there is an
+    /// outcome, or immediately if there is one already.
     fn when_done(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
         let running = self.running(py)?;
         {

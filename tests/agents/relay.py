@@ -1,5 +1,6 @@
-"""A relay between a gateway and an engine. It passes bytes on unchanged, and keeps every whole answer to a request for
-tokens. A test compares these answers with the rows that the gateway makes.
+"""A relay between a gateway and an engine. It passes bodies on, and keeps every whole answer to a request to generate
+or to chat. A test compares these answers with the rows that the gateway makes. With `tames`, the relay also limits the
+whitespace that a request allows.
 
 The relay opens one connection to the engine for each request. When the gateway closes its connection, the relay closes
 the connection to the engine, as a client of the engine would. A test can hold an answer back, or drop it.
@@ -36,7 +37,8 @@ class Exchange:
 class Relay:
     def __init__(self, upstream_host, upstream_port, tames=False):
         self.upstream = (upstream_host, upstream_port)
-        # Whether whitespace within calls is limited. Without a limit, a model with random weights does not end a call.
+        # Whether whitespace within calls of tools is limited. Without a limit, a model with random weights does not end
+        # such a call.
         self.tames = tames
         self.exchanges = []
         # The number of requests to generate that have begun, whether or not an answer came.
@@ -63,7 +65,9 @@ class Relay:
         return f"http://127.0.0.1:{self.port}"
 
     def generated(self, trajectory=""):
-        """The whole answers of the engine with tokens, in order. The gateway names the trajectory in its request."""
+        """The engine's whole answers that have tokens, in order. The id of a request begins with the name of its
+        trajectory.
+        """
         with self.changed:
             mine = [exchange for exchange in self.exchanges if exchange.path == GENERATE and exchange.status == 200]
         mine = [exchange for exchange in mine if exchange.request["request_id"].startswith(trajectory)]

@@ -41,8 +41,7 @@ pub(crate) fn measure_growth(seconds: u64) -> anyhow::Result<Vec<Figure>> {
     in_a_task(growth::figures(seconds))
 }
 
-/// Runs `figures` in a task, like a trainer's loader, because the thread that blocks on a future does not
-/// drive I/O.
+/// Runs `figures` in a task, because the thread that blocks on a future does not drive I/O.
 fn in_a_task(
     figures: impl Future<Output = anyhow::Result<Vec<Figure>>> + Send + 'static,
 ) -> anyhow::Result<Vec<Figure>> {
@@ -88,7 +87,8 @@ fn idle(peer: Option<&mut Peer>) -> anyhow::Result<Vec<Figure>> {
     };
     let theirs = peer.memory()?;
     let whose = format!("{} with its controller, two storage units and ray", peer::NAME);
-    let once = Figure::new("a server without rows: memory, the peer's shared pages once", megabytes, "MB");
+    let once =
+        Figure::new("a server without rows: memory, the peer's shared pages counted once", megabytes, "MB");
     Ok(vec![
         figure.against_named(&whose, theirs.resident / 1e6).bar(bar),
         once.against_named(&whose, theirs.proportional / 1e6),

@@ -31,7 +31,7 @@ pub(super) fn install(format: LogFormat, progress: &Progress, is_run: bool) -> R
 }
 
 /// Reads the filter. The parser accepts a misspelt level as the name of a target, and such a filter would
-/// silence all logs. So directives with an unknown target are errors too.
+/// silence all logs. So a target without a level is an error, unless it begins with `rolldock`.
 fn filter(text: Option<OsString>) -> Result<EnvFilter, UsageError> {
     let text = text.filter(|text| !text.is_empty()).unwrap_or_else(|| "info".into());
     let wrong = |directive: &str| {

@@ -1,18 +1,19 @@
 //! Moves the last samples of a step to servers that finish them sooner, with their tokens.
 //!
-//! At the end of a step some servers become empty, while the last samples still run on slow or full servers. The
-//! mover looks at the running requests in short intervals. It acts only when no new prompt is needed and no
-//! request waits for a permit, so the moved samples take free places. A sample that is moved is aborted on
-//! its server, keeps its tokens, and continues from prompt and tokens on another server, like a sample that
-//! a pause has aborted.
+//! At the end of a step some servers become empty, while the last samples still run on slow or full servers.
+//! The mover looks at the running requests in short intervals. It acts only when no new prompt is needed and
+//! no request waits for a permit, so the moved samples take free places. A sample that is moved is aborted on
+//! its server, keeps its tokens, and continues from prompt and tokens on another server, like a sample that a
+//! pause has aborted.
 //!
 //! # When a move is worth it
-//! A server's time per token depends on the tokens in its KV cache, because every decoding step reads them. The
-//! balancer measures this dependence ([`Pace`]), so the mover knows the time per token on each server before and
-//! after a move. Response lengths have a heavy tail, so a sample with `g` tokens is expected to need `g` more,
-//! within the limit. The move must save a fifth of the time of these tokens ([`GAIN_MIN`]), beyond the time of
-//! the handover and of the prefill of prompt and tokens ([`HANDOVER_S`], [`PREFILL_SHARE`]). Smaller gains are
-//! within the error of the measurements. The longest samples move first, because a step ends with them.
+//! A server's time per token depends on the tokens in its KV cache, because every decoding step reads them.
+//! The balancer measures this dependence ([`Pace`]), so the mover knows the time per token on each server
+//! before and after a move. Response lengths have a heavy tail, so a sample with `g` tokens is expected to
+//! need `g` more, within the limit. The move must save a fifth of the time of these tokens ([`GAIN_MIN`]),
+//! beyond the time of the handover and of the prefill of prompt and tokens ([`HANDOVER_S`],
+//! [`PREFILL_SHARE`]). Smaller gains are within the error of the measurements. The longest samples move
+//! first, because a step ends with them.
 //!
 //! If a server with samples has no pace, the speeds by answers are used instead. They do not tell what a
 //! further sample costs, so a sample then moves only to a server with fewer samples.
@@ -43,7 +44,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How often a request may be moved in one dispatch.
 pub(crate) const MOVES_MAX: u32 = 2;
 /// The time of an abort and of a new request, in seconds: a server answers an abort after its current step,
-/// and an abort that comes too early is repeated after up to 0.25 s.
+/// and an abort that reaches it before the request is repeated after up to 0.25 s.
 const HANDOVER_S: f64 = 0.5;
 /// The time to prefill a token, as a share of the time to decode one. A prefill is bound by arithmetic, and
 /// handles hundreds of tokens in the time of one decoding step. The share is deliberately high, so that moves
@@ -130,7 +131,7 @@ impl Movable {
         Entered { movable: Arc::clone(self), key, ordered }
     }
 
-    /// Estimates how far the requests are that the engine does not stream.
+    /// Estimates the progress of requests that the engine does not stream.
     fn estimate(&self, servers: &[ServerSnapshot]) {
         let now = Instant::now();
         let speeds: BTreeMap<ServerId, f64> =

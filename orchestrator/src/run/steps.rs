@@ -95,9 +95,9 @@ impl<'a> Steps<'a> {
                 return Ok((step - 1, false));
             }
             let ready_at = Instant::now();
-            // The trainer may have trained on a step that an earlier process did not end, and may have
-            // announced the version of that step. Such a step needs no version, and the version belongs to
-            // the next step.
+            // An earlier process may have accepted all groups of a step without ending it. The trainer may
+            // have trained on this step, and may have announced its version. The step needs no version, and
+            // the version belongs to the next step.
             let is_complete = self.manager.next_step_is_complete(self.run.recipe.rollout.train_batch_size);
             if let Some(policy) = self.policy
                 && !is_complete

@@ -3,7 +3,8 @@
 //!
 //! The question has the form of an external reward's question, but it is about a group. `solution_str` is
 //! empty, and `extra_info` is `{"rewards": [..], "accs": [..], "truncated": [..], "tokens": [..], "row":
-//! ..}`. Its `row` has the other fields of the data set's row. A positive score lets the group pass.
+//! ..}`. Its `row` is the `extra_info` of the data set's row, or all other fields of that row if it has no
+//! `extra_info`. A positive score lets the group pass.
 //!
 //! An outside gate costs more than all other gates together. It is therefore asked only about groups that may
 //! still be accepted: groups that all earlier gates pass, and groups that only yielding gates reject. It is

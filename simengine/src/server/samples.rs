@@ -44,8 +44,8 @@ pub(super) fn plans(
     plans.collect()
 }
 
-/// The plan of the rest of a sample, if the prompt ends in the beginning of this sample and a signature in
-/// the prompt identifies it.
+/// The plan of the rest of a sample, if the last tokens of the prompt are the beginning of a sample that a
+/// signature among them identifies.
 fn recognised(
     workload: &Arc<Workload>,
     key: &dyn AnswerKey,

@@ -12,13 +12,13 @@ const SPEED_MEMORY: f64 = 0.95;
 /// Factor on the earlier readings of a server's count at each new reading.
 const COUNT_MEMORY: f64 = 0.8;
 
-/// Time in which the weight of a reading in the line falls to 1/e, in seconds. A cache fills and empties once in
-/// a step of a rollout.
+/// Time in which the weight of a reading in the fitted line ([`Decoding`]) falls to 1/e, in seconds. A cache
+/// fills and empties once in a step of a rollout.
 const LINE_MEMORY_S: f64 = 300.0;
 /// The longest time for which one reading counts, in seconds.
 const LOOK_S_MAX: f64 = 10.0;
-/// The weight of the prior, by which the use of the cache makes no difference. It is added to the variance of the
-/// share in use, so that readings at nearly equal shares show no slope.
+/// The weight of the prior assumption that the use of the cache makes no difference. It is added to the
+/// variance of the share in use, so that readings at nearly equal shares show no slope.
 const PRIOR_VARIANCE: f64 = 0.005;
 /// The least time per token with an empty cache, relative to the mean time.
 const EMPTY_MIN: f64 = 0.2;
@@ -59,6 +59,10 @@ impl DecodeRate {
     pub(super) fn read(&mut self, load: &EngineLoad, now: Instant) {
         let Some(tokens) = load.generation_tokens_total else { return };
         let Some((at, before)) = self.last.replace((now, load.clone())) else { return };
+        // A pause is not slowness.
+        if before.paused == Some(true) || load.paused == Some(true) {
+            return;
+        }
         // A count that falls belongs to a new process. A server without samples shows no speed.
         let generated = before.generation_tokens_total.and_then(|before| tokens.checked_sub(before));
         let Some(generated) = generated.filter(|_| load.running > 0) else { return };
@@ -96,13 +100,13 @@ fn share(usage: f64) -> f64 {
 
 /// The time per token of a sample while a server only decodes.
 ///
-/// A decoding step reads the weights once and the caches of all samples, so its time is linear in the tokens that
-/// the cache holds. The line is fitted by least squares over minutes. Its height follows the last readings, because
-/// a server can get slow.
+/// A decoding step reads the weights once and the caches of all samples, so its time is linear in the tokens
+/// that the cache holds. The line is fitted by least squares over minutes. Its height follows the last
+/// readings, because a server can get slow.
 #[derive(Debug, Default)]
 struct Decoding {
-    /// Tokens, the seconds of their samples, and the sum over tokens of the share of the cache in use, weighted
-    /// towards recent readings.
+    /// Tokens, the seconds of their samples, and the sum over tokens of the share of the cache in use,
+    /// weighted towards recent readings.
     tokens: f64,
     sample_seconds: f64,
     token_usage: f64,
@@ -168,8 +172,8 @@ mod tests {
         EngineLoad { running, generation_tokens_total: Some(tokens), kv_cache_usage, ..EngineLoad::default() }
     }
 
-    /// A server of 10 samples that reads its weights in `empty_ms` per token, and a full cache in `cache_ms`. It
-    /// is read once a second, with the shares of the cache that `usages` yields.
+    /// A server of 10 samples that reads its weights in `empty_ms` per token, and a full cache in `cache_ms`.
+    /// It is read once a second, with the shares of the cache that `usages` yields.
     fn read_at(empty_ms: f64, cache_ms: f64, usages: impl Iterator<Item = f64>) -> DecodeRate {
         let (mut rate, mut tokens, began) = (DecodeRate::default(), 0.0, Instant::now());
         let mut before = None;
@@ -198,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_gets_slower_is_slow_at_once_at_every_use_of_its_cache() {
+    fn a_server_that_gets_slower_is_slower_at_every_use_of_its_cache() {
         let falls = || (0..60).map(|second| 0.9 - f64::from(second) * 0.01);
         let mut rate = read_at(6.0, 7.0, falls());
         let before = rate.pace().unwrap();
@@ -229,7 +233,10 @@ mod tests {
         assert_eq!(rate.get(), Some(20.0), "an idle server is not slow");
         rate.read(&load(4, 10), at(3));
         assert_eq!(rate.get(), Some(20.0), "the count of another process");
-        for second in 4..40 {
+        rate.read(&EngineLoad { paused: Some(true), ..load(4, 10) }, at(4));
+        rate.read(&load(4, 10), at(60));
+        assert_eq!(rate.get(), Some(20.0), "a paused server is not slow");
+        for second in 61..100 {
             rate.read(&load(4, 10), at(second));
         }
         assert!(rate.get().is_some_and(|rate| rate < 0.1), "{rate:?}");

@@ -1,8 +1,9 @@
 //! Stores each value of an answer in its column.
 //!
 //! `Columns` is the [`Sink`] of the answer's scanner. It accepts the shapes of both dialects, and follows the
-//! scanner through them with a stack of [`AnswerNode`]s. It puts each value into the columns of its choice.
-//! The values of unknown names are skipped. If a name occurs twice, its last value counts.
+//! scanner through them with a stack of [`AnswerNode`]s. It puts each value into the columns of the
+//! [`Choice`] that contains it. The values of unknown names are skipped. If a name occurs twice, its last
+//! value counts.
 
 use std::sync::Arc;
 

@@ -13,7 +13,8 @@ use crate::core::Core;
 pub(crate) use puts::Puts;
 pub use rows::schema;
 
-/// Ends trajectories at their limits of time until `end`. Cancel-safe.
+/// Until `end` is cancelled, ends trajectories that reach a time limit, and gives up rewards that are late.
+/// Cancel-safe.
 pub(crate) async fn watch(core: Arc<Core>, end: CancellationToken) {
     while let Some(one) = end.run_until_cancelled(core.book.alarm()).await {
         let deadline = one.live.lock().deadline(&one.spec.limits);

@@ -27,7 +27,8 @@ pub struct Filter {
     /// `metric`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gates: Vec<GateConfig>,
-    /// Gates outside of this process. They are asked about groups that pass all other gates.
+    /// Gates outside of this process. They are asked about groups that pass all other gates, and about groups
+    /// that only gates in `keep_if_short` reject.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub outside: Vec<OutsideGate>,
     /// Names of gates whose rejected groups are kept when the step would end short of its target.
@@ -75,7 +76,7 @@ impl Filter {
     }
 }
 
-/// The filter's metric in a recipe: a name of the reward crate, or `none`.
+/// The filter's metric in a recipe: the name of a metric of the reward crate, or `none`.
 mod metric_or_none {
     use rolldock_reward::FilterMetric;
     use serde::de::value::{Error as WordError, StrDeserializer};
@@ -142,8 +143,8 @@ pub struct Queue {
     /// The address at which other processes are served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
-    /// The bearer token that processes must send to `listen`. It is a secret: the resolved recipe does not contain
-    /// it.
+    /// The bearer token that processes must send to `listen`. It is a secret: the resolved recipe does not
+    /// contain it.
     #[serde(skip_serializing)]
     pub token: Option<String>,
     /// A consumer in this process that takes and acks groups in place of a trainer.

@@ -10,7 +10,8 @@ fn place(server: u32, free: u32, in_use: u32, speed: f64) -> Place {
     Place { server: ServerId(server), free, in_use, pace, usage: 0.0, held: 0.0 }
 }
 
-/// A server with a cache of 100,000 tokens that takes 6 ms per token with an empty cache, and 12 ms with a full one.
+/// A server with a cache of 100,000 tokens that takes 6 ms per token with an empty cache, and 12 ms with a
+/// full one.
 fn loaded(server: u32, in_use: u32, usage: f64) -> Place {
     let pace = Some(Pace { empty_s: 0.006, full_s: 0.012 });
     Place { server: ServerId(server), free: 64, in_use, pace, usage, held: usage * 1e5 }
@@ -53,8 +54,8 @@ fn nothing_moves_when_it_gains_nothing() {
 fn samples_leave_a_full_server_for_an_equal_one_until_the_gain_is_small() {
     let samples = (0..20).map(|number| sample(number, 0, 4_000.0)).collect();
     let moves = plan(vec![loaded(0, 20, 0.83), loaded(1, 0, 0.0)], samples, TOKENS_MAX);
-    // With 3 of them on the other server: 6.7 ms there. Here 0.70 of the cache: 10.2 ms. They stop when less than
-    // a fifth is gained: at 0.33 there and 0.50 here.
+    // With 3 of them on the other server: 6.7 ms there. Here 0.70 of the cache: 10.2 ms. They stop when less
+    // than a fifth is gained: at 0.33 there and 0.50 here.
     assert!((5..=9).contains(&moves.len()), "{} moves", moves.len());
     assert!(moves.iter().all(|(_, avoid)| *avoid == [ServerId(0)]));
 }
