@@ -17,8 +17,6 @@ use crate::tasks::{caught, spawn_on};
 
 /// The time after which a wait checks for signals, such as Ctrl-C. An outcome ends the wait immediately.
 const SIGNALS: Duration = Duration::from_millis(50);
-/// The name of the task of a call.
-const CALL: &str = "python call";
 
 /// Makes the object for Python. It is called with the GIL.
 type Made = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
@@ -117,7 +115,7 @@ impl Running {
     /// Begins the call in the background, if it has not begun.
     fn begin(&self) {
         if let Some(task) = self.task.lock().take() {
-            drop(spawn_on(self.driver.handle(), CALL, task));
+            drop(spawn_on(self.driver.handle(), "python call", task));
             self.driver.hurry();
         }
     }
@@ -136,7 +134,9 @@ impl Pending {
         let cancel = CancellationToken::new();
         let cancelled = cancel.clone();
         let task = async move {
-            let Ok(Some(outcome)) = caught(CALL, cancelled.run_until_cancelled(call)).await else { return };
+            let Ok(Some(outcome)) = caught("python call", cancelled.run_until_cancelled(call)).await else {
+                return;
+            };
             let made = outcome.map(|value| -> Made { Box::new(move |py| convert(py, value)) });
             finish.0.finish(made.map_err(Failure::from));
         };
