@@ -10,7 +10,6 @@
 //! when no call has ended for [`GRACE`], so that calls in a row do not wake it, or at once after
 //! [`Driver::hurry`]. It ends as soon as a thread waits for a call again.
 
-use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +17,8 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Notify;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// The time for which a waiting thread looks again and again before it sleeps. A server of this host answers
-/// a small call in this time. To sleep and to be woken takes as long, and if another process runs in between,
-/// the thread also has to fill its caches again.
-const SPIN: Duration = Duration::from_micros(50);
 /// The time after a call before the steward drives the runtime. What waits for the steward can wait: leases
 /// are renewed and given back within seconds. Where many processes share a core, two calls of a process may
 /// be far apart.
@@ -65,15 +59,6 @@ pub(crate) struct Driver {
     turn_ends: Notify,
     /// Ends all waits.
     closed: CancellationToken,
-}
-
-/// Keeps the runtime from sleeping for [`SPIN`]. Never completes.
-async fn spin() -> Infallible {
-    let begun = Instant::now();
-    while begun.elapsed() < SPIN {
-        tokio::task::yield_now().await;
-    }
-    std::future::pending().await
 }
 
 /// A thread's wait for a call, until this value is dropped.
@@ -122,11 +107,7 @@ impl Driver {
         let _turn = self.begin();
         runtime.block_on(async {
             let limited = tokio::time::timeout(limit, call);
-            tokio::select! {
-                biased;
-                outcome = self.closed.run_until_cancelled(limited) => outcome?.ok(),
-                never = spin() => match never {},
-            }
+            self.closed.run_until_cancelled(limited).await?.ok()
         })
     }
 
