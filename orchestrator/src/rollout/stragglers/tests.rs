@@ -108,7 +108,8 @@ proptest! {
             let targets: Vec<&Place> = fleet.iter().filter(|place| !avoid.contains(&place.server)).collect();
             prop_assert!(!targets.is_empty());
             for target in targets {
-                prop_assert!(target.free > 0 && target.usage <= FULL);
+                // A full server may get a sample after others have left it.
+                prop_assert!(target.free > 0);
                 // The server that the sample leaves was at its fullest before the first move.
                 let (there, here) = (target.pace.unwrap().empty_s, from.pace.unwrap().at(from.usage.max(FULL)));
                 prop_assert!(there < here);
