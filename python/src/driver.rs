@@ -7,8 +7,8 @@
 //! The runtime has no threads of its own: a thread that waits for a call drives the runtime, including all
 //! tasks in the background. If several threads wait, one of them drives, and wakes the others when their
 //! calls have ended. If no thread waits, a dedicated thread, the **steward**, drives the tasks. It begins
-//! when no call has ended for [`GRACE`], so that calls in a row do not wake it, or at once after
-//! [`Driver::hurry`]. It ends as soon as a thread waits for a call again.
+//! when no call has ended for [`GRACE`], so that calls in a row do not wake it, or at once if
+//! a call runs in the background ([`Driver::in_background`]). It ends as soon as a thread waits for a call again.
 
 use std::io;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ struct Turns {
     callers: usize,
     /// Waits that have ended.
     ended: u64,
-    /// Whether tasks need the steward before [`GRACE`] has passed.
-    is_urgent: bool,
+    /// Calls that run in the background. They need the steward before [`GRACE`] has passed.
+    background: usize,
     steward: Steward,
     is_closed: bool,
 }
@@ -72,6 +72,15 @@ impl Drop for Turn<'_> {
         if turns.callers == 0 && turns.steward == Steward::Rests {
             self.0.changed.notify_all();
         }
+    }
+}
+
+/// A call that runs in the background, until this value is dropped.
+pub(crate) struct Background(Arc<Driver>);
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.0.turns.lock().background -= 1;
     }
 }
 
@@ -120,13 +129,15 @@ impl Driver {
         Turn(self)
     }
 
-    /// Drives the tasks at once if no thread waits for a call.
-    pub(crate) fn hurry(&self) {
+    /// Counts a call in the background until the returned value is dropped. The steward drives such a call as
+    /// soon as no thread waits.
+    pub(crate) fn in_background(self: &Arc<Self>) -> Background {
         let mut turns = self.turns.lock();
-        if turns.callers == 0 && turns.steward != Steward::Drives {
-            turns.is_urgent = true;
+        turns.background += 1;
+        if turns.callers == 0 && turns.steward == Steward::Watches {
             self.changed.notify_all();
         }
+        Background(Arc::clone(self))
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -138,12 +149,11 @@ impl Driver {
         let mut turns = self.turns.lock();
         while !turns.is_closed {
             let ended = turns.ended;
-            if !turns.is_urgent {
+            if turns.background == 0 {
                 self.changed.wait_for(&mut turns, GRACE);
             }
-            let is_urgent = std::mem::take(&mut turns.is_urgent);
-            let is_quiet = is_urgent || turns.ended == ended;
-            if turns.is_closed || !is_quiet {
+            let is_due = turns.background > 0 || turns.ended == ended;
+            if turns.is_closed || !is_due {
                 continue;
             }
             if turns.callers > 0 {

@@ -115,8 +115,9 @@ impl Running {
     /// Begins the call in the background, if it has not begun.
     fn begin(&self) {
         if let Some(task) = self.task.lock().take() {
+            let in_background = self.driver.in_background();
+            let task = task.map(move |()| drop(in_background));
             drop(spawn_on(self.driver.handle(), "python call", task));
-            self.driver.hurry();
         }
     }
 }
