@@ -143,8 +143,7 @@ impl Adaptive {
         let before = self.looked_at.replace(now).unwrap_or(now);
         let elapsed = now.saturating_duration_since(before).as_secs_f64();
         let kept = (-elapsed / MEMORY_S).exp();
-        // A NaN would stay in the sum.
-        let usage = if load.kv_cache_usage.is_finite() { load.kv_cache_usage.clamp(0.0, 1.0) } else { 0.0 };
+        let usage = load.kv_cache_share();
         self.used = self.used * kept + usage * elapsed.min(LOOK_S_MAX);
         self.running = self.running * kept + load.running as f64 * elapsed.min(LOOK_S_MAX);
     }

@@ -49,6 +49,14 @@ pub struct EngineLoad {
     pub paused: Option<bool>,
 }
 
+impl EngineLoad {
+    /// The share of the KV cache in use, from 0 to 1 whatever the engine reports. A NaN would stay in the sums
+    /// of measurements.
+    pub(crate) fn kv_cache_share(&self) -> f64 {
+        if self.kv_cache_usage.is_finite() { self.kv_cache_usage.clamp(0.0, 1.0) } else { 0.0 }
+    }
+}
+
 /// What happens to running requests when an engine is paused. New requests wait until the engine is resumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

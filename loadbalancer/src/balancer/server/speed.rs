@@ -72,7 +72,7 @@ impl DecodeRate {
         // A server that begins samples also computes their prompts.
         if load.running <= before.running {
             let running = (before.running + load.running) as f64 / 2.0;
-            let usage = (share(before.kv_cache_usage) + share(load.kv_cache_usage)) / 2.0;
+            let usage = (before.kv_cache_share() + load.kv_cache_share()) / 2.0;
             self.decoding.read(usage, generated, running * seconds, seconds);
         }
     }
@@ -84,18 +84,13 @@ impl DecodeRate {
 
     /// The share of the cache in use at the last reading.
     pub(super) fn kv_cache_usage(&self) -> f64 {
-        self.last.as_ref().map_or(0.0, |(_, load)| share(load.kv_cache_usage))
+        self.last.as_ref().map_or(0.0, |(_, load)| load.kv_cache_share())
     }
 
     /// The pace of the server; `None` before it was seen to decode.
     pub(super) fn pace(&self) -> Option<Pace> {
         self.decoding.pace()
     }
-}
-
-fn share(usage: f64) -> f64 {
-    // `clamp` would keep a NaN.
-    if usage.is_finite() { usage.clamp(0.0, 1.0) } else { 0.0 }
 }
 
 /// The time per token of a sample while a server only decodes.
