@@ -86,6 +86,13 @@ impl Default for HistoryConfig {
     }
 }
 
+impl HistoryConfig {
+    /// Whether prompts are sent out by their history.
+    pub fn chooses(&self) -> bool {
+        self.sampling == Sampling::Difficulty
+    }
+}
+
 /// Which prompts are sent out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]

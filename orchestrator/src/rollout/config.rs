@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rolldock_dispatch::history::{HistoryConfig, Sampling};
+use rolldock_dispatch::history::HistoryConfig;
 use rolldock_loadbalancer::Priority;
 use rolldock_reward::{Estimator, Gates, Shaping};
 
@@ -102,7 +102,7 @@ impl RolloutConfig {
 
     /// Whether the prompts of later epochs are chosen by difficulty.
     pub(crate) fn chooses_prompts(&self) -> bool {
-        self.history.is_some_and(|history| history.sampling == Sampling::Difficulty)
+        self.history.is_some_and(|history| history.chooses())
     }
 
     /// The share of cut-off groups that run on. It is 0 except under `first` with `discard`: in the other

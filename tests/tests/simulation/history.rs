@@ -10,7 +10,7 @@ use std::time::Duration;
 use rolldock::data::{DataError, Prompt, PromptSource};
 use rolldock::dispatch::Position;
 use rolldock::dispatch::history::{HistoryConfig, HistoryCounts, Sampling};
-use rolldock::rollout::{AgentLoopManager, Group, Handed, PromptFeed, Restored, RolloutConfig};
+use rolldock::rollout::{AgentLoopManager, Group, Handed, Launch, PromptFeed, Restored, RolloutConfig};
 use rolldock_ledger::{
     FORMAT, LedgerConfig, LedgerState, LedgerWriter, LifeRecord, QueueRecord, Record, RunRecord, ledger_file,
 };
@@ -106,8 +106,13 @@ impl Outcome {
 }
 
 fn run(workload: Arc<Workload>, rows: u64, epochs: u64) -> Outcome {
+    run_with(Launch::OnDemand, workload, rows, epochs)
+}
+
+fn run_with(launch: Launch, workload: Arc<Workload>, rows: u64, epochs: u64) -> Outcome {
     in_virtual_time(async {
-        let world = world(workload);
+        let mut world = world(workload);
+        world.config.launch = launch;
         let feed = PromptFeed::inline(Box::new(Epochs { rows, epochs, next: 0 }));
         let mut manager = world.manager();
         let mut outcome = Outcome::default();
@@ -178,6 +183,18 @@ fn equal_prompts_gain_nothing_and_have_nearly_equal_weights() {
     let [first, second] = [0, 1].map(|visit| mean_length(two.of_visit(visit)));
     assert!((second / first - 1.0).abs() < 0.05, "{second} and {first}");
     assert!(two.of_visit(0).all(|group| group.importance_weight() == Some(1.0)));
+}
+
+#[test]
+fn batches_of_later_epochs_have_no_spare_prompts() {
+    let rows = 600;
+    let [one, two] = [1, 2].map(|epochs| run_with(Launch::Batch, equal(), rows, epochs));
+    let without = one.tokens as f64 / one.groups.len() as f64;
+    let with = (two.tokens - one.tokens) as f64 / two.of_visit(1).count() as f64;
+    assert!(with < 0.9 * without, "{with} tokens with history, {without} without");
+    let on_demand = run(equal(), rows, 1);
+    let on_demand = on_demand.tokens as f64 / on_demand.groups.len() as f64;
+    assert!((with / on_demand - 1.0).abs() < 0.1, "{with} tokens with history, {on_demand} on demand");
 }
 
 /// What a run leaves: the number, prompt and weight of each accepted group, and the ledger's history.

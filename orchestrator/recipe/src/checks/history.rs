@@ -1,13 +1,12 @@
 //! Checks of `[data.history]` and of the column that it adds.
 
-use rolldock_dispatch::history::Sampling;
 use rolldock_dispatch::rows::IMPORTANCE_WEIGHT;
 
 use super::Checks;
 use crate::Recipe;
 
 pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
-    let chooses = recipe.data.history.is_some_and(|history| history.sampling == Sampling::Difficulty);
+    let chooses = recipe.data.history.is_some_and(|history| history.chooses());
     if let Some(history) = &recipe.data.history {
         let keep_min = history.keep_min;
         checks.require(keep_min > 0.0 && keep_min <= 1.0, "data.history.keep_min", || {

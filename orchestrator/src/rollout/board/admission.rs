@@ -75,6 +75,11 @@ impl Board {
         if self.config.launch == Launch::OnDemand {
             return self.needs_more();
         }
+        // A generation batch has spare prompts because their results are not foreseen. Prompts that are chosen
+        // by their results in earlier epochs need no spare ones.
+        if self.chooses_next() && !self.needs_more() {
+            return false;
+        }
         if self.dispatched_new < self.batches_opened * self.config.gen_batch_size {
             return true;
         }

@@ -36,6 +36,12 @@ impl Board {
         }
     }
 
+    /// Whether the next drawn prompt is from a later epoch, and is sent out by its history.
+    pub(super) fn chooses_next(&self) -> bool {
+        let chooses = self.config.history.is_some_and(|history| history.chooses());
+        chooses && self.fresh.front().is_some_and(|drawn| drawn.prompt.visit > 0)
+    }
+
     fn chance_of(&self, drawn: &Drawn) -> Option<Chance> {
         let config = self.config.history.as_ref()?;
         let of = (drawn.prompt.uid, drawn.prompt.visit);

@@ -4,6 +4,7 @@ mod schedules;
 
 use std::time::Duration;
 
+use rolldock_dispatch::history::Sampling;
 use rolldock_dispatch::{FinishReason, PromptUid, Spent};
 use rolldock_reward::{GateConfig, GateRule, GatesConfig, GroupFilter, Rejection};
 
@@ -275,6 +276,27 @@ fn generation_batches_have_an_end() {
     }
     assert!(board.is_finished() && !board.is_stopped());
     board.end_step().unwrap();
+}
+
+/// The number of prompts that a step for one group starts at once, if all prompts are from this epoch.
+fn started_of_epoch(visit: u32, sampling: Sampling, launch: Launch) -> usize {
+    let history = Some(HistoryConfig { sampling, ..HistoryConfig::default() });
+    let config = config(EarlyStop::Fifo, OnStop::Requeue, launch);
+    let mut board = Board::new(BoardConfig { history, ..config });
+    board.begin_step(1, 1);
+    let wanted = board.draw_wanted();
+    let drawn = |row| Drawn { prompt: Prompt { visit, ..prompt(row) }, drawn_to: None, counts: None };
+    board.add_prompts(wanted, (0..wanted as u64).map(drawn).collect());
+    std::iter::from_fn(|| matches!(board.next(), Next::Run(_)).then_some(())).count()
+}
+
+#[test]
+fn a_batch_has_spare_prompts_only_if_they_are_not_chosen_by_their_history() {
+    let needed = started_of_epoch(0, Sampling::All, Launch::OnDemand);
+    assert!((2..8).contains(&needed), "{needed}");
+    assert_eq!(started_of_epoch(1, Sampling::Difficulty, Launch::Batch), needed);
+    assert_eq!(started_of_epoch(0, Sampling::Difficulty, Launch::Batch), 8, "no prompt has a history yet");
+    assert_eq!(started_of_epoch(1, Sampling::All, Launch::Batch), 8, "no prompt is chosen");
 }
 
 #[test]
