@@ -1,5 +1,6 @@
-"""Lets Prometheus scrape a run and a served queue. Checks that Prometheus has every metric of docs/src/metrics.md, and
-that each metric has changed. The argument is the binary."""
+"""Lets Prometheus scrape a run and a served queue. Checks that Prometheus has each metric of those sections of
+docs/src/metrics.md that SECTIONS names, and that each of these metrics, except those in RARE, has had a value other
+than 0. The argument is the binary."""
 
 import json
 import re

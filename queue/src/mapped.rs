@@ -1,4 +1,4 @@
-//! Mapped memory of other processes and of files. This is the only module of the crate with `unsafe` code.
+//! Mapped memory of other processes and of files. Nearly all `unsafe` code of the crate is in this module.
 #![allow(unsafe_code, reason = "safe code cannot map memory that other processes can change")]
 
 use std::collections::VecDeque;

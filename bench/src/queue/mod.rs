@@ -1,12 +1,14 @@
 //! `queue`: throughput of a served queue, latency of small takes, and memory of rows.
 //!
-//! The server is a separate process that is reached over loopback, as by a trainer on the same machine. The
-//! rounds of a figure also measure its peers, such as a plain loopback socket and, with `--peer`, the Python
-//! package `transferqueue`. Changes of the machine's load therefore affect all of them alike.
+//! The server is a separate process, which most measurements reach over loopback. [`local`] reaches it
+//! through shared memory, and [`from_python`] in both ways. [`local`] also measures a queue in the bench's
+//! own process, and [`snapshot`] measures only such a queue. The rounds of a figure also measure its peers,
+//! such as a plain loopback socket and, with `--peer`, the Python package `transferqueue`. Changes of the
+//! machine's load therefore affect all of them alike.
 //!
 //! Each measurement has a file ([`large`], [`small`], [`waiting`], [`local`], [`durable`], [`snapshot`],
-//! [`growth`], and [`from_python`] for the sub-command `python`).
-//! They share the server ([`server`]), the rows ([`data`]), the rounds ([`rounds`]) and the peer ([`peer`]).
+//! [`growth`], and [`from_python`] for the sub-command `python`). They share the server ([`server`]), the
+//! rows ([`data`]), the rounds ([`rounds`]) and the peer ([`peer`]).
 
 mod data;
 mod durable;

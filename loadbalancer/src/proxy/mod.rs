@@ -113,7 +113,7 @@ pub struct ProxyConfig {
     pub counts_tokens: bool,
     /// Renders the answer of `/metrics`.
     pub metrics: Option<RenderMetrics>,
-    /// Sends the clients' aborts; aborts are refused if absent.
+    /// Sends the clients' aborts. If this is `None`, the proxy refuses aborts.
     pub aborts: Option<Aborts>,
 }
 
@@ -171,8 +171,7 @@ impl Proxy {
     }
 
     /// Passes requests on until `end`. Then finishes the running ones, for at most [`ProxyConfig::drain`].
-    /// Has to be called inside a `LocalSet` or a runtime of the thread's own, since its tasks stay on the
-    /// thread.
+    /// Must be called inside a `LocalSet` or a `LocalRuntime` of tokio, since its tasks stay on the thread.
     ///
     /// Not cancel-safe: running requests are dropped with the future.
     pub async fn serve(self, listener: TcpListener, end: CancellationToken) {
@@ -301,8 +300,7 @@ impl Worker {
         let (head, incoming) = request.into_parts();
         let (bytes, _held) = body::whole(incoming, shared, timed).await?;
         let Some(ids) = ask::request_ids(&bytes) else {
-            let message =
-                "expected request_ids: [\"...\"]; an abort of everything belongs to the engines' own ports";
+            let message = "expected request_ids: [\"...\"]; to abort everything, call the engines directly";
             return Err(Refusal::bad_request(message));
         };
         let Some(aborts) = &shared.config.aborts else {

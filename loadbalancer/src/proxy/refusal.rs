@@ -37,7 +37,7 @@ impl Refusal {
     /// The refusal of a call that is for operators.
     pub(super) fn control(path: &str) -> Self {
         let message = format!(
-            "path={path} is not passed on: engine control belongs to the admin port and the engines' own ports"
+            "path={path} is not passed on: to control engines, use the admin port or call them directly"
         );
         Self::new(StatusCode::FORBIDDEN, "forbidden", message)
     }

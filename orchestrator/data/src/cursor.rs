@@ -1,8 +1,9 @@
 //! Draws prompts from a data set, epoch after epoch, in an order that a seed determines.
 //!
-//! A cursor's state is a [`Position`]. The order of an epoch depends only on the seed and the epoch's number,
-//! so a checkpoint needs nothing else. Prompts are tokenised when they are drawn, so a run that ends early
-//! does not tokenise the rest. In memory a cursor holds only the order: four bytes per row.
+//! A cursor can continue from a [`Position`] alone, because the order of an epoch depends only on the seed
+//! and the epoch's number. A checkpoint also needs the [`DrawCounts`] if the counters are to go on. Prompts
+//! are tokenised when they are drawn, so a run that ends early does not tokenise the rest. In memory a cursor
+//! holds only the order: four bytes per row.
 
 use std::sync::Arc;
 

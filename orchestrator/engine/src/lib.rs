@@ -5,7 +5,7 @@
 //! [`simulated`] talks to a simulated fleet in the same process, in real or virtual time.
 //!
 //! # Invariants
-//! - **Architecture Invariant:** nothing outside [`http`] parses or writes an engine's wire format.
+//! - **Architecture Invariant:** in this crate, only [`http`] parses or writes an engine's wire format.
 //! - Dropping the future of [`Engine::generate`] frees the engine's slots: the HTTP implementation closes the
 //!   connection, and the simulation frees the sequences.
 //! - A [`Generation`] that is returned has passed every check of its bytes. An answer that fails a check is

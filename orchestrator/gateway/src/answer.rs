@@ -1,4 +1,5 @@
-//! A turn as agents see it, in the form that all surfaces share and that is kept for a repeated request.
+//! A turn as agents see it, in the form that all surfaces share. For a repeated request, this form is made
+//! again from the recorded turn.
 
 use std::sync::Arc;
 
@@ -139,8 +140,8 @@ impl ToolCall {
     }
 }
 
-/// The parts of a turn's answer besides the message and the tokens. They are kept to answer a repeated
-/// request.
+/// What is recorded of a turn besides its message and its tokens. `server` and `is_fallback` become columns
+/// of the rows. The other fields are for the answer to a repeated request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TurnExtra {
     pub(crate) id: String,

@@ -30,7 +30,7 @@ pub(super) async fn run(args: WhyArgs) -> anyhow::Result<()> {
     let found = blocking("run directory", looking).await??;
     let asked = match &found.address {
         Some(address) => ask_of(address).await,
-        None => Err(anyhow::anyhow!("it has no address")),
+        None => Err(anyhow::anyhow!("the run's directory has no address.json")),
     };
     match asked {
         Ok(status) => tell(&status, json),
@@ -105,7 +105,7 @@ impl Found {
             );
         };
         let accepted = format!("{} of {} groups accepted", step.totals.accepted, step.target);
-        let again = format!("`rolldock run --resume {dir}` continues it.");
+        let again = format!("`rolldock run --resume {dir}` continues the run.");
         let in_flight = self.state.open().count();
         if step.end.is_none() {
             return format!(
@@ -114,18 +114,20 @@ impl Found {
             );
         }
         let ended = match step.end {
-            Some(StepEnd::Interrupted) => "a signal interrupted it",
-            Some(StepEnd::OutOfBatches) => "its generation batches were used up",
+            Some(StepEnd::Interrupted) => "the step was interrupted",
+            Some(StepEnd::OutOfBatches) => "the step used up its generation batches",
             Some(StepEnd::OutOfPrompts) => "the data had no more prompts",
-            _ => "it reached its target",
+            _ => "the step reached its target",
         };
         let (done, next) = match self.steps {
             Some(steps) if *number >= steps && step.end != Some(StepEnd::Interrupted) => {
-                (format!("It is complete: all {steps} steps are done."), "")
+                (format!("The run is complete: all {steps} steps are done."), "")
             }
             _ => ("Nothing is waited for.".to_owned(), again.as_str()),
         };
-        let words = format!("The run has ended after step {number}, with {accepted}: {ended}. {done} {next}");
+        let words = format!(
+            "The run's process has ended after step {number}, with {accepted}: {ended}. {done} {next}"
+        );
         words.trim_end().to_owned()
     }
 }

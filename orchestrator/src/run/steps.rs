@@ -95,9 +95,9 @@ impl<'a> Steps<'a> {
                 return Ok((step - 1, false));
             }
             let ready_at = Instant::now();
-            // An earlier process may have accepted all groups of a step without ending it. The trainer may
-            // have trained on this step, and may have announced its version. The step needs no version, and
-            // the version belongs to the next step.
+            // An earlier process may have accepted all groups of a step without ending it. This step
+            // generates nothing more, so it waits for no version. The trainer may already have trained on
+            // this step and announced the next version. That version must count for the next step.
             let is_complete = self.manager.next_step_is_complete(self.run.recipe.rollout.train_batch_size);
             if let Some(policy) = self.policy
                 && !is_complete
@@ -120,8 +120,9 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// Collects a step's groups and puts each into the queue as soon as it is accepted. `before` is the time
-    /// for which the step has waited for the trainer.
+    /// Collects a step's groups and puts each into the queue as soon as it is accepted, or all of them at the
+    /// end if the advantages need the whole batch. `before` is the time for which the step has waited for the
+    /// trainer.
     async fn step(&mut self, step: u64, before: Duration) -> anyhow::Result<StepMetrics> {
         let target = self.run.recipe.rollout.train_batch_size;
         self.meters.begin_step();

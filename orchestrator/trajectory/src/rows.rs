@@ -44,8 +44,8 @@ impl Trajectory {
         rows
     }
 
-    /// The row of one path. The row trains its turns that are in `untrained`. These turns are removed from
-    /// `untrained`.
+    /// The row of one path. It trains the turns in `untrained` of which the path has all tokens. These turns
+    /// are removed from `untrained`.
     fn row(&self, branch: u32, pieces: &[Piece<'_>], untrained: &mut [bool]) -> Row {
         let has_logprobs = pieces.iter().all(|piece| !piece.turn.logprobs.is_empty());
         let mut row = Row {

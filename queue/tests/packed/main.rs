@@ -231,7 +231,8 @@ async fn apply(partition: &Partition, op: &Op, put_so_far: &mut i64) {
     }
 }
 
-/// Puts a row of each schema, because a snapshot has only the types of live rows.
+/// Puts a row of each schema. A snapshot has only the column types of live rows, so without these rows a copy
+/// could lack types that the original queue still has.
 async fn put_all_columns(partition: &Partition, put_so_far: &mut i64) {
     for schema in 0..3 {
         let put = Put::group(format!("last {put_so_far}"), rows_of(schema, *put_so_far, 1));

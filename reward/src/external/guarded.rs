@@ -14,26 +14,26 @@
 //! # Outages
 //! A reward that answers no job is out (`breaker.rs`), and no sample is at fault. A job that fails during an
 //! outage waits, and begins again when the reward answers, because a sample costs far more than its grading.
-//! A failure that may be an outage counts against the job only if the job has failed, the reward has then
-//! answered another job, and the job has failed again. Only a few outages excuse a job, since the job may be
+//! If an outage may have caused the failure of a job, the job is not at fault yet. It is at fault if it fails
+//! again after the reward has answered another job. Only a few outages excuse a job, since the job may be
 //! their cause. Jobs that two outages have excused are scored one at a time. A runner may also refuse a job
-//! without scoring it. Such a job waits, and is tried again. At the deadline of an outage, the guard gives
-//! the outage up, and every job gets [`RewardError::Outage`].
+//! without scoring it. Such a job waits, and is tried again. If an outage lasts until its deadline, the
+//! reward is given up, and every job gets [`RewardError::Outage`].
 //!
 //! Without a breaker, a job waits for its first attempt as long as other jobs are answered. It fails when no
 //! job was answered for [`PATIENCE_DEADLINES`] deadlines.
 //!
 //! # Invariants
 //! - As long as the reward answers other jobs, a job ends within two deadlines of its first attempt, or
-//!   within one deadline without a breaker. All jobs end when an outage is given up, and immediately when the
-//!   token is cancelled.
+//!   within one deadline without a breaker. All jobs end when the reward is given up, and immediately when
+//!   the token is cancelled.
 //! - A job ends after a bounded number of attempts, regardless of other jobs (`breaker.rs`).
 //! - At most `concurrency` jobs are with the runner. A job keeps its permit during pauses, so a server in
 //!   trouble gets fewer requests, not more.
 //! - Failures are never cached. When a job is dropped, an equal job that waits takes over.
 //!
 //! # Deliberately absent
-//! Pauses have no jitter: randomness is injected in this project, and the rate limit already spreads
+//! Pauses have no jitter, because this crate has no source of entropy. If a rate limit is set, it spreads the
 //! attempts. `Retry-After` is not read as a date, because nothing in this crate reads the wall clock.
 
 mod asked;
@@ -77,7 +77,7 @@ pub enum OnFailure {
     /// The sample fails with the job's error.
     #[default]
     FailSample,
-    /// The sample gets this score, and the `acc` that an answer with only this score gets.
+    /// The sample gets this score. Its `acc` is derived from the score, as for a reply without an `acc`.
     Score(f64),
     /// The run ends with [`RewardError::Stop`].
     Stop,
@@ -86,7 +86,7 @@ pub enum OnFailure {
 impl OnFailure {
     fn apply(self, result: Result<Score, RewardError>) -> Result<Score, RewardError> {
         let error = match result {
-            // If a job was cancelled or met an outage, it gets no score and does not stop the run.
+            // `on_failure` does not apply if the job was cancelled, or if the reward was given up.
             Ok(_) | Err(RewardError::Cancelled | RewardError::Outage { .. }) => return result,
             Err(error) => error,
         };

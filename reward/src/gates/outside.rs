@@ -3,12 +3,14 @@
 //!
 //! The question has the form of an external reward's question, but it is about a group. `solution_str` is
 //! empty, and `extra_info` is `{"rewards": [..], "accs": [..], "truncated": [..], "tokens": [..], "row":
-//! ..}`. Its `row` is the `extra_info` of the data set's row, or all other fields of that row if it has no
-//! `extra_info`. A positive score lets the group pass.
+//! ..}`. Its `row` is the column `extra_info` of the data set's row. If there is no such column, it is an
+//! object with all columns that are not completely contained in the prompt, the answer or the source. A
+//! positive score lets the group pass.
 //!
 //! An outside gate costs more than all other gates together. It is therefore asked only about groups that may
-//! still be accepted: groups that all earlier gates pass, and groups that only yielding gates reject. It is
-//! asked about groups that only yielding gates reject, because it may reject those groups permanently.
+//! still be accepted: groups that no earlier gate has rejected, and groups that only yielding gates have
+//! rejected so far. A gate yields if [`super::KeepIfShort`] names it. A group that only yielding gates reject
+//! may be accepted when the prompts run out.
 
 use std::sync::Arc;
 
@@ -36,7 +38,8 @@ pub struct GateRow {
     pub data_source: Arc<str>,
     /// The prompt that the model was given.
     pub prompt: Arc<str>,
-    /// The row's `extra_info`, or all its other fields if it has none.
+    /// The row's column `extra_info`. If there is no such column, an object with all columns that are not
+    /// completely contained in the prompt, the answer or the source.
     pub row: Value,
 }
 
@@ -64,10 +67,12 @@ impl Gates {
         self.has_outside() && inside.as_ref().map_or_else(|rejection| rejection.yields, |()| true)
     }
 
-    /// Asks the outside gates about a group. The result is the rejection by the first gate that does not
-    /// yield, or else the rejection by the first gate that yields. As in [`Self::check`], the results are
-    /// counted unless an earlier process has counted them. [`Rejection::of_both`] combines the result with
-    /// that of [`Self::check`]. An error comes from a runner, after its `on_failure` was applied.
+    /// Asks the outside gates about a group. The result is `Ok` if no gate rejects the group. Otherwise it is
+    /// the first rejection by a gate that does not yield or, if all rejecting gates yield, the first
+    /// rejection. After a rejection by a gate that does not yield, no further gate is asked. The results are
+    /// counted if `is_counted` is true; it is false if an earlier process has counted them.
+    /// [`Rejection::of_both`] combines the result with that of [`Self::check`]. An error comes from a runner,
+    /// after its `on_failure` was applied.
     ///
     /// Cancel-safe: dropping the future cancels the question.
     pub async fn ask(
@@ -95,7 +100,8 @@ impl Gates {
     }
 
     /// Checks that every outside gate can be asked, and that it answers; see [`RewardRunner::check`] and
-    /// [`RewardRunner::probe`]. The probe is a group of `samples` responses without any reward. Cancel-safe.
+    /// [`RewardRunner::probe`]. The probe is a group of `samples` responses without tokens, all with the
+    /// reward 0. Cancel-safe.
     pub async fn check_outside(&self, row: &GateRow, samples: usize) -> Result<(), RewardError> {
         let (zeros, tokens, truncated) = (vec![0.0; samples], vec![0; samples], vec![false; samples]);
         let group = GroupView { accs: &zeros, rewards: &zeros, truncated: &truncated, tokens: &tokens };

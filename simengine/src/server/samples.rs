@@ -44,8 +44,10 @@ pub(super) fn plans(
     plans.collect()
 }
 
-/// The plan of the rest of a sample, if the last tokens of the prompt are the beginning of a sample that a
-/// signature among them identifies.
+/// The plan of the rest of a sample, if the prompt ends with the beginning of that sample. A sample that is
+/// long enough begins with its signature: filler tokens that encode the sample's identity. The last signature
+/// in the prompt identifies the sample. `None` if the request does not ask for this, or if no such sample is
+/// found.
 fn recognised(
     workload: &Arc<Workload>,
     key: &dyn AnswerKey,
@@ -62,7 +64,8 @@ fn recognised(
     Plan::new(workload, draw, answer.as_ref(), limits_of(request, said, max_tokens)).after(said)
 }
 
-/// The limits of the whole sample. The request asks for the tokens after `said`.
+/// The limits of the whole sample. `said` holds the tokens of the sample that the prompt already contains.
+/// The limits of the request are for the tokens after them.
 fn limits_of<'a>(request: &'a SimRequest, said: &[u32], max_tokens: u32) -> PlanRequest<'a> {
     let said_tokens = u32::try_from(said.len()).unwrap_or(u32::MAX);
     let asked_min = Some(request.min_tokens).filter(|min_tokens| *min_tokens > 0);

@@ -34,7 +34,8 @@ enum AnswerNode {
     Failure,
 }
 
-/// The member whose value follows, if this member is read.
+/// What the next value of the answer is: a member of an object, or an element. Members with other names are
+/// skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Member {
     /// The document itself, or an element of an array.
@@ -83,7 +84,7 @@ impl Member {
     }
 }
 
-/// The values of a member of `weight_versions` that have been read so far.
+/// The fields of the current element of `weight_versions` that have been read so far.
 #[derive(Debug, Default)]
 struct PartialSpan {
     version: Option<Arc<str>>,
@@ -290,7 +291,7 @@ impl Sink for Columns {
                 AnswerNode::Content
             }
             (Some(AnswerNode::Root), Member::Error, Container::Object) => {
-                self.failure = Some("no words".to_owned());
+                self.failure = Some("no error message".to_owned());
                 AnswerNode::Failure
             }
             (Some(AnswerNode::Content), _, Container::Object) => AnswerNode::ContentToken,

@@ -1,5 +1,5 @@
-//! The gateway's background work: it ends trajectories whose time is over, and puts the rows of groups that
-//! have ended.
+//! The gateway's background work: it ends trajectories whose time is over, and puts the rows of ended groups
+//! into the queue.
 
 mod puts;
 mod rows;

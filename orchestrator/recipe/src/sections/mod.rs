@@ -128,8 +128,8 @@ pub struct Limits {
     pub ledger_entries_max: usize,
     /// Maximum number of requests that wait for a permit.
     pub waiting_max: usize,
-    /// Limits of the connections to each address of the run: `queue.listen`, `policy.listen`, `fleet.admin`
-    /// and `report.listen`.
+    /// Limits of the connections to each address of the run: `queue.listen`, `policy.listen`, `fleet.admin`,
+    /// `gateway.listen` and `report.listen`.
     pub connections: ConnectionLimits,
 }
 

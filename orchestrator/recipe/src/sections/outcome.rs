@@ -1,4 +1,4 @@
-//! The outputs of a run: the filter, and the queue for accepted groups.
+//! The filter of groups (`[filter]`), and the queue that takes the accepted groups (`[queue]`).
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -185,7 +185,7 @@ pub struct Consumer {
     pub task: String,
     /// Number of groups in a batch.
     pub take_groups: usize,
-    /// Number of last steps whose rows stay in the queue.
+    /// Number of steps at the end of the run whose rows stay in the queue.
     #[serde(default)]
     pub keep_last_steps: u64,
     /// Seconds for which the consumer simulates training on a batch before it acks the batch.

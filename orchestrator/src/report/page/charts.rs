@@ -139,7 +139,7 @@ fn staleness(steps: &Points) -> Plot {
     ages.sort_unstable();
     let series =
         ages.into_iter().map(|age| named(steps, &format!("staleness.{age}"), &format!("{age} behind")));
-    let unit = "accepted groups by staleness at the claim";
+    let unit = "accepted groups by staleness, in versions";
     plot("staleness", "Staleness", unit, Form::Columns, folded(series.collect()))
 }
 

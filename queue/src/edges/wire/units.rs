@@ -1,4 +1,4 @@
-//! The bodies of calls that concern rows on storage units, and the units themselves.
+//! The bodies of calls that concern storage units or the rows on them.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -16,7 +16,7 @@ pub(crate) struct PlacedPart {
     pub(crate) columns: Vec<String>,
 }
 
-/// Rows that are stored together.
+/// Rows that are consecutive in every chunk that has some of their columns.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PlacedStretch {
     /// The parts contain different columns of the same rows.
@@ -81,14 +81,15 @@ pub(crate) struct PlacedBody {
     pub(crate) record: Option<String>,
 }
 
-/// The body of a request for the units to which columns of rows belong.
+/// The body of a request that asks which units should store new columns of the rows.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UnitsOfBody {
     pub(crate) rows: Vec<RowHandle>,
 }
 
-/// The units for consecutive rows. Empty if the columns must be sent to the controller.
+/// For each run of consecutive rows, the unit that should store their columns. Empty if the columns must be
+/// sent to the controller.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct UnitsOfAnswer {
     pub(crate) units: Vec<UnitRows>,

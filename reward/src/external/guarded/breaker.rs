@@ -60,7 +60,7 @@ pub(crate) struct BreakerConfig {
     pub backoff_initial: Duration,
     /// The longest pause between two probes.
     pub backoff_max: Duration,
-    /// The time after which an outage is given up. It counts from the suspicion.
+    /// The duration of an outage after which the reward is given up. It counts from the suspicion.
     pub deadline: Duration,
 }
 

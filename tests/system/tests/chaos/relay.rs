@@ -90,7 +90,7 @@ async fn pass(client: TcpStream, target: SocketAddr, mut seen: watch::Receiver<S
     }
 }
 
-/// Waits until connections that began after `cuts_before` cuts are cut, or the relay is dropped.
+/// Waits until the relay has made more than `cuts_before` cuts, or is dropped.
 async fn until_cut(seen: &mut watch::Receiver<State>, cuts_before: u64) {
     let _ = seen.wait_for(|state| state.cuts > cuts_before).await;
 }

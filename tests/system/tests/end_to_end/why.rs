@@ -70,7 +70,7 @@ fn why_names_the_slow_server_that_holds_a_step_and_tells_of_the_end() {
     assert!(!out.join("address.json").exists(), "a run that has ended has no address");
     let said = why(&out);
     assert!(
-        said.contains("The run has ended after step 1, with ") && said.contains("interrupted it"),
+        said.contains("The run's process has ended after step 1, with ") && said.contains("was interrupted"),
         "{said}"
     );
     assert!(said.contains("`rolldock run --resume "), "{said}");
@@ -101,7 +101,7 @@ fn why_distinguishes_a_killed_run_from_a_complete_one() {
     let said = why(&out);
     assert_eq!(
         said.trim(),
-        "The run has ended after step 1, with 4 of 4 groups accepted: it reached its target. It is complete: all 1 \
-         steps are done."
+        "The run's process has ended after step 1, with 4 of 4 groups accepted: the step reached its target. The \
+         run is complete: all 1 steps are done."
     );
 }

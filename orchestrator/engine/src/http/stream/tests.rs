@@ -240,7 +240,7 @@ fn what_is_no_stream_of_the_protocol_is_named() {
         ),
         (format!("{first}{error}"), "the engine failed: out of luck"),
         (event(&json!({"error": "words"})), "the engine failed: words"),
-        (event(&json!({"error": {}})), "the engine failed: no words"),
+        (event(&json!({"error": {}})), "the engine failed: no error message"),
         (format!("{first}{last}data: [DONE]\n\n{last}"), "nothing after its end"),
         (format!("{first}{last}data: [DONE\n\n"), "an object"),
         ("data: [1]\n\n".to_owned(), "an object"),
