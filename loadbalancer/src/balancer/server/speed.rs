@@ -18,7 +18,8 @@ const LINE_MEMORY_S: f64 = 300.0;
 /// The longest time for which one reading counts, in seconds.
 const LOOK_S_MAX: f64 = 10.0;
 /// The weight of the prior assumption that the use of the cache makes no difference. It is added to the
-/// variance of the share in use, so that readings at nearly equal shares show no slope.
+/// variance of the share in use. Readings with less variance than this show no slope at all, only the noise of
+/// the machine: a real server with a small model used 0.1 % of its cache.
 const PRIOR_VARIANCE: f64 = 0.005;
 /// The least time per token with an empty cache, relative to the mean time.
 const EMPTY_MIN: f64 = 0.2;
@@ -150,6 +151,9 @@ impl Decoding {
         let mean = |sum: f64| sum / self.weight;
         let (usage, time) = (mean(self.usage), mean(self.time));
         let variance = (mean(self.usage_squared) - usage * usage).max(0.0);
+        if variance < PRIOR_VARIANCE {
+            return 0.0;
+        }
         let covariance = mean(self.product) - usage * time;
         let slope = (covariance / (variance + PRIOR_VARIANCE)).max(0.0);
         let empty = (time - slope * usage).max(time * EMPTY_MIN);
@@ -194,6 +198,14 @@ mod tests {
         let pace = read_at(6.0, 7.0, std::iter::repeat_n(0.9, 60)).pace().unwrap();
         assert!((pace.full_s / pace.empty_s - 1.0).abs() < 1e-3, "{pace:?}");
         assert!((pace.at(0.2) - 0.0123).abs() < 0.0002, "{pace:?}");
+    }
+
+    #[test]
+    fn a_cache_that_is_nearly_empty_shows_no_difference() {
+        // The samples grow a little, and the server happens to get slower at the same time.
+        let rises = (0..60).map(|second| 0.01 + f64::from(second) * 0.001);
+        let pace = read_at(6.0, 60.0, rises).pace().unwrap();
+        assert!((pace.full_s / pace.empty_s - 1.0).abs() < 1e-9, "{pace:?}");
     }
 
     #[test]
