@@ -326,7 +326,8 @@ mod tests {
         let point = Point { groups_per_worker: 1, servers: 4 };
         let engines = in_virtual_time(engines_alone(point, 16)).unwrap();
         let whole = in_virtual_time(rollout(point, 16)).unwrap();
-        assert!(engines.cpu > 0.0 && whole.cpu > 0.0 && whole.memory > 0.0);
+        // The memory is that of the process, in which other tests free memory at the same time.
+        assert!(engines.cpu > 0.0 && whole.cpu > 0.0);
         assert!(whole.request_seconds > 1.0, "{whole:?}");
         assert!(whole.permits.len() > 100 && whole.permit(0.5) <= whole.permit(0.99));
     }
