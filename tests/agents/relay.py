@@ -1,6 +1,6 @@
 """A relay between a gateway and an engine. It passes bodies on, and keeps every whole answer to a request to generate
-or to chat. A test compares these answers with the rows that the gateway makes. With `tames`, the relay also limits the
-whitespace that a request allows.
+or to chat, unless a test drops the answer. A test compares these answers with the rows that the gateway makes. With
+`tames`, the relay also limits the whitespace that a request allows.
 
 The relay opens one connection to the engine for each request. When the gateway closes its connection, the relay closes
 the connection to the engine, as a client of the engine would. A test can hold an answer back, or drop it.

@@ -6,9 +6,9 @@
 //! such as a plain loopback socket and, with `--peer`, the Python package `transferqueue`. Changes of the
 //! machine's load therefore affect all of them alike.
 //!
-//! Each measurement has a file ([`large`], [`small`], [`waiting`], [`local`], [`durable`], [`snapshot`],
-//! [`growth`], and [`from_python`] for the sub-command `python`). They share the server ([`server`]), the
-//! rows ([`data`]), the rounds ([`rounds`]) and the peer ([`peer`]).
+//! Each measurement but that of an empty server has a file ([`large`], [`small`], [`waiting`], [`local`],
+//! [`durable`], [`snapshot`], [`growth`], and [`from_python`] for the sub-command `python`). They share the
+//! server ([`server`]), the rows ([`data`]), the rounds ([`rounds`]) and the peer ([`peer`]).
 
 mod data;
 mod durable;

@@ -293,8 +293,8 @@ impl Worker {
         Ok(response)
     }
 
-    /// Sends an abort to every server, since the proxy does not know which server has the requests. Servers
-    /// ignore unknown ids.
+    /// Sends an abort to every server that is not dead, since the proxy does not know which server has the
+    /// requests. Servers ignore unknown ids.
     async fn abort(&self, request: Request<Incoming>, timed: &Timed) -> Result<Response<Reply>, Refusal> {
         let shared = &self.shared;
         let (head, incoming) = request.into_parts();

@@ -2,8 +2,8 @@
 //!
 //! A cursor can continue from a [`Position`] alone, because the order of an epoch depends only on the seed
 //! and the epoch's number. A checkpoint also needs the [`DrawCounts`] if the counters are to go on. Prompts
-//! are tokenised when they are drawn, so a run that ends early does not tokenise the rest. In memory a cursor
-//! holds only the order: four bytes per row.
+//! are tokenised when they are drawn, so a run that ends early does not tokenise the rest. Of its own, a
+//! cursor holds only a shuffled order: four bytes per row. The identities of the rows belong to the data set.
 
 use std::sync::Arc;
 

@@ -95,9 +95,9 @@ impl<'a> Steps<'a> {
                 return Ok((step - 1, false));
             }
             let ready_at = Instant::now();
-            // An earlier process may have accepted all groups of a step without ending it. This step
-            // generates nothing more, so it waits for no version. The trainer may already have trained on
-            // this step and announced the next version. That version must count for the next step.
+            // An earlier process may have accepted all groups of a step without ending it. Such a step
+            // generates nothing more, so it waits for no version. The trainer may already have trained on it
+            // and announced the next version, which must count for the step after it.
             let is_complete = self.manager.next_step_is_complete(self.run.recipe.rollout.train_batch_size);
             if let Some(policy) = self.policy
                 && !is_complete

@@ -10,7 +10,7 @@
 //! An outside gate costs more than all other gates together. It is therefore asked only about groups that may
 //! still be accepted: groups that no earlier gate has rejected, and groups that only yielding gates have
 //! rejected so far. A gate yields if [`super::KeepIfShort`] names it. A group that only yielding gates reject
-//! may be accepted when the prompts run out.
+//! is accepted if its step would otherwise end short of its target.
 
 use std::sync::Arc;
 

@@ -16,7 +16,8 @@ pub(crate) struct PlacedPart {
     pub(crate) columns: Vec<String>,
 }
 
-/// Rows that are consecutive in every chunk that has some of their columns.
+/// Consecutive rows. Each stored batch that has some of their columns has all of these rows, one after the
+/// other.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct PlacedStretch {
     /// The parts contain different columns of the same rows.
