@@ -36,7 +36,8 @@ impl Board {
         }
     }
 
-    /// Whether the next drawn prompt is from a later epoch, and is sent out by its history.
+    /// Whether the next drawn prompt is from a later epoch, and is sent out by its history. It is `false` if no
+    /// prompt is drawn yet.
     pub(super) fn chooses_next(&self) -> bool {
         let chooses = self.config.history.is_some_and(|history| history.chooses());
         chooses && self.fresh.front().is_some_and(|drawn| drawn.prompt.visit > 0)
