@@ -326,8 +326,11 @@ mod tests {
         let point = Point { groups_per_worker: 1, servers: 4 };
         let engines = in_virtual_time(engines_alone(point, 16)).unwrap();
         let whole = in_virtual_time(rollout(point, 16)).unwrap();
-        // The memory is that of the process, in which other tests free memory at the same time.
         assert!(engines.cpu > 0.0 && whole.cpu > 0.0);
+        // Other tests of the process may free more memory than a run takes, so one of several runs has to show it.
+        let takes_memory = |cost: &Cost| cost.memory > 0.0;
+        let again = || in_virtual_time(rollout(point, 16)).unwrap();
+        assert!(takes_memory(&whole) || (0..10).any(|_| takes_memory(&again())), "{whole:?}");
         assert!(whole.request_seconds > 1.0, "{whole:?}");
         assert!(whole.permits.len() > 100 && whole.permit(0.5) <= whole.permit(0.99));
     }
