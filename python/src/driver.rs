@@ -7,8 +7,8 @@
 //! The runtime has no threads of its own: a thread that waits for a call drives the runtime, including all
 //! tasks in the background. If several threads wait, one of them drives, and wakes the others when their
 //! calls have ended. If no thread waits, a dedicated thread, the **steward**, drives the tasks. It begins
-//! when no call has ended for [`GRACE`], so that calls in a row do not wake it, or at once if
-//! a call runs in the background ([`Driver::in_background`]). It ends as soon as a thread waits for a call again.
+//! when no call has ended for [`GRACE`], so that calls in a row do not wake it, or at once if a call runs in
+//! the background ([`Driver::in_background`]). It ends as soon as a thread waits for a call again.
 
 use std::io;
 use std::sync::Arc;
