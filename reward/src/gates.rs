@@ -44,7 +44,7 @@ pub const GATE_NAME_BYTES_MAX: usize = 64;
 /// are left out.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct GroupView<'a> {
-    /// Accuracies: 1 for a right response, 0 for a wrong one.
+    /// The accuracy of each response, from 0 to 1.
     pub accs: &'a [f32],
     /// Rewards, shaping included.
     pub rewards: &'a [f32],

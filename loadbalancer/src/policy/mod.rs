@@ -93,7 +93,9 @@ pub struct Candidate {
     pub free_tokens: u32,
     /// Number of samples that the server has.
     pub in_use: u32,
-    /// Share of the server's places that are taken, plus its load penalty.
+    /// Share of the server's places that are taken, plus its load penalty. Each 503 or 429 raises the
+    /// penalty, and the penalty halves every
+    /// [`penalty_half_life_ms`](crate::BalancerConfig::penalty_half_life_ms).
     pub load: f32,
     /// Expected tokens outstanding, including those of other clients. The load penalty raises this number.
     pub work: f32,

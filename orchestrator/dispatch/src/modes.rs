@@ -1,6 +1,6 @@
 //! The modes of a rollout. They decide when a step ends, what happens to running groups then, and how prompts
 //! are sent out. They also decide what the rollout does about stale groups, about a biased choice of groups,
-//! and about a long silence.
+//! and about a long time without progress.
 //!
 //! The rollout applies the modes. The crate of recipes uses these types and does not depend on the rollout.
 //! Recipes and displays name each mode in snake case.
@@ -39,7 +39,8 @@ pub enum Launch {
     /// Prompts are sent out in generation batches of a fixed size.
     #[default]
     Batch,
-    /// As many prompts are sent out as the target still needs at the measured accept rate.
+    /// A prompt is sent out while the probability that the groups under way reach the target is below the
+    /// recipe's `launch_confidence`.
     OnDemand,
 }
 
@@ -87,7 +88,7 @@ pub enum OnStale {
     DeliverFlagged,
 }
 
-/// The action after a silence.
+/// The action if the run has made no progress for `timeouts.silence`. Such a time is called a *silence*.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnSilence {
@@ -100,7 +101,7 @@ pub enum OnSilence {
     Stop,
 }
 
-/// When the guard against a preference for short answers acts, and how.
+/// The guard against a preference for short answers: its threshold and its action.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct BiasGuard {

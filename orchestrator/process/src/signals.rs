@@ -20,7 +20,7 @@ pub enum Ending {
 
 impl Ending {
     /// The exit code of a process that this signal has ended early: 128 plus the number of SIGINT or SIGTERM.
-    /// Shells report the same code for a process that the signal has killed.
+    /// Shells report the same code for a process that SIGINT or SIGTERM has killed.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Interrupt => 130,
@@ -48,8 +48,8 @@ pub struct Endings {
 }
 
 impl Endings {
-    /// Starts to listen for the signals. If the process was started with SIGHUP ignored, for example by
-    /// `nohup`, SIGHUP stays ignored.
+    /// Starts to listen for the signals. On Linux, if the process was started with SIGHUP ignored, for
+    /// example by `nohup`, SIGHUP stays ignored.
     ///
     /// # Errors
     /// Returns an error if the system refuses to report signals to the process.

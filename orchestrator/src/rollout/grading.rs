@@ -26,7 +26,7 @@ use crate::scope::Scope;
 pub struct Grade {
     /// The score that the scorer returned.
     pub score: f32,
-    /// 1 if the answer is right, and 0 if it is not.
+    /// The accuracy of the answer, from 0 to 1.
     pub acc: f32,
     /// The penalty for length; zero or negative.
     pub overlong_penalty: f32,

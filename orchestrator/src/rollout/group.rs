@@ -41,7 +41,7 @@ pub struct Sample {
     pub server: Arc<str>,
     /// The score that the scorer returned.
     pub score: f32,
-    /// 1 if the answer is right, and 0 if it is not.
+    /// The accuracy of the answer, from 0 to 1. Most scorers give only 0 or 1.
     pub acc: f32,
     /// The partial scores from which `score` was computed, by name. Empty if there are none.
     pub parts: Parts,
@@ -61,8 +61,8 @@ pub struct Sample {
     pub turn_advantages: Option<Arc<TurnAdvantages>>,
     /// The time that the sample spent in each phase.
     pub spent: Spent,
-    /// The rows of a sample that is a trajectory; `None` for a single answer. `response_ids` then has the
-    /// sampled tokens that the rows train, turn after turn.
+    /// The rows of a sample that is a trajectory; `None` for a single answer. For a trajectory,
+    /// `response_ids` has the sampled tokens that the rows train, turn after turn.
     pub trajectory: Option<Arc<SampleRows>>,
 }
 
@@ -73,7 +73,8 @@ pub struct SampleRows {
     pub rows: Vec<Row>,
     /// For each row, whether a server itself encoded one of the row's prompts.
     pub reencoded: Vec<bool>,
-    /// Why the trajectory ended: `done`, `turns`, `tokens`, `time`, and further names of runners.
+    /// Why the trajectory ended: `done`, `turns`, `tokens`, `time`, or another reason that its
+    /// [`TrajectoryRunner`](super::TrajectoryRunner) names.
     pub end: &'static str,
     /// Metadata of the trajectory, as the text of a JSON object.
     pub metadata: String,
@@ -94,12 +95,13 @@ pub struct Group {
     pub dispatched_at: Duration,
     /// The time at which the group was complete, since the start of the run.
     pub ended_at: Duration,
-    /// The rejection by a gate that yields, if the group was set aside.
+    /// The rejection, if only gates in `filter.keep_if_short` rejected the group. Such a group is set aside.
+    /// It is accepted only if the step would otherwise end short of its target.
     pub set_aside: Option<Rejection>,
     /// The step that accepted the group; 0 until then.
     pub step: u64,
-    /// The number of versions that its oldest token will be behind when its step is claimed. It is set when
-    /// the group is accepted.
+    /// The number of versions that the group's oldest token will be behind when a trainer takes the group's
+    /// step from the queue. It is set when the group is accepted.
     pub staleness: u64,
     /// Whether `staleness` exceeds the recipe's bound.
     pub is_stale: bool,
@@ -119,12 +121,12 @@ impl Group {
         self.samples.iter().map(|sample| sample.response_ids.len() as u64).sum()
     }
 
-    /// The weight of the group in a mean over the data's own groups; `None` if all groups have the same
-    /// weight.
+    /// The weight of the group; `None` if all groups have the same weight. The weighted mean over accepted
+    /// groups estimates the mean over all valid groups of the data.
     pub fn importance_weight(&self) -> Option<f32> {
         let weight = Chance::weight_of(self.chance);
         // An earlier process of a resumed run may have chosen the prompt by difficulty, although this process
-        // does not choose any more.
+        // no longer chooses prompts by difficulty.
         (self.is_weighted || weight > 1.0).then_some(weight)
     }
 

@@ -31,7 +31,8 @@ pub(super) struct Fleet {
     pub(super) engine: Arc<dyn Engine>,
     pub(super) control: Arc<dyn EngineControl>,
     pub(super) balancer: LoadBalancer,
-    /// The membership through which servers join and leave; `None` if the servers are in this process.
+    /// The membership through which servers join and leave; `None` if the run calls simulated servers without
+    /// HTTP.
     pub(super) members: Option<Membership>,
     /// Servers of the recipe that have not answered yet. They join the fleet when they answer.
     pub(super) absent: Vec<NewMember>,
@@ -41,8 +42,9 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    /// Opens the fleet with the servers that answer. A server that does not answer is asked again until
-    /// `servers_wait` is over. If `servers_wait` is `None`, the recipe's time-outs apply.
+    /// Opens the fleet as soon as the run can start with the servers that answer; see [`await_servers`].
+    /// Until then, servers that do not answer are asked again, but for no longer than `servers_wait`. If
+    /// `servers_wait` is `None`, the recipe's time-outs apply.
     pub(super) async fn open(
         recipe: &Recipe,
         servers_wait: Option<Duration>,

@@ -1,4 +1,4 @@
-//! The contents of a queue at one moment, held while they are read.
+//! The contents of a queue at one moment. They can be read while the queue changes.
 
 use std::collections::BTreeMap;
 

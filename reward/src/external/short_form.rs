@@ -9,7 +9,7 @@ use serde::de::{DeserializeOwned, Deserializer, Error, MapAccess, SeqAccess, Vis
 
 /// A table that a recipe may write as the value of its main key alone.
 pub trait ShortForm: DeserializeOwned {
-    /// The values that a recipe may write at this key. Error messages quote this text.
+    /// The values that a recipe may write at the key of the table. Error messages quote this text.
     const EXPECTED: &'static str;
 
     /// The table for a string; `None` if a string is not a short form.

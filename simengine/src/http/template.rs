@@ -1,7 +1,8 @@
 //! The chat template of the simulated model: ChatML, with tools in the form that Qwen's models use.
 //!
 //! The template of a real server gets the list of tools, and the arguments of earlier calls, as Python
-//! objects. The template prints these objects with Python's `json.dumps`. This module prints the same bytes.
+//! objects. The template prints these objects with Python's `json.dumps`. This module prints the same bytes,
+//! except for a few numbers: it prints `1e-7` where Python prints `1e-07`.
 //!
 //! # Deliberately absent
 //! There is no reasoning: the reasoning of an earlier turn is not part of a prompt.

@@ -6,11 +6,12 @@
 //! There are no calls for values that it skips.
 //!
 //! Before each element of an array, the sink may take a *run* of elements ([`Sink::run`]). The sink
-//! recognises the form that engines write, so it needs fewer steps than the scanner. The scanner takes runs
-//! of arrays that are skipped ([`skip::run`]).
+//! recognises the form that engines write, so it needs fewer steps than the scanner. In an array that is
+//! skipped, the scanner itself takes the runs ([`skip::run`]).
 //!
 //! # Invariants
-//! - The calls depend only on the bytes, not on their split into chunks.
+//! - The elements that the sink gets, by calls or in runs, depend only on the bytes, not on their split into
+//!   chunks.
 //! - The scanner stores one bit for each of at most [`DEPTH_MAX`] levels, and one straddling token, which is
 //!   no longer than the body.
 //!
@@ -22,7 +23,7 @@
 use super::skip;
 use super::text::find_quote_or_backslash;
 
-/// Maximum number of nested containers. An engine's answer has seven.
+/// Maximum number of nested containers. An engine's answer has at most nine.
 pub(super) const DEPTH_MAX: u32 = 64;
 
 /// Why bytes are not JSON.
@@ -316,7 +317,8 @@ impl Scanner {
     ) -> Result<usize, S::Error> {
         let mut from = start + usize::from(escaped);
         let quote = loop {
-            // An escape can end right at the end of the chunk.
+            // If the last byte so far is the backslash of an escape, `from` is one beyond the end of the
+            // chunk.
             let Some(rest) = chunk.get(from..) else { break None };
             match find_quote_or_backslash(rest) {
                 None => break None,

@@ -32,9 +32,9 @@ struct Numbered {
 }
 
 impl FigureFile {
-    /// Opens or creates the file. Removes an unfinished last line, lines of steps for which `keeps` returns
-    /// false, and further lines of the same step. With `fsync`, each appended line survives a crash of the
-    /// machine. Blocks.
+    /// Opens or creates the file. Keeps the first line of each step for which `keeps` returns true, and
+    /// removes all other lines, for example an unfinished last line. With `fsync`, each appended line
+    /// survives a crash of the machine. Blocks.
     ///
     /// # Errors
     /// Returns the errors of the file system.
@@ -66,7 +66,8 @@ impl FigureFile {
     /// step. Blocks.
     ///
     /// # Errors
-    /// Returns the errors of the file system. After an error the file is unchanged.
+    /// Returns the errors of the file system. After an error the file is unchanged, unless the file system
+    /// also refuses to cut off the new line.
     pub fn append(&mut self, step: u64, figures: &Value) -> io::Result<bool> {
         if self.has(step) {
             return Ok(false);

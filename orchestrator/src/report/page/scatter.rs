@@ -12,7 +12,7 @@ const LEFT: f64 = 58.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 40.0;
-/// Height of a line of the legend, and the number of lines that are shown.
+/// Height of a line of the legend, and the maximum number of points in the legend.
 const LEGEND_LINE: f64 = 17.0;
 const LEGEND_MAX: usize = 40;
 const RADIUS: f64 = 5.0;

@@ -71,8 +71,8 @@ pub struct EndedTrajectory {
     /// The reward of the whole trajectory. If it is `None`, the recipe's scorer grades the last answer of the
     /// trajectory.
     pub reward: Option<f32>,
-    /// Why it ended, as rows and metrics name it: `done`, `turns`, `tokens`, `time`, and further names of
-    /// runners.
+    /// Why it ended, as rows and metrics name it: `done`, `turns`, `tokens`, `time`, or another
+    /// reason that the runner names.
     pub end: &'static str,
     /// Whether a limit ended it before it was done. Its finish reason is then `length`.
     pub is_truncated: bool,

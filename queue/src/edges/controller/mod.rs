@@ -36,10 +36,11 @@ impl TransferQueue {
         self.set_away(&self.units().chunks_of(unit), false);
     }
 
-    /// Declares a unit dead because it does not answer. The unit's rows become unreadable (away). If the unit
-    /// kept the rows in memory, they are lost with their whole groups.
+    /// Declares a unit dead: it does not answer, or another unit has its address. The unit's rows become
+    /// unreadable (away). If the unit kept the rows in memory, they are lost with their whole groups.
     ///
-    /// Not cancel-safe: rows that a dropped call has not freed yet stay unreadable.
+    /// Not cancel-safe: rows that a dropped call has not freed yet are unreadable until the upkeep frees them
+    /// or the unit returns.
     pub(crate) async fn unit_died(&self, unit: &str) {
         let Some((chunks, is_durable)) = self.units().bury(unit) else { return };
         self.set_away(&chunks, true);

@@ -1,4 +1,4 @@
-//! Each kind of failure becomes a different error.
+//! These tests check which error each kind of failure becomes.
 
 use std::path::PathBuf;
 
