@@ -1,5 +1,5 @@
-//! Sends the aborts that clients ask for. An abort goes to every server, since the proxy does not know which
-//! server runs the request.
+//! Sends the aborts that clients ask for. An abort goes to every server that is not dead, since the
+//! proxy does not know which server runs the request.
 //!
 //! One task of a proxy sends all aborts over the control connections, where they never wait behind requests
 //! that generate. An abort within 10 ms of its request is usually lost, although the engine answers

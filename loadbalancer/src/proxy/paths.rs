@@ -13,7 +13,7 @@ pub(super) enum Route {
     Health,
     /// The proxy reports its metrics.
     Metrics,
-    /// The proxy sends an abort to all servers.
+    /// The proxy sends an abort to every server that is not dead.
     Abort,
     /// Any server answers, without a permit: the call generates nothing, and all servers answer alike.
     AnyServer,

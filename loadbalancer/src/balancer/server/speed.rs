@@ -18,9 +18,11 @@ const LINE_MEMORY_S: f64 = 300.0;
 /// The longest time for which one reading counts, in seconds.
 const LOOK_S_MAX: f64 = 10.0;
 /// The weight of the prior assumption that the use of the cache makes no difference. It is added to the
-/// variance of the share in use. Readings with less variance than this show no slope at all, only the noise of
-/// the machine: a real server with a small model used 0.1 % of its cache.
+/// variance of the share in use.
 const PRIOR_VARIANCE: f64 = 0.005;
+/// The least variance of the share in use that shows a slope. Readings with less variance show only the noise
+/// of the machine: a real server with a small model used 0.1 % of its cache.
+const VARIANCE_MIN: f64 = 0.005;
 /// The least time per token with an empty cache, relative to the mean time.
 const EMPTY_MIN: f64 = 0.2;
 
@@ -151,7 +153,7 @@ impl Decoding {
         let mean = |sum: f64| sum / self.weight;
         let (usage, time) = (mean(self.usage), mean(self.time));
         let variance = (mean(self.usage_squared) - usage * usage).max(0.0);
-        if variance < PRIOR_VARIANCE {
+        if variance < VARIANCE_MIN {
             return 0.0;
         }
         let covariance = mean(self.product) - usage * time;
