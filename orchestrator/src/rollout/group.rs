@@ -34,10 +34,11 @@ pub struct Sample {
     /// Whether the engine reported the versions. If it did not, the versions are those that the client
     /// assumed.
     pub versions_reported: bool,
-    /// The number of requests that generated its tokens. It is more than 1 if the sample was cut off and
-    /// resumed.
+    /// For a single answer, the number of requests that generated its tokens: more than 1 if the sample was
+    /// cut off and resumed. For a trajectory, the number of its trained turns.
     pub segments: u32,
-    /// The server that generated it.
+    /// The server of the last request that generated its tokens. It is empty if no server is known, for
+    /// example for a carried sample that was already complete.
     pub server: Arc<str>,
     /// The score that the scorer returned.
     pub score: f32,
@@ -111,7 +112,8 @@ pub struct Group {
     pub chance: Option<Chance>,
     /// Whether prompts are chosen by difficulty, so that all rows have an importance weight.
     pub is_weighted: bool,
-    /// The number of earlier groups of its prompt that were too old or were given up by the watchdog.
+    /// The number of earlier groups of its prompt that were too old or were given up by the watchdog. It is
+    /// set to 0 when the group has been held for a later step.
     pub returns: u32,
 }
 

@@ -22,8 +22,8 @@ use crate::process::unix_seconds;
 use crate::recipe::{Recipe, Simulated, Transport};
 use crate::scope::Scope;
 
-/// The time limit of a control call. Control calls are small, so a call that takes longer is a sign of a
-/// fault.
+/// The time limit of a control call. It does not apply to calls that wait until running requests have ended
+/// or weights have been loaded. The other calls are small, so one that takes longer is a sign of a fault.
 const CONTROL_DEADLINE: Duration = Duration::from_secs(5);
 
 /// The servers to which a run sends its requests, and their load balancer.
@@ -37,7 +37,7 @@ pub(super) struct Fleet {
     /// Servers of the recipe that have not answered yet. They join the fleet when they answer.
     pub(super) absent: Vec<NewMember>,
     pub(super) description: String,
-    /// The simulated model's answers, which are added as prompts are drawn.
+    /// The answers that a simulated model knows. When a prompt is drawn, its answer is added.
     pub(super) key: Option<GrowingKey>,
 }
 
