@@ -27,8 +27,8 @@ use tokio_util::task::TaskTracker;
 /// too short to be a waste of the core.
 const WINDOW: Duration = Duration::from_micros(500);
 
-/// The limit for the time of a yield. A longer yield has given the core to another thread, so no core is spare
-/// any more.
+/// The limit for the time of a yield. A longer yield has given the core to another thread, so no core is
+/// spare any more.
 const TURN: Duration = Duration::from_micros(20);
 
 /// The cores of the machine, and the file in which Linux reports how many threads use them.
