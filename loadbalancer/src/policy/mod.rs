@@ -91,7 +91,8 @@ pub struct Candidate {
     pub free: u32,
     /// Number of expected tokens for which the server has room.
     pub free_tokens: u32,
-    /// Number of samples that the server has.
+    /// Number of samples that run on the server by permits of this balancer. Samples of other clients do not
+    /// count.
     pub in_use: u32,
     /// Share of the server's places that are taken, plus its load penalty. Each 503 or 429 raises the
     /// penalty, and the penalty halves every
@@ -102,8 +103,7 @@ pub struct Candidate {
     /// Measured tokens a second of a running sample; the fleet's mean before the first measurement. The load
     /// penalty lowers this number.
     pub speed: f32,
-    /// Whether requests may be sent to the server, now or later. The load of a server that is not live means
-    /// nothing.
+    /// Whether the server is neither dead nor draining. The load of a dead or draining server means nothing.
     pub is_live: bool,
 }
 

@@ -119,6 +119,7 @@ pub enum GuardAction {
     /// Accept groups in dispatch order from now on.
     #[default]
     Fifo,
-    /// Await every group of a step until the bias is no longer seen.
+    /// From the next step on, await all groups of each step. This ends after a step in which the bias is no
+    /// longer seen.
     LongRound,
 }

@@ -193,7 +193,8 @@ impl Probed {
             tracing::warn!(
                 server = name,
                 max_model_len = longest,
-                "the longest prompt and response together have {room} tokens; the server has a lower limit and refuses longer requests"
+                "the longest prompt and response together have {room} tokens; the server has a lower limit, and \
+                 refuses longer requests or cuts their responses short"
             );
         }
         Ok(facts)
