@@ -87,7 +87,8 @@ impl Default for AffinityConfig {
 pub struct Candidate {
     /// The server.
     pub server: ServerId,
-    /// Number of samples for which the server has room; 0 while no permits are granted on it.
+    /// Number of samples for which the server has room. It is 0 while the balancer grants no permits on the
+    /// server, for example because the server is dead, draining or paused.
     pub free: u32,
     /// Number of expected tokens for which the server has room.
     pub free_tokens: u32,

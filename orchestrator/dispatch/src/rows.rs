@@ -73,10 +73,10 @@ pub const IMPORTANCE_WEIGHT: &str = "importance_weight";
 /// is `engine` if the engine reported the token versions, and `client` if it did not. `segments` is the
 /// number of requests that generated the response; for a trajectory, it is the number of trained turns.
 /// `is_stale` marks groups older than the recipe's bound. `dispatched_s` and `ended_s` are times of the
-/// group, in seconds since the start of the run. `permit_s`, `engine_s` and `reward_s` are the seconds that
-/// the sample spent in each phase. `data_fields` has the other columns of the data set's row, as one JSON
-/// object. If a score is computed from partial scores, the partial scores follow in further columns. The name
-/// of such a column is `score_` and the name of the partial score.
+/// group, in seconds since the process began the run. `permit_s`, `engine_s` and `reward_s` are the seconds
+/// that the sample spent in each phase. `data_fields` has the other columns of the data set's row, as one
+/// JSON object. If a score is computed from partial scores, the partial scores follow in further columns. The
+/// name of such a column is `score_` and the name of the partial score.
 /// If prompts are chosen by difficulty, [`IMPORTANCE_WEIGHT`] is the last column.
 pub fn schema() -> SchemaRef {
     Arc::clone(&SCHEMA)

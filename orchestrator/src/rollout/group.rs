@@ -84,7 +84,8 @@ pub struct SampleRows {
 /// A prompt with all of its samples.
 #[derive(Debug, Clone)]
 pub struct Group {
-    /// The dispatch that completed the group.
+    /// The group's last dispatch: the dispatch that completed the group. If the group was held after that, it
+    /// is the dispatch under which the group entered the present step.
     pub dispatch: DispatchId,
     /// Its number in dispatch order.
     pub number: u64,
@@ -92,9 +93,10 @@ pub struct Group {
     pub prompt: Arc<Prompt>,
     /// The samples in order of their index.
     pub samples: Vec<Sample>,
-    /// The time of the dispatch, since the start of the run.
+    /// The time of the dispatch that completed the group, since this process began the run. The times of a
+    /// resumed run begin at 0 again.
     pub dispatched_at: Duration,
-    /// The time at which the group was complete, since the start of the run.
+    /// The time at which the group was complete, counted like `dispatched_at`.
     pub ended_at: Duration,
     /// The rejection, if only gates in `filter.keep_if_short` rejected the group. Such a group is set aside.
     /// It is accepted only if the step would otherwise end short of its target.

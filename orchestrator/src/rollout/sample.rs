@@ -69,7 +69,7 @@ pub(crate) struct StepContext {
     pub(crate) priority_new: Priority,
     /// The version that the servers have now, as the client sees it.
     pub(crate) policy_version: Arc<AtomicU64>,
-    /// When the run started.
+    /// When this process began the run.
     pub(crate) epoch: Instant,
     /// Whether samples that are cut off keep their tokens.
     pub(crate) carries: bool,
