@@ -102,7 +102,8 @@ pub struct Resumed {
 pub struct SampleOutput {
     /// Token ids, the stop token included.
     pub response_ids: Vec<u32>,
-    /// Log-probability of each token of `response_ids`; empty only from a text-only server.
+    /// Log-probability of each token of `response_ids`. It is empty only if the server returns text without
+    /// token ids and log-probabilities.
     pub logprobs: Vec<f32>,
     /// Why the sample ended.
     pub finish_reason: FinishReason,

@@ -20,7 +20,8 @@ pub struct Sample {
     pub attempt: u32,
     /// Token ids, the stop token included.
     pub response_ids: Vec<u32>,
-    /// One log-probability per token; empty only from a text-only server.
+    /// One log-probability per token. It is empty only if the server returns text without token ids and
+    /// log-probabilities.
     pub logprobs: Vec<f32>,
     /// Why the sample ended.
     pub finish_reason: FinishReason,
@@ -55,7 +56,8 @@ pub struct Sample {
     pub is_masked: bool,
     /// The answer that the scorer found in the response.
     pub prediction: Option<String>,
-    /// The advantage, relative to the group; set when the group is complete.
+    /// The advantage, relative to the group; set when the group is complete. If the estimator needs the whole
+    /// batch, it is 0 until all groups of the step are accepted.
     pub advantage: f32,
     /// The advantages of the turns of a trajectory, if the estimator computes one for each turn; set when the
     /// group is complete.
