@@ -6,7 +6,7 @@
 //! | [`power_of_two`](crate::Policy::PowerOfTwo) | is the less loaded of two drawn at random | several balancers share a fleet and would all choose one server |
 //! | [`least_work`](crate::Policy::LeastWork) | has the fewest expected tokens outstanding | lengths are known to differ, or other clients use the fleet, too |
 //! | [`group_affinity`](crate::Policy::GroupAffinity) | got the group's previous sample, else has the least load | the default: servers cache prefixes |
-//! | [`weighted`](crate::Policy::Weighted) | decodes a further sample fastest | servers differ in speed |
+//! | [`weighted`](crate::Policy::Weighted) | would have the fewest samples for its speed | servers differ in speed |
 //! | [`round_robin`](crate::Policy::RoundRobin), [`random`](crate::Policy::Random) | is next in turn; is any server | as a baseline |
 //!
 //! `rolldock-bench fleet` measures these policies. A policy reads an array with a few numbers for each
@@ -42,7 +42,7 @@ pub enum Policy {
     /// previous sample, the least loaded server.
     #[default]
     GroupAffinity,
-    /// The server that would decode a further sample fastest.
+    /// The server that would have the fewest samples in proportion to the measured speed of one sample.
     Weighted,
     /// Each server in turn.
     RoundRobin,
