@@ -83,8 +83,8 @@ pub struct SampleRows {
     pub metadata: String,
 }
 
-/// A prompt with its graded samples. With a `min_samples` gate, samples that failed are missing, so the position
-/// of a sample in `samples` may differ from its index.
+/// A prompt with its graded samples. With a `min_samples` gate, samples that failed are missing, so the
+/// position of a sample in `samples` may differ from its index.
 #[derive(Debug, Clone)]
 pub struct Group {
     /// The group's last dispatch: the dispatch that completed the group. If the group was held after that, it
