@@ -108,7 +108,7 @@ enum Expect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Open {
     No,
-    /// A string. `escaped` means that the chunk ended after a backslash.
+    /// A string. `escaped` means that the last byte was a backslash, which escapes the next byte.
     Text {
         is_name: bool,
         escaped: bool,

@@ -48,8 +48,9 @@ async fn fixture(
         interpreter: interpreter().into(),
         sandbox: choice,
         directory: Some(folder.path().to_owned()),
-        // Many tests run at the same time, on few cores.
-        time_s: 20.0,
+        // Many tests run at the same time, on few cores. Tests of a limit set a shorter one.
+        time_s: 120.0,
+        time_all_s: 600.0,
         ..CodeConfig::default()
     };
     change(&mut config);
