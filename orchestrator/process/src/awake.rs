@@ -9,7 +9,7 @@
 //! A thread stays awake only on a machine with a spare core ([`Cores`]). Without one, it would take its core
 //! from the clients whose requests it waits for, and it would answer each request separately, with a switch
 //! to the client after each. A thread that sleeps on a busy machine finds several requests when it wakes up.
-//! With 16 Python clients on two cores, sleeping gave 1.2 to 1.7 times the rate. In a container, the threads
+//! With 16 Python clients on two cores, sleeping gave 1.1 to 1.7 times the rate. In a container, the threads
 //! of other containers count too, so a thread sleeps more often than it has to.
 
 use std::fs::File;
