@@ -8,6 +8,7 @@ one JSON command per line from standard input and answers each with one JSON lin
 import json
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -137,19 +138,18 @@ class Client:
             batch.nack()
         return {"seconds": seconds}
 
-    def processes(self, count, seconds, payload_bytes):
-        """Rows per second that `count` processes together put, take and ack."""
+    def processes(self, count, seconds, payload_bytes, socket_path):
+        """Loops per second of `count` processes together: of `rolldock_loop`, and then of `bare_loop`."""
         context = multiprocessing.get_context("spawn")
-        begin, end, results = context.Barrier(count + 1), context.Barrier(count), context.SimpleQueue()
-        arguments = (URL, payload_bytes, seconds, begin, end, results)
+        together, results = context.Barrier(count), context.SimpleQueue()
+        arguments = (payload_bytes, socket_path, seconds, together, results)
         workers = [context.Process(target=work, args=(number, *arguments)) for number in range(count)]
         for worker in workers:
             worker.start()
-        begin.wait(START_S)
         rates = [results.get() for _ in workers]
         for worker in workers:
             worker.join(START_S)
-        return {"rate": sum(rates)}
+        return {"rolldock": sum(ours for ours, _ in rates), "bare": sum(bare for _, bare in rates)}
 
     def imported(self):
         """Seconds and bytes of `import rolldock` in a fresh process."""
@@ -159,23 +159,65 @@ class Client:
         return {"seconds": float(seconds), "bytes": float(bytes)}
 
 
-def work(number, url, payload_bytes, seconds, begin, end, results):
-    client, batch = rolldock.Client(url), small_batch(ROWS_OF_PROCESS, payload_bytes)
-    partition, rows = f"process-{number}", 0
-    client.put(partition, "first", batch)
-    client.take(partition, groups=1).ack()
-    begin.wait(START_S)
-    started = time.perf_counter()
-    while (elapsed := time.perf_counter() - started) < seconds:
-        client.put(partition, f"{rows}", batch)
+def work(number, payload_bytes, socket_path, seconds, together, results):
+    def rate(loop):
+        loops = 0
+        loop("first")
+        together.wait(START_S)
+        started = time.perf_counter()
+        while (elapsed := time.perf_counter() - started) < seconds:
+            loop(f"{loops}")
+            loops += 1
+        # The exit of an interpreter that has imported torch takes half a second of CPU. The other processes
+        # must not lose this time.
+        together.wait(START_S)
+        return loops / elapsed
+
+    batch = small_batch(ROWS_OF_PROCESS, payload_bytes)
+    results.put((rate(rolldock_loop(number, batch)), rate(bare_loop(number, batch, socket_path))))
+
+
+def rolldock_loop(number, batch):
+    """Returns a function that puts a group, takes it and acks it: three calls."""
+    client, partition = rolldock.Client(URL), f"process-{number}"
+
+    def loop(group):
+        client.put(partition, group, batch)
         taken = client.take(partition, groups=1)
         taken.torch("payload")
         taken.ack()
-        rows += ROWS_OF_PROCESS
-    # The exit of an interpreter that has imported torch takes half a second of CPU. The other processes
-    # must not lose this time.
-    end.wait(START_S)
-    results.put(rows / elapsed)
+
+    return loop
+
+
+def bare_loop(number, batch, socket_path):
+    """Returns a function that shows what the machine gives to such processes without Rolldock.
+
+    The function exchanges three short messages with a server that returns them. Before each message it does
+    what a client of any queue does, with NumPy, torch and the standard library: it copies the batch,
+    describes it in JSON, and makes a tensor of the copy.
+    """
+    copies = {name: np.empty_like(values.numpy()) for name, values in batch.items()}
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(socket_path)
+
+    def exchange(message):
+        connection.sendall(message)
+        received = b""
+        while len(received) < len(message):
+            received += connection.recv(65_536)
+        return json.loads(received)
+
+    def loop(group):
+        for call in ("put", "take", "ack"):
+            columns = []
+            for name, values in batch.items():
+                np.copyto(copies[name], values.detach().cpu().contiguous().numpy())
+                columns.append({"name": name, "shape": values.shape, "dtype": str(values.dtype)})
+            exchange(json.dumps({"call": call, "of": number, "group": group, "columns": columns}).encode())
+            torch.from_dlpack(copies["payload"])
+
+    return loop
 
 
 def main():

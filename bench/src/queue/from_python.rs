@@ -14,6 +14,7 @@ use tempfile::TempDir;
 
 use super::data::{LARGE_ROWS, PROMPT_TOKENS, RESPONSE_TOKENS, SMALL_BYTES};
 use super::peer::{self, Peer};
+use super::processes;
 use super::rounds::{Rates, Round, median, rounds};
 use super::server::Server;
 use crate::figures::{Bar, Figure};
@@ -30,11 +31,8 @@ const TAKEN_ROWS: usize = 16;
 /// Small takes in a round. The peer makes fewer, because its takes are slow.
 const TAKES: usize = 100;
 const PEER_TAKES: usize = 20;
-/// Numbers of processes that work at once. The last is compared with the best of the others.
-const PROCESSES: [usize; 4] = [1, 2, 4, 16];
-
 /// The script that measures our client, and the server that the client calls.
-struct Client {
+pub(super) struct Client {
     script: Script,
     _server: Server,
     _site: TempDir,
@@ -57,7 +55,7 @@ impl Client {
         Ok(Self { script, _server: server, _site: site })
     }
 
-    fn ask<T: DeserializeOwned>(&mut self, command: &Value) -> anyhow::Result<T> {
+    pub(super) fn ask<T: DeserializeOwned>(&mut self, command: &Value) -> anyhow::Result<T> {
         self.script.ask(command)
     }
 
@@ -120,7 +118,7 @@ pub(super) fn figures(quick: bool, with_peer: bool) -> anyhow::Result<Vec<Figure
     figures.extend(small(quick, &mut client, peer.as_mut())?);
     figures.extend(small_takes(quick, &mut client, peer.as_mut())?);
     drop(peer);
-    figures.push(processes(quick, &mut client)?);
+    figures.extend(processes::figures(quick, &mut client)?);
     figures.extend(imports(&mut client)?);
     figures.push(Figure::new("the wheel", bytes as f64 / 1e6, "MB").bar(Bar::AtMost(25.0)));
     Ok(figures)
@@ -222,28 +220,6 @@ fn small_takes(quick: bool, client: &mut Client, mut peer: Option<&mut Peer>) ->
     let figure = Figure::new(format!("{what}, among {resident_rows} rows"), median(&among), "us");
     figures.push(figure.against_named("alone", median(&alone)).bar(Bar::RatioAtMost(1.2)));
     Ok(figures)
-}
-
-/// Processes that put, take and ack at once.
-fn processes(quick: bool, client: &mut Client) -> anyhow::Result<Figure> {
-    #[derive(Deserialize)]
-    struct Total {
-        rate: f64,
-    }
-    let seconds = if quick { 1.0 } else { 3.0 };
-    let mut totals = PROCESSES.map(|_| Vec::new());
-    for _ in 0..3 {
-        for (count, totals) in PROCESSES.into_iter().zip(&mut totals) {
-            let command = json!({
-                "do": "processes", "count": count, "seconds": seconds, "payload_bytes": SMALL_BYTES,
-            });
-            totals.push(client.ask::<Total>(&command)?.rate);
-        }
-    }
-    let [one, two, four, sixteen] = totals.map(|totals| median(&totals));
-    let best = one.max(two).max(four);
-    let figure = Figure::new("16 processes: rows of 1 KB put, taken and acked", sixteen, "rows/s");
-    Ok(figure.against_named("the best of 1, 2 and 4 processes", best).bar(Bar::RatioAtLeast(0.9)))
 }
 
 fn imports(client: &mut Client) -> anyhow::Result<Vec<Figure>> {

@@ -7,8 +7,9 @@
 //! machine's load therefore affect all of them alike.
 //!
 //! Each measurement but that of an empty server has a file ([`large`], [`small`], [`waiting`], [`local`],
-//! [`durable`], [`snapshot`], [`growth`], and [`from_python`] for the sub-command `python`). They share the
-//! server ([`server`]), the rows ([`data`]), the rounds ([`rounds`]) and the peer ([`peer`]).
+//! [`durable`], [`snapshot`], [`growth`], and [`from_python`] with [`processes`] for the sub-command
+//! `python`). They share the server ([`server`]), the rows ([`data`]), the rounds ([`rounds`]) and the peer
+//! ([`peer`]).
 
 mod data;
 mod durable;
@@ -17,6 +18,7 @@ mod growth;
 mod large;
 mod local;
 mod peer;
+mod processes;
 mod rounds;
 mod server;
 mod small;
