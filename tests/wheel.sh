@@ -25,8 +25,8 @@ unset ROLLDOCK_BINARY
   "$python/bin/ruff" format --check .
   "$python/bin/ruff" check .
   "$python/bin/mypy" rolldock tests
-  "$python/bin/ruff" format --check --config pyproject.toml ../examples/learn
-  "$python/bin/ruff" check --config pyproject.toml ../examples/learn
+  "$python/bin/ruff" format --check --config pyproject.toml ../examples/learn ../bench/peers
+  "$python/bin/ruff" check --config pyproject.toml ../examples/learn ../bench/peers
   # The example reads TOML with the standard library, which Python 3.11 and newer have.
   "$python/bin/mypy" --python-version 3.11 ../examples/learn/*.py
   "$python/bin/pytest"

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from math_verify import parse, verify
 
-# The releases of verl whose `math_dapo` our variants 2025 and 2026 reproduce. The other two scorers are equal in
-# both releases.
+# The releases of verl whose `math_dapo` our variants 2025 and 2026 reproduce. The other two scorers are equal
+# in both releases.
 RELEASES = {"2025": "0.9.0", "2026": "0.9.1"}
 
 
@@ -62,7 +62,11 @@ class Peer:
                 found[name] = [float(said["score"]), float(said["acc"]), said["pred"]]
         for method in ("strict", "flexible"):
             score = self.gsm8k.compute_score(response, truth, method=method)
-            found[f"gsm8k {method}"] = [float(score), float(score), self.gsm8k.extract_solution(response, method)]
+            found[f"gsm8k {method}"] = [
+                float(score),
+                float(score),
+                self.gsm8k.extract_solution(response, method),
+            ]
         found["math"] = float(self.math.compute_score(response, truth))
         found["normalize"] = self.math_dapo["2025"].normalize_final_answer(truth)
         return found
@@ -101,7 +105,9 @@ def main() -> None:
     def answer(value: dict) -> None:
         print(json.dumps(value), file=answers, flush=True)
 
-    packages = [f"{package} {version(package)}" for package in ("math-verify", "latex2sympy2_extended", "sympy")]
+    packages = [
+        f"{package} {version(package)}" for package in ("math-verify", "latex2sympy2_extended", "sympy")
+    ]
     releases = [f"verl {release}" for release in RELEASES.values()]
     answer({"versions": ", ".join([f"python {sys.version.split()[0]}", *packages, *releases])})
     do = {"load": peer.load, "round": peer.round, "score": peer.score, "verify": peer.verify}

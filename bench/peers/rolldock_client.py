@@ -41,7 +41,9 @@ def large_batch(rows, prompt_tokens, response_tokens):
     def ids(tokens):
         return (torch.arange(rows * tokens) % 150_000).reshape(rows, tokens)
 
-    log_probs = (torch.arange(rows * response_tokens) * -1e-7).to(torch.float32).reshape(rows, response_tokens)
+    log_probs = (
+        (torch.arange(rows * response_tokens) * -1e-7).to(torch.float32).reshape(rows, response_tokens)
+    )
     return {
         "input_ids": ids(prompt_tokens),
         "responses": ids(response_tokens),
@@ -72,7 +74,8 @@ def check(taken, put):
 class Client:
     def __init__(self):
         self.clients = {
-            way: rolldock.Client(URL, shared_memory=way == "shared_memory") for way in ("http", "shared_memory")
+            way: rolldock.Client(URL, shared_memory=way == "shared_memory")
+            for way in ("http", "shared_memory")
         }
         self.batch = None
         self.rounds = 0
@@ -154,9 +157,11 @@ class Client:
     def imported(self):
         """Seconds and bytes of `import rolldock` in a fresh process."""
         environment = {**os.environ, "PYTHONPATH": SITE}
-        said = subprocess.run([sys.executable, "-c", IMPORT], env=environment, capture_output=True, check=True)
-        seconds, bytes = said.stdout.split()
-        return {"seconds": float(seconds), "bytes": float(bytes)}
+        said = subprocess.run(
+            [sys.executable, "-c", IMPORT], env=environment, capture_output=True, check=True
+        )
+        seconds, resident = said.stdout.split()
+        return {"seconds": float(seconds), "bytes": float(resident)}
 
 
 def work(number, payload_bytes, socket_path, seconds, together, results):
@@ -222,7 +227,11 @@ def bare_loop(number, batch, socket_path):
 
 def main():
     client = Client()
-    versions = [f"python {sys.version.split()[0]}", f"rolldock {rolldock.__version__}", f"torch {version('torch')}"]
+    versions = [
+        f"python {sys.version.split()[0]}",
+        f"rolldock {rolldock.__version__}",
+        f"torch {version('torch')}",
+    ]
     print(json.dumps({"versions": ", ".join(versions)}), flush=True)
     for line in sys.stdin:
         command = json.loads(line)

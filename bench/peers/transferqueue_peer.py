@@ -37,12 +37,13 @@ os.environ["RAY_AUTH_MODE"] = "token"
 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
-import ray  # noqa: E402
-import torch  # noqa: E402
-import transfer_queue  # noqa: E402
-from importlib.metadata import version  # noqa: E402
-from omegaconf import OmegaConf  # noqa: E402
-from tensordict import TensorDict  # noqa: E402
+from importlib.metadata import version
+
+import ray
+import torch
+import transfer_queue
+from omegaconf import OmegaConf
+from tensordict import TensorDict
 
 STORAGE_UNITS = 2
 TASK = "train"
@@ -56,7 +57,9 @@ def large_batch(rows: int, prompt_tokens: int, response_tokens: int) -> TensorDi
     def ids(tokens: int) -> torch.Tensor:
         return (torch.arange(rows * tokens) % 150_000).reshape(rows, tokens)
 
-    log_probs = (torch.arange(rows * response_tokens) * -1e-7).to(torch.float32).reshape(rows, response_tokens)
+    log_probs = (
+        (torch.arange(rows * response_tokens) * -1e-7).to(torch.float32).reshape(rows, response_tokens)
+    )
     columns = {
         "input_ids": ids(prompt_tokens),
         "responses": ids(response_tokens),
@@ -68,7 +71,9 @@ def large_batch(rows: int, prompt_tokens: int, response_tokens: int) -> TensorDi
 
 def small_batch(rows: int, payload_bytes: int) -> TensorDict:
     payload = torch.arange(rows).to(torch.uint8).reshape(rows, 1).repeat(1, payload_bytes)
-    return TensorDict({"payload": payload, "reward": torch.arange(rows, dtype=torch.float32)}, batch_size=rows)
+    return TensorDict(
+        {"payload": payload, "reward": torch.arange(rows, dtype=torch.float32)}, batch_size=rows
+    )
 
 
 def check(taken: TensorDict, columns: list[str], batch: TensorDict) -> None:
@@ -186,7 +191,9 @@ def serve(commands: queue.SimpleQueue, answers, temporary: str) -> None:
         _temp_dir=temporary,
     )
     simple = {"num_data_storage_units": STORAGE_UNITS}
-    transfer_queue.init(OmegaConf.create({"backend": {"storage_backend": "SimpleStorage", "SimpleStorage": simple}}))
+    transfer_queue.init(
+        OmegaConf.create({"backend": {"storage_backend": "SimpleStorage", "SimpleStorage": simple}})
+    )
     peer = Peer(transfer_queue.get_client())
     loop = asyncio.new_event_loop()
 
@@ -194,12 +201,19 @@ def serve(commands: queue.SimpleQueue, answers, temporary: str) -> None:
         print(json.dumps(value), file=answers, flush=True)
 
     packages = ["transferqueue", "ray", "torch", "pyzmq"]
-    versions = [f"python {sys.version.split()[0]}"] + [f"{package} {version(package)}" for package in packages]
+    versions = [f"python {sys.version.split()[0]}"] + [
+        f"{package} {version(package)}" for package in packages
+    ]
     answer({"versions": ", ".join(versions)})
     while (line := commands.get()) is not None:
         command = json.loads(line)
         try:
-            do = {"large": peer.large, "small": peer.small, "small_takes": peer.small_takes, "memory": peer.memory}
+            do = {
+                "large": peer.large,
+                "small": peer.small,
+                "small_takes": peer.small_takes,
+                "memory": peer.memory,
+            }
             answer(loop.run_until_complete(do[command.pop("do")](**command)))
         except Exception as error:
             answer({"error": f"{type(error).__name__}: {error}"})

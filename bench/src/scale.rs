@@ -1,17 +1,23 @@
 //! `scale`: what a rollout costs beyond its engines, from 1,000 to 50,000 running samples.
 //!
-//! The rollout and the simulated servers share one process and one thread, in virtual time. A second run
-//! measures the engines' own share. It sends the same requests directly to the same servers, with the same
-//! number of requests at a time, without rollout, board and balancer. The difference between the two runs in
-//! CPU time and in memory is the cost of the rollout.
+//! The rollout and its servers share one process and one thread, in virtual time. A second run measures the
+//! engines' own share. It sends the same requests directly to the same servers, with the same number of
+//! requests at a time, without rollout, board and balancer. The difference between the two runs in CPU time
+//! and in memory is the cost of the rollout.
+//!
+//! There are two fleets. Simulated servers behave like real ones, but their own cost is several times that of
+//! the rollout. Servers that only take time ([`timed`]) cost little, so they show how the cost of the rollout
+//! depends on the number of samples.
 //!
 //! Virtual time passes while nothing runs, so the share of a core is computed from the cost of a sample. The
 //! number of samples that a fleet finishes per second is the number of running samples divided by the mean
 //! time of a request.
 //!
-//! A further task asks for a permit again and again. The time of a permit is the CPU time of this thread
-//! between the request and the grant. There is always a free permit, so the task never waits. The
-//! CPU time does not include other programs on the machine.
+//! On the simulated servers, a further task asks for a permit again and again. The time of a permit is the
+//! CPU time of this thread between the request and the grant. There is always a free permit, so the task
+//! never waits. The CPU time does not include other programs on the machine.
+
+mod timed;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +34,7 @@ use rolldock::rollout::{
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, Outcome, PermitRequest, ServerSpec};
 use rolldock_simengine::{LengthConfig, ServerConfig, SimServer, Workload, WorkloadConfig};
+use timed::TimedEngine;
 use tokio::sync::mpsc;
 
 use crate::counting::held_bytes;
@@ -111,15 +118,20 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let mut figures = Vec::new();
     let mut first = None;
     // The first run of a process fills pages and caches that later runs reuse. It is not measured.
-    in_virtual_time(rollout(CURVE[0], CURVE[0].groups(true)))?;
+    in_virtual_time(rollout(CURVE[0], Fleet::Simulated, CURVE[0].groups(true)))?;
+    let rounds = if quick { 1 } else { ROUNDS };
     for point in CURVE {
-        let (engines, whole) = costs(point, point.groups(quick), if quick { 1 } else { ROUNDS })?;
         let is_last = point.running() >= 50_000;
         let name = |what: &str| format!("{} samples on {} servers: {what}", point.running(), point.servers);
-        let beyond = whole.cpu - engines.cpu;
-        let figure = Figure::new(name("CPU of a sample beyond the engines"), beyond * 1e6, "us");
-        let flat_to = *first.get_or_insert(beyond * 1e6);
+        let (engines, whole) = costs(point, Fleet::Timed, point.groups(quick), rounds)?;
+        let beyond = (whole.cpu - engines.cpu) * 1e6;
+        let figure = Figure::new(name("CPU of a sample beyond servers that only take time"), beyond, "us");
+        let flat_to = *first.get_or_insert(beyond);
         figures.push(figure.against_named("the first point", flat_to).bar(Bar::RatioAtMost(1.2)));
+        figures.push(Figure::new(name("CPU of a sample, these servers alone"), engines.cpu * 1e6, "us"));
+        let (engines, whole) = costs(point, Fleet::Simulated, point.groups(quick), rounds)?;
+        let beyond = whole.cpu - engines.cpu;
+        figures.push(Figure::new(name("CPU of a sample beyond the engines"), beyond * 1e6, "us"));
         figures.push(Figure::new(name("CPU of a sample, the engines alone"), engines.cpu * 1e6, "us"));
         let cores = beyond * point.running() as f64 / whole.request_seconds;
         let cores = Figure::new(name("CPU beyond the engines"), cores, "cores");
@@ -138,11 +150,11 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
 
 /// The least cost of the engines alone, and of whole runs, over `rounds` rounds in which both are measured in
 /// turn. Other programs on the machine only add to a cost.
-fn costs(point: Point, groups: usize, rounds: usize) -> anyhow::Result<(Cost, Cost)> {
+fn costs(point: Point, fleet: Fleet, groups: usize, rounds: usize) -> anyhow::Result<(Cost, Cost)> {
     let mut least: Option<(Cost, Cost)> = None;
     for _ in 0..rounds {
-        let engines = in_virtual_time(engines_alone(point, groups))?;
-        let whole = in_virtual_time(rollout(point, groups))?;
+        let engines = in_virtual_time(engines_alone(point, fleet, groups))?;
+        let whole = in_virtual_time(rollout(point, fleet, groups))?;
         least = Some(match least.take() {
             None => (engines, whole),
             Some((engines_before, whole_before)) => (engines_before.or(engines), whole_before.or(whole)),
@@ -156,8 +168,25 @@ fn in_virtual_time(run: impl Future<Output = anyhow::Result<Cost>>) -> anyhow::R
     runtime.block_on(run)
 }
 
+/// The servers of a run.
+#[derive(Debug, Clone, Copy)]
+enum Fleet {
+    Simulated,
+    /// Servers that only take time.
+    Timed,
+}
+
+impl Fleet {
+    fn start(self, point: Point, scope: &Scope) -> anyhow::Result<Arc<dyn Engine>> {
+        Ok(match self {
+            Self::Simulated => Arc::new(simulated(point, scope)?),
+            Self::Timed => Arc::new(TimedEngine),
+        })
+    }
+}
+
 /// Lengths differ little, so the samples of a group end close together, and nearly all places are in use.
-fn fleet(point: Point, scope: &Scope) -> anyhow::Result<SimulatedEngine> {
+fn simulated(point: Point, scope: &Scope) -> anyhow::Result<SimulatedEngine> {
     let workload = Arc::new(Workload::new(WorkloadConfig {
         seed: SEED,
         eos_id: EOS,
@@ -207,10 +236,10 @@ impl Memory {
 }
 
 /// Sends the requests of a rollout directly to the servers, with the same number of requests at a time.
-async fn engines_alone(point: Point, groups: usize) -> anyhow::Result<Cost> {
+async fn engines_alone(point: Point, fleet: Fleet, groups: usize) -> anyhow::Result<Cost> {
     let memory = Memory::new();
     let scope = Scope::new();
-    let engine = fleet(point, &scope)?;
+    let engine = fleet.start(point, &scope)?;
     let watching = scope.spawn("memory", memory.clone().watch());
     let names: Vec<String> = (0..point.servers).map(|number| format!("s{number}")).collect();
     let sampling = Arc::new(SamplingParams::default());
@@ -264,19 +293,21 @@ fn config_of(point: Point, groups: usize) -> anyhow::Result<RolloutConfig> {
 }
 
 /// Runs a rollout whose groups are dropped as soon as they are handed on.
-async fn rollout(point: Point, groups: usize) -> anyhow::Result<Cost> {
+async fn rollout(point: Point, fleet: Fleet, groups: usize) -> anyhow::Result<Cost> {
     let memory = Memory::new();
     let scope = Scope::new();
-    let engine = fleet(point, &scope)?;
+    let engine = fleet.start(point, &scope)?;
     let watching = scope.spawn("memory", memory.clone().watch());
     let started = cpu::own();
     let named = (0..point.servers).map(|number| ServerSpec::unreached(format!("s{number}"), PERMITS));
     let balancer =
         LoadBalancer::new(BalancerConfig { seed: SEED, ..BalancerConfig::default() }, named.collect())?;
     let permits: Arc<Mutex<Vec<f64>>> = Arc::default();
-    let asking = scope.spawn("permits", ask_for_permits(balancer.clone(), Arc::clone(&permits)));
+    // The task asks at simulated times, so its cost for a sample depends on the number of samples.
+    let asking = matches!(fleet, Fleet::Simulated)
+        .then(|| scope.spawn("permits", ask_for_permits(balancer.clone(), Arc::clone(&permits))));
     let grading = Grading::Inline(Arc::new(LastToken));
-    let parts = RolloutParts { engine: Arc::new(engine), balancer, grading };
+    let parts = RolloutParts { engine, balancer, grading };
     let mut manager = AgentLoopManager::new(config_of(point, groups)?, parts, scope.clone());
     let control = manager.control();
     let prompts = PromptFeed::inline(Box::new(Numbered::new(PROMPT_TOKENS)));
@@ -324,12 +355,12 @@ mod tests {
     #[test]
     fn a_small_run_finishes_its_samples_and_measures_permits() {
         let point = Point { groups_per_worker: 1, servers: 4 };
-        let engines = in_virtual_time(engines_alone(point, 16)).unwrap();
-        let whole = in_virtual_time(rollout(point, 16)).unwrap();
+        let engines = in_virtual_time(engines_alone(point, Fleet::Simulated, 16)).unwrap();
+        let whole = in_virtual_time(rollout(point, Fleet::Simulated, 16)).unwrap();
         assert!(engines.cpu > 0.0 && whole.cpu > 0.0);
         // Other tests of the process may free more memory than a run takes, so one of several runs has to show it.
         let takes_memory = |cost: &Cost| cost.memory > 0.0;
-        let again = || in_virtual_time(rollout(point, 16)).unwrap();
+        let again = || in_virtual_time(rollout(point, Fleet::Simulated, 16)).unwrap();
         assert!(takes_memory(&whole) || (0..10).any(|_| takes_memory(&again())), "{whole:?}");
         assert!(whole.request_seconds > 1.0, "{whole:?}");
         assert!(whole.permits.len() > 100 && whole.permit(0.5) <= whole.permit(0.99));

@@ -32,7 +32,7 @@ const TAKEN_ROWS: usize = 16;
 const TAKES: usize = 100;
 const PEER_TAKES: usize = 20;
 /// The script that measures our client, and the server that the client calls.
-pub(super) struct Client {
+struct Client {
     script: Script,
     _server: Server,
     _site: TempDir,
@@ -55,7 +55,7 @@ impl Client {
         Ok(Self { script, _server: server, _site: site })
     }
 
-    pub(super) fn ask<T: DeserializeOwned>(&mut self, command: &Value) -> anyhow::Result<T> {
+    fn ask<T: DeserializeOwned>(&mut self, command: &Value) -> anyhow::Result<T> {
         self.script.ask(command)
     }
 
@@ -118,7 +118,7 @@ pub(super) fn figures(quick: bool, with_peer: bool) -> anyhow::Result<Vec<Figure
     figures.extend(small(quick, &mut client, peer.as_mut())?);
     figures.extend(small_takes(quick, &mut client, peer.as_mut())?);
     drop(peer);
-    figures.extend(processes::figures(quick, &mut client)?);
+    figures.extend(processes::figures(quick, &mut client.script)?);
     figures.extend(imports(&mut client)?);
     figures.push(Figure::new("the wheel", bytes as f64 / 1e6, "MB").bar(Bar::AtMost(25.0)));
     Ok(figures)

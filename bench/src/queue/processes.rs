@@ -2,8 +2,7 @@
 //!
 //! Where many interpreters share few cores, each call finds cold caches, whatever it calls. How much of the best total
 //! is left depends on the machine and on its neighbours. So the bar compares what is left of our total with what is
-//! left of the total of processes that do not use Rolldock. The processes do
-//! both in turns.
+//! left of the total of processes that do not use Rolldock. The processes do both in turns.
 
 use std::path::Path;
 
@@ -14,9 +13,9 @@ use tokio::net::UnixListener;
 use tokio_util::task::TaskTracker;
 
 use super::data::SMALL_BYTES;
-use super::from_python::Client;
 use super::rounds::median;
 use crate::figures::{Bar, Figure};
+use crate::python::Script;
 
 /// Numbers of processes. The last is compared with the best of the others.
 const COUNTS: [usize; 4] = [1, 2, 4, 16];
@@ -29,7 +28,7 @@ struct Totals {
     bare: f64,
 }
 
-pub(super) fn figures(quick: bool, client: &mut Client) -> anyhow::Result<Vec<Figure>> {
+pub(super) fn figures(quick: bool, client: &mut Script) -> anyhow::Result<Vec<Figure>> {
     let seconds = if quick { 1.0 } else { 3.0 };
     let folder = tempfile::tempdir()?;
     let socket_path = folder.path().join("echo");

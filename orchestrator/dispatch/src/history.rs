@@ -28,7 +28,7 @@
 //! weighted mean is in proportion to the sum of `v_i / p_i`. An accepted group is worth `w` tokens by itself,
 //! because training costs too. For a given variance, `(sum of p_i c_i) - w (sum of p_i v_i)` is least if
 //! `p_i` is in proportion to `sqrt(v_i / (c_i - w v_i))`. The mean cost of the run's groups is the unit of
-//! `c`, `w` is 0.2, and the factor of proportionality is 0.6. This factor is below 1, so that few
+//! `c`, `w` is 0.35, and the factor of proportionality is 0.6. This factor is below 1, so that few
 //! probabilities are cut to 1. No `p` is below `keep_min`, so no weight is above `1 / keep_min`, and every
 //! prompt keeps a chance.
 //!
@@ -63,7 +63,7 @@ use posterior::Population;
 const KEPT_EVIDENCE: f32 = 0.5;
 /// The worth of an accepted group by itself: `w` of the [module](self), in units of the mean cost of a
 /// group.
-const WORTH: f64 = 0.2;
+const WORTH: f64 = 0.35;
 /// The probability of sending out a prompt of mean cost, before the correction for [`WORTH`], if its group is
 /// certain to be valid.
 const SHARE: f64 = 0.6;
