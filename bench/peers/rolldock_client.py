@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 
 SITE, URL = sys.argv[2:4]
@@ -144,14 +145,9 @@ class Client:
     def processes(self, count, seconds, payload_bytes, socket_path):
         """Loops per second of `count` processes together: of `rolldock_loop`, and then of `bare_loop`."""
         context = multiprocessing.get_context("spawn")
-        together, results = context.Barrier(count), context.SimpleQueue()
-        arguments = (payload_bytes, socket_path, seconds, together, results)
-        workers = [context.Process(target=work, args=(number, *arguments)) for number in range(count)]
-        for worker in workers:
-            worker.start()
-        rates = [results.get() for _ in workers]
-        for worker in workers:
-            worker.join(START_S)
+        arguments = (context.Barrier(count), payload_bytes, socket_path, seconds)
+        with ProcessPoolExecutor(count, context, initializer=begin_work, initargs=arguments) as pool:
+            rates = list(pool.map(work, range(count)))
         return {"rolldock": sum(ours for ours, _ in rates), "bare": sum(bare for _, bare in rates)}
 
     def imported(self):
@@ -164,7 +160,15 @@ class Client:
         return {"seconds": float(seconds), "bytes": float(resident)}
 
 
-def work(number, payload_bytes, socket_path, seconds, together, results):
+def begin_work(*arguments):
+    """Keeps what all processes share: a barrier can be given to a process only when the process starts."""
+    global SHARED
+    SHARED = arguments
+
+
+def work(number):
+    together, payload_bytes, socket_path, seconds = SHARED
+
     def rate(loop):
         loops = 0
         loop("first")
@@ -179,7 +183,7 @@ def work(number, payload_bytes, socket_path, seconds, together, results):
         return loops / elapsed
 
     batch = small_batch(ROWS_OF_PROCESS, payload_bytes)
-    results.put((rate(rolldock_loop(number, batch)), rate(bare_loop(number, batch, socket_path))))
+    return rate(rolldock_loop(number, batch)), rate(bare_loop(number, batch, socket_path))
 
 
 def rolldock_loop(number, batch):

@@ -31,6 +31,7 @@ const TAKEN_ROWS: usize = 16;
 /// Small takes in a round. The peer makes fewer, because its takes are slow.
 const TAKES: usize = 100;
 const PEER_TAKES: usize = 20;
+
 /// The script that measures our client, and the server that the client calls.
 struct Client {
     script: Script,
