@@ -19,8 +19,9 @@ SITE, URL = sys.argv[2:4]
 sys.path.insert(0, SITE)
 
 import numpy as np  # noqa: E402
-import rolldock  # noqa: E402
 import torch  # noqa: E402
+
+import rolldock  # noqa: E402
 
 #: The longest time for processes to start, in seconds.
 START_S = 60.0
