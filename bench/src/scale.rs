@@ -365,4 +365,14 @@ mod tests {
         assert!(whole.request_seconds > 1.0, "{whole:?}");
         assert!(whole.permits.len() > 100 && whole.permit(0.5) <= whole.permit(0.99));
     }
+
+    #[test]
+    fn servers_that_only_take_time_finish_the_same_samples() {
+        let point = Point { groups_per_worker: 1, servers: 4 };
+        let engines = in_virtual_time(engines_alone(point, Fleet::Timed, 16)).unwrap();
+        let whole = in_virtual_time(rollout(point, Fleet::Timed, 16)).unwrap();
+        assert!(engines.cpu > 0.0 && whole.cpu > 0.0);
+        assert!((24.0..36.0).contains(&whole.request_seconds), "{whole:?}");
+        assert!(whole.permits.is_empty());
+    }
 }
