@@ -62,7 +62,8 @@ use posterior::Population;
 /// The weight of the samples of earlier groups when a newer group has been graded.
 const KEPT_EVIDENCE: f32 = 0.5;
 /// The worth of an accepted group by itself: `w` of the [module](self), in units of the mean cost of a
-/// group.
+/// group. With more, fewer tokens are decoded for an accepted group, and its weights differ more. From 0.2 to
+/// 0.35 the precision of a weighted mean for the same number of decoded tokens hardly changes.
 const WORTH: f64 = 0.35;
 /// The probability of sending out a prompt of mean cost, before the correction for [`WORTH`], if its group is
 /// certain to be valid.
