@@ -53,11 +53,17 @@ pub(super) struct Resolved<T> {
 
 impl<T> Resolved<T> {
     /// Adds complaints about the values that could be read. These values were checked together with the
-    /// defaults of the values that are left out. If values are left out, the messages mention it.
+    /// defaults of the values that are left out. If values are left out, the messages mention it. A complaint
+    /// that names a key that is left out is about the default of that key, and is not added.
     pub(super) fn add(&mut self, further: Vec<Complaint>) {
         let beside_defaults = !self.complaints.is_empty();
         for mut complaint in further {
-            if self.left_out.iter().any(|key| is_within(&complaint.key, key)) {
+            let names = |key: &Vec<String>| {
+                // A key of one segment is an ordinary word.
+                is_within(&complaint.key, key)
+                    || (key.len() > 1 && complaint.message.contains(&key.join(".")))
+            };
+            if self.left_out.iter().any(names) {
                 continue;
             }
             if beside_defaults {

@@ -20,15 +20,14 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     check_endpoints(&fleet.endpoints, checks);
     let servers = fleet.simulated.as_ref().map_or(fleet.endpoints.len(), |simulated| simulated.servers);
     counted(fleet.servers_min, servers.max(1), "fleet.servers_min", checks);
-    match &fleet.max_loads_per_server {
-        MaxLoads::Fixed(loads) => check_permits(*loads, "fleet.max_loads_per_server", recipe, checks),
-        MaxLoads::Named(name) if name == "auto" => {
-            let Some(adaptive) = recipe.measured_permits() else { return };
+    match (&fleet.max_loads_per_server, recipe.measured_permits()) {
+        (MaxLoads::Fixed(loads), _) => check_permits(*loads, "fleet.max_loads_per_server", recipe, checks),
+        (MaxLoads::Named(name), Some(adaptive)) if name == "auto" => {
             check_adaptive(&adaptive, checks);
             check_permits(adaptive.min, "fleet.adaptive.min", recipe, checks);
             check_permits(adaptive.unreported, "fleet.adaptive.unreported", recipe, checks);
         }
-        MaxLoads::Named(name) => checks.require(false, "fleet.max_loads_per_server", || {
+        (MaxLoads::Named(name), _) => checks.require(false, "fleet.max_loads_per_server", || {
             format!("expected a number of samples, or \"auto\", found {name:?}")
         }),
     }

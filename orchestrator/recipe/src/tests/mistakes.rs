@@ -91,10 +91,13 @@ fn mistakes_of_different_kinds_are_all_named() {
 
 #[test]
 fn a_value_that_is_left_out_makes_no_further_mistake() {
+    const CONSUMER: &str = "[queue.consumer]\ntask = \"train\"\ntake_groups = 1\nkeep_last_steps = 1\n";
     for (text, complaints) in [
         // The key is required, so it is missing when the rest is read.
         (MINIMAL.replace("train_batch_size = 8", "train_batch_size = \"8\""), 1),
         (format!("{MINIMAL}[validation]\nevery_steps = \"3\"\nsamples_per_prompt = 1\n"), 1),
+        // Another value needs the key.
+        (MINIMAL.replace("run.steps = 1", "run.steps = -1") + CONSUMER, 1),
         // The default of the key would not fit.
         (MINIMAL.replace("run.steps = 1", "run.steps = 100000") + "[queue]\ncapacity_rows = \"9\"\n", 1),
         (format!("{MINIMAL}[filter]\ngates = [{{ gate = \"nope\" }}, {{ gate = \"nope\" }}]\n"), 1),
