@@ -157,7 +157,7 @@ impl<'a> Pass<'a> {
     /// Hides a server's room from later requests.
     fn reserve(&mut self, index: usize) {
         if self.reserved.len() < RESERVED_MAX {
-            self.state.candidates[index].free = 0;
+            self.state.candidates.hide_room(index);
             self.reserved.push(index);
         }
     }

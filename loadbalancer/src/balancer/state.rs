@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::grant::Grant;
 use super::server::Server;
-use crate::policy::{Ask, Candidate, RoutingPolicy};
+use crate::policy::{Ask, Candidates, RoutingPolicy};
 use crate::server::{AdminState, ServerId};
 use crate::snapshot::FleetSnapshot;
 use crate::{BalancerConfig, BalancerError, Priority};
@@ -79,7 +79,7 @@ pub(super) struct State {
     /// The servers in order of their ids.
     pub(super) servers: Vec<Server>,
     /// The servers as policies see them, in the same order.
-    pub(super) candidates: Vec<Candidate>,
+    pub(super) candidates: Candidates,
     /// Servers whose candidates change as time passes: they have a penalty, or open at a later time.
     unsettled: Vec<ServerId>,
     /// No candidate has to be updated before this time.
@@ -109,7 +109,7 @@ impl State {
     pub(super) fn new(policy: Box<dyn RoutingPolicy>, rng: ChaCha8Rng) -> Self {
         Self {
             servers: Vec::new(),
-            candidates: Vec::new(),
+            candidates: Candidates::default(),
             unsettled: Vec::new(),
             settles_at: Instant::now(),
             next_server: 0,
@@ -193,7 +193,8 @@ impl State {
         let penalty = server.breaker.penalty(now, config.penalty_half_life());
         self.changes.of_openings |= server.opens_at != opens_at;
         server.opens_at = opens_at;
-        self.candidates[index] = server.candidate(penalty, self.means.speed(), self.means.tokens());
+        let candidate = server.candidate(penalty, self.means.speed(), self.means.tokens());
+        self.candidates.update(index, candidate);
         if opens_at.is_none() && penalty == 0.0 {
             return;
         }

@@ -10,7 +10,7 @@ use std::collections::{HashMap, VecDeque};
 use rand_chacha::ChaCha8Rng;
 
 use super::least::{Cost, Least};
-use super::{Ask, Candidate, RoutingPolicy};
+use super::{Ask, Candidates, RoutingPolicy};
 use crate::policy::AffinityConfig;
 use crate::server::ServerId;
 
@@ -37,16 +37,13 @@ impl GroupAffinity {
     }
 
     /// The index of the group's server, if the request fits there and the server is not too full.
-    fn server_of(&self, group: u64, ask: &Ask<'_>, servers: &[Candidate]) -> Option<usize> {
+    fn server_of(&self, group: u64, ask: &Ask<'_>, servers: &Candidates) -> Option<usize> {
         let server_of_group = self.servers_of_groups.get(&group)?;
         let index = servers.binary_search_by_key(server_of_group, |server| server.server).ok()?;
         let server = servers.get(index).filter(|server| ask.fits(server))?;
-        let mean_of_others = || {
-            let (sum, count) = loads_of_living(servers);
-            (sum - server.load) / (count - 1.0).max(1.0)
-        };
-        let is_over = server.load > self.config.load_max
-            || (server.load > self.config.load_min && server.load > mean_of_others() * self.config.ratio_max);
+        let most = servers.mean_load_of_others(server) * self.config.ratio_max;
+        let is_over =
+            server.load > self.config.load_max || (server.load > self.config.load_min && server.load > most);
         (!is_over).then_some(index)
     }
 
@@ -63,27 +60,8 @@ impl GroupAffinity {
     }
 }
 
-/// The sum of the live servers' loads, and their number. The loop keeps eight sums, because each addition to
-/// a single sum would have to wait for the previous one.
-fn loads_of_living(servers: &[Candidate]) -> (f32, f32) {
-    let (lanes, rest) = servers.as_chunks::<8>();
-    let (mut sums, mut counts) = ([0.0; 8], [0.0; 8]);
-    let add = |server: &Candidate, sum: &mut f32, count: &mut f32| {
-        *sum += if server.is_live { server.load } else { 0.0 };
-        *count += if server.is_live { 1.0 } else { 0.0 };
-    };
-    for lane in lanes {
-        for place in 0..8 {
-            add(&lane[place], &mut sums[place], &mut counts[place]);
-        }
-    }
-    let (mut sum, mut count) = (sums.iter().sum(), counts.iter().sum());
-    rest.iter().for_each(|server| add(server, &mut sum, &mut count));
-    (sum, count)
-}
-
 impl RoutingPolicy for GroupAffinity {
-    fn pick(&mut self, ask: &Ask<'_>, servers: &[Candidate], rng: &mut ChaCha8Rng) -> Option<usize> {
+    fn pick(&mut self, ask: &Ask<'_>, servers: &Candidates, rng: &mut ChaCha8Rng) -> Option<usize> {
         let Some(group) = ask.group else { return self.least.pick(ask, servers, rng) };
         if let Some(index) = self.server_of(group, ask, servers) {
             return Some(index);

@@ -3,7 +3,7 @@
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use super::{Ask, Candidate, RoutingPolicy};
+use super::{Ask, Candidate, Candidates, RoutingPolicy};
 
 /// The cost to minimise.
 #[derive(Debug, Clone, Copy)]
@@ -87,7 +87,7 @@ fn least_of(costs: &[f32]) -> f32 {
 }
 
 impl RoutingPolicy for Least {
-    fn pick(&mut self, ask: &Ask<'_>, servers: &[Candidate], rng: &mut ChaCha8Rng) -> Option<usize> {
+    fn pick(&mut self, ask: &Ask<'_>, servers: &Candidates, rng: &mut ChaCha8Rng) -> Option<usize> {
         match self.cost {
             Cost::Load => self.by(ask, servers, rng, |server| server.load),
             Cost::Work => self.by(ask, servers, rng, |server| server.work),

@@ -10,10 +10,11 @@
 //! | [`round_robin`](crate::Policy::RoundRobin), [`random`](crate::Policy::Random) | is next in turn; is any server | as a baseline |
 //!
 //! `rolldock-bench fleet` measures these policies. A policy reads an array with a few numbers for each
-//! server. If several servers are equally good, a policy that compares servers draws one of them at random,
-//! so the index of a server gives no advantage.
+//! server ([`Candidates`]). If several servers are equally good, a policy that compares servers draws one of
+//! them at random, so the index of a server gives no advantage.
 
 mod affinity;
+mod candidates;
 mod least;
 mod simple;
 
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::server::ServerId;
 
 use affinity::GroupAffinity;
+pub use candidates::{Candidate, Candidates};
 use least::{Cost, Least};
 use simple::{PowerOfTwo, Random, RoundRobin};
 
@@ -82,32 +84,6 @@ impl Default for AffinityConfig {
     }
 }
 
-/// A server as policies see it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Candidate {
-    /// The server.
-    pub server: ServerId,
-    /// Number of samples for which the server has room. It is 0 while the balancer grants no permits on the
-    /// server, for example because the server is dead, draining or paused.
-    pub free: u32,
-    /// Number of expected tokens for which the server has room.
-    pub free_tokens: u32,
-    /// Number of samples that run on the server by permits of this balancer. Samples of other clients do not
-    /// count.
-    pub in_use: u32,
-    /// Share of the server's places that are taken, plus its load penalty. Each 503 or 429 raises the
-    /// penalty, and the penalty halves every
-    /// [`penalty_half_life_ms`](crate::BalancerConfig::penalty_half_life_ms).
-    pub load: f32,
-    /// Expected tokens outstanding, including those of other clients. The load penalty raises this number.
-    pub work: f32,
-    /// Measured tokens a second of a running sample; the fleet's mean before the first measurement. The load
-    /// penalty lowers this number.
-    pub speed: f32,
-    /// Whether the server is neither dead nor draining. The load of a dead or draining server means nothing.
-    pub is_live: bool,
-}
-
 /// A request that needs a server.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
@@ -134,7 +110,7 @@ impl Ask<'_> {
 /// A rule for choosing a server. The balancer calls it under its lock, so it must not block.
 pub trait RoutingPolicy: Send + Debug + 'static {
     /// The index of a server that [fits](Ask::fits) the request; `None` if there is none.
-    fn pick(&mut self, ask: &Ask<'_>, servers: &[Candidate], rng: &mut ChaCha8Rng) -> Option<usize>;
+    fn pick(&mut self, ask: &Ask<'_>, servers: &Candidates, rng: &mut ChaCha8Rng) -> Option<usize>;
 }
 
 /// The policy of this name; `affinity` is for [`Policy::GroupAffinity`].

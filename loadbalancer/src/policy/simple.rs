@@ -4,7 +4,7 @@
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use super::{Ask, Candidate, RoutingPolicy};
+use super::{Ask, Candidate, Candidates, RoutingPolicy};
 
 /// Number of random draws before all servers that fit are listed. In a fleet with room the first draw nearly
 /// always fits.
@@ -17,7 +17,7 @@ pub(super) struct RoundRobin {
 }
 
 impl RoutingPolicy for RoundRobin {
-    fn pick(&mut self, ask: &Ask<'_>, servers: &[Candidate], _: &mut ChaCha8Rng) -> Option<usize> {
+    fn pick(&mut self, ask: &Ask<'_>, servers: &Candidates, _: &mut ChaCha8Rng) -> Option<usize> {
         let count = servers.len();
         let in_turn = (0..count).map(|step| (self.next + step) % count);
         let chosen = in_turn.into_iter().find(|index| ask.fits(&servers[*index]))?;
@@ -63,7 +63,7 @@ impl Random {
 }
 
 impl RoutingPolicy for Random {
-    fn pick(&mut self, ask: &Ask<'_>, servers: &[Candidate], rng: &mut ChaCha8Rng) -> Option<usize> {
+    fn pick(&mut self, ask: &Ask<'_>, servers: &Candidates, rng: &mut ChaCha8Rng) -> Option<usize> {
         self.draw(ask, servers, rng, None)
     }
 }
@@ -75,7 +75,7 @@ pub(super) struct PowerOfTwo {
 }
 
 impl RoutingPolicy for PowerOfTwo {
-    fn pick(&mut self, ask: &Ask<'_>, servers: &[Candidate], rng: &mut ChaCha8Rng) -> Option<usize> {
+    fn pick(&mut self, ask: &Ask<'_>, servers: &Candidates, rng: &mut ChaCha8Rng) -> Option<usize> {
         let first = self.random.draw(ask, servers, rng, None)?;
         let second = self.random.draw(ask, servers, rng, Some(first));
         Some(second.filter(|second| servers[*second].load < servers[first].load).unwrap_or(first))

@@ -1,5 +1,7 @@
 //! Tests of each policy with a few servers.
 
+use proptest::prelude::*;
+use proptest::sample::Index;
 use rand::SeedableRng;
 
 use super::*;
@@ -16,6 +18,10 @@ fn server(id: u32, in_use: u32) -> Candidate {
         speed,
         is_live: true,
     }
+}
+
+fn fleet(servers: &[Candidate]) -> Candidates {
+    servers.iter().copied().collect()
 }
 
 fn ask(weight: u32) -> Ask<'static> {
@@ -35,7 +41,7 @@ fn each_policy_compares_its_own_measure() {
     let mut servers = [server(0, 3), server(1, 2), server(2, 5)];
     servers[0].work = 50.0;
     servers[2].speed = 10.0;
-    let picked = |named| policy(named).pick(&ask(1), &servers, &mut rng());
+    let picked = |named| policy(named).pick(&ask(1), &fleet(&servers), &mut rng());
     assert_eq!(picked(Policy::LeastLoad), Some(1));
     assert_eq!(picked(Policy::LeastWork), Some(0));
     assert_eq!(picked(Policy::Weighted), Some(2));
@@ -50,10 +56,14 @@ fn a_server_that_does_not_fit_is_never_picked() {
         let mut policy = policy(named);
         for _ in 0..20 {
             let ask = Ask { weight: 2, tokens: 11, group: Some(1), avoid: &avoid };
-            assert_eq!(policy.pick(&ask, &servers, &mut rng()), Some(1), "{named:?}");
+            assert_eq!(policy.pick(&ask, &fleet(&servers), &mut rng()), Some(1), "{named:?}");
         }
-        assert_eq!(policy.pick(&Ask { weight: 11, ..ask(1) }, &servers, &mut rng()), None, "{named:?}");
-        assert_eq!(policy.pick(&ask(1), &[], &mut rng()), None, "{named:?}");
+        assert_eq!(
+            policy.pick(&Ask { weight: 11, ..ask(1) }, &fleet(&servers), &mut rng()),
+            None,
+            "{named:?}"
+        );
+        assert_eq!(policy.pick(&ask(1), &Candidates::default(), &mut rng()), None, "{named:?}");
     }
 }
 
@@ -61,7 +71,7 @@ fn a_server_that_does_not_fit_is_never_picked() {
 fn one_pass_of_round_robin_visits_every_server() {
     let servers = [server(0, 0), server(1, 9), server(2, 0)];
     let mut policy = policy(Policy::RoundRobin);
-    let picks: Vec<_> = (0..6).map(|_| policy.pick(&ask(1), &servers, &mut rng()).unwrap()).collect();
+    let picks: Vec<_> = (0..6).map(|_| policy.pick(&ask(1), &fleet(&servers), &mut rng()).unwrap()).collect();
     assert_eq!(picks, [0, 1, 2, 0, 1, 2]);
 }
 
@@ -73,7 +83,7 @@ fn a_group_follows_its_first_sample_and_leaves_a_server_that_is_too_full() {
     let of_group = Ask { group: Some(5), ..ask(1) };
     let mut pick = |loads: [u32; 3]| {
         let servers: Vec<Candidate> = (0..).zip(loads).map(|(id, in_use)| server(id, in_use)).collect();
-        policy.pick(&of_group, &servers, &mut rng).unwrap()
+        policy.pick(&of_group, &fleet(&servers), &mut rng).unwrap()
     };
     assert_eq!(pick([0, 1, 1]), 0);
     assert_eq!(pick([3, 0, 0]), 0, "far above the others, and still nearly idle");
@@ -92,9 +102,42 @@ fn dead_servers_do_not_count_as_idle_for_group_affinity() {
     let dead = |id| Candidate { free: 0, is_live: false, ..server(id, 0) };
     let mut pick = |loads: [u32; 2]| {
         let servers = [server(0, loads[0]), server(1, loads[1]), dead(2), dead(3), dead(4)];
-        policy.pick(&of_group, &servers, &mut rng).unwrap()
+        policy.pick(&of_group, &fleet(&servers), &mut rng).unwrap()
     };
     assert_eq!(pick([4, 5]), 0);
     assert_eq!(pick([6, 5]), 0, "it has about what the only other one has");
     assert_eq!(pick([8, 5]), 1, "more than one and a half times as much");
+}
+
+/// The mean load of the live servers other than the one at `index`, without the sums that are kept.
+fn mean_of_others(servers: &[Candidate], index: usize) -> f32 {
+    let others = servers.iter().enumerate().filter(|(other, server)| *other != index && server.is_live);
+    let loads: Vec<f32> = others.map(|(_, server)| server.load).collect();
+    loads.iter().sum::<f32>() / loads.len().max(1) as f32
+}
+
+proptest! {
+    #[test]
+    fn the_mean_load_follows_every_change(
+        changes in prop::collection::vec((0..4_u8, any::<Index>(), 0..=10_u32, any::<bool>()), 1..60),
+    ) {
+        let mut candidates = Candidates::default();
+        for (id, (change, index, in_use, is_live)) in (0..).zip(changes) {
+            let candidate = Candidate { is_live, ..server(id, in_use) };
+            let index = if candidates.is_empty() { None } else { Some(index.index(candidates.len())) };
+            match (change, index) {
+                (0, Some(index)) => candidates.remove(index),
+                (1, Some(index)) => candidates.hide_room(index),
+                (2, Some(index)) => {
+                    let server = candidates[index].server;
+                    candidates.update(index, Candidate { server, ..candidate });
+                }
+                _ => candidates.push(candidate),
+            }
+            for (index, server) in candidates.iter().enumerate() {
+                let expected = mean_of_others(&candidates, index);
+                prop_assert!((candidates.mean_load_of_others(server) - expected).abs() < 1e-5);
+            }
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::policy::Candidate;
+use crate::policy::Candidates;
 
 #[tokio::test]
 async fn a_heavy_request_is_granted_whole_and_not_overtaken() {
@@ -216,7 +216,7 @@ struct Counting {
 }
 
 impl RoutingPolicy for Counting {
-    fn pick(&mut self, ask: &Ask<'_>, servers: &[Candidate], rng: &mut ChaCha8Rng) -> Option<usize> {
+    fn pick(&mut self, ask: &Ask<'_>, servers: &Candidates, rng: &mut ChaCha8Rng) -> Option<usize> {
         self.picks.fetch_add(1, Ordering::Relaxed);
         self.inner.pick(ask, servers, rng)
     }
