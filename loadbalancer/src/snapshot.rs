@@ -34,6 +34,9 @@ pub struct Pace {
     /// Seconds per token with a full cache. It is equal to `empty_s` until the cache was seen at different
     /// uses.
     pub full_s: f64,
+    /// How far the measured times per token usually are from this pace, as a share of it; at most 1. It is the
+    /// root mean square of the last logarithms of measured by expected time.
+    pub error: f64,
 }
 
 impl Pace {

@@ -9,13 +9,13 @@ pub(crate) enum Mode {
     Off,
     /// As in `recipes/dapo_qwen3_8b.toml`: a step stops at the first valid groups and discards the rest.
     First,
-    /// The default of this project: groups are accepted in dispatch order.
+    /// Groups are accepted in dispatch order.
     Fifo,
     /// As `Fifo`, with as many prompts as the running groups require.
     OnDemand,
     /// As `OnDemand`, with as many permits as the servers are measured to hold.
     Measured,
-    /// As `Measured`, and the last samples of a step leave slow and full servers.
+    /// As `Measured`, and the last samples of a step leave slow and full servers: the defaults of this project.
     Moving,
 }
 

@@ -55,10 +55,10 @@ impl fmt::Display for Launch {
 #[serde(rename_all = "snake_case")]
 pub enum Stragglers {
     /// They stay on their servers.
-    #[default]
     Stay,
     /// They continue with their tokens on servers that are expected to finish them sooner and that have free
     /// permits.
+    #[default]
     Move,
 }
 

@@ -12,11 +12,14 @@
 //! before and after a move. Response lengths have a heavy tail, so a sample with `g` tokens is expected to
 //! need `g` more, within the limit. The move must save a fifth of the time of these tokens ([`GAIN_MIN`]),
 //! beyond the time of the handover and of the prefill of prompt and tokens ([`HANDOVER_S`],
-//! [`PREFILL_SHARE`]). Smaller gains are within the error of the measurements. The longest samples move
+//! [`PREFILL_SHARE`]). It must save more if the paces are uncertain: the times per token of equal servers that
+//! share a machine differ by chance, and a sample must not move because of that. The longest samples move
 //! first, because a step ends with them.
 //!
 //! If a server with samples has no pace, the speeds by answers are used instead. They do not tell what a
 //! further sample costs, so a sample then moves only to a server with fewer samples.
+//!
+//! A look costs little while no server is much faster than another: it reads the servers, and not the samples.
 //!
 //! # Invariants
 //! - A request is moved at most [`MOVES_MAX`] times in a dispatch, and only if it asks for one sample.
@@ -52,6 +55,8 @@ const HANDOVER_S: f64 = 0.5;
 const PREFILL_SHARE: f64 = 1.0 / 32.0;
 /// The share of a sample's remaining time that a move must save.
 const GAIN_MIN: f64 = 0.2;
+/// The number of errors of the measured paces that a move must save beyond [`GAIN_MIN`].
+const ERRORS_MIN: f64 = 2.0;
 /// Servers are chosen among those on which a sample saves at least this share of the greatest saving.
 const NEARLY_BEST: f64 = 0.8;
 /// The share of a KV cache that moved samples may fill.
@@ -63,10 +68,8 @@ const SHOWS_SIZE: f64 = 0.02;
 #[derive(Debug)]
 struct Running {
     server: ServerId,
-    /// Estimated tokens of this segment, and the time of the estimate. They are used if the engine does not
-    /// stream.
-    decoded: f64,
-    estimated_at: Instant,
+    /// The tokens of the server's [`Clock`] when the request began. They are used if the engine does not stream.
+    began_at: f64,
     /// Tokens of earlier segments.
     before: u32,
     prompt: u32,
@@ -75,13 +78,42 @@ struct Running {
     order: Option<oneshot::Sender<Vec<ServerId>>>,
 }
 
+/// The number of tokens that a sample would have that has always run on a server, by the measured speeds. It
+/// stands in for the progress of the requests that the engine does not stream.
+#[derive(Debug)]
+struct Clock {
+    tokens: f64,
+    read_at: Instant,
+    /// Tokens per second.
+    speed: f64,
+}
+
+impl Clock {
+    fn at(&self, now: Instant) -> f64 {
+        self.tokens + self.speed * (now - self.read_at).as_secs_f64()
+    }
+}
+
 /// The dispatch of a request, and the index of its sample.
 type Key = (DispatchId, u32);
 
 /// The requests of a step that can be moved.
 #[derive(Debug, Default)]
 pub(crate) struct Movable {
-    running: Mutex<BTreeMap<Key, Running>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    running: BTreeMap<Key, Running>,
+    clocks: BTreeMap<ServerId, Clock>,
+}
+
+impl State {
+    /// The tokens of a server's clock; 0 before the server's speed is known.
+    fn clock(&self, server: ServerId, now: Instant) -> f64 {
+        self.clocks.get(&server).map_or(0.0, |clock| clock.at(now))
+    }
 }
 
 /// The entry of a request. The request is removed when this value is dropped.
@@ -105,7 +137,7 @@ impl Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.movable.running.lock().remove(&self.key);
+        self.movable.state.lock().running.remove(&self.key);
     }
 }
 
@@ -124,22 +156,21 @@ impl Movable {
     pub(crate) fn enter(self: &Arc<Self>, begun: Begun) -> Entered {
         let (order, ordered) = oneshot::channel();
         let Begun { key, server, before, prompt, progress } = begun;
-        let estimated_at = Instant::now();
-        let running =
-            Running { server, decoded: 0.0, estimated_at, before, prompt, progress, order: Some(order) };
-        self.running.lock().insert(key, running);
+        let mut state = self.state.lock();
+        let began_at = state.clock(server, Instant::now());
+        state.running.insert(key, Running { server, began_at, before, prompt, progress, order: Some(order) });
+        drop(state);
         Entered { movable: Arc::clone(self), key, ordered }
     }
 
-    /// Estimates the progress of requests that the engine does not stream.
-    fn estimate(&self, servers: &[ServerSnapshot]) {
+    /// Notes the speeds of the servers.
+    fn read_speeds(&self, servers: &[ServerSnapshot]) {
         let now = Instant::now();
-        let speeds: BTreeMap<ServerId, f64> =
-            servers.iter().filter_map(|server| Some((server.id, speed(server)?))).collect();
-        for request in self.running.lock().values_mut().filter(|request| request.progress.is_none()) {
-            let since = std::mem::replace(&mut request.estimated_at, now);
-            let speed = speeds.get(&request.server).copied().unwrap_or(0.0);
-            request.decoded += (now - since).as_secs_f64() * speed;
+        let mut state = self.state.lock();
+        for (id, speed) in servers.iter().filter_map(|server| Some((server.id, speed(server)?))) {
+            // The speed was measured since the last reading.
+            let clock = state.clocks.entry(id).or_insert(Clock { tokens: 0.0, read_at: now, speed });
+            *clock = Clock { tokens: Clock { speed, ..*clock }.at(now), read_at: now, speed };
         }
     }
 
@@ -147,14 +178,19 @@ impl Movable {
     fn order_moves(&self, servers: &[ServerSnapshot], max_response_length: u32) {
         let tokens_max = f64::from(max_response_length);
         let mut fleet = places(servers);
+        if !has_faster_place(&fleet) {
+            return;
+        }
         let indices: BTreeMap<ServerId, usize> =
             fleet.iter().enumerate().map(|(index, place)| (place.server, index)).collect();
-        let mut running = self.running.lock();
+        let now = Instant::now();
+        let mut state = self.state.lock();
         let mut samples = Vec::new();
-        for (key, request) in running.iter() {
+        for (key, request) in &state.running {
             let Some(&from) = indices.get(&request.server) else { continue };
+            let estimated = || state.clock(request.server, now) - request.began_at;
             let segment =
-                request.progress.as_ref().map_or(request.decoded, |progress| progress.tokens() as f64);
+                request.progress.as_ref().map_or_else(estimated, |progress| progress.tokens() as f64);
             let tokens = (segment + f64::from(request.before)).min(tokens_max);
             let prompt = f64::from(request.prompt);
             fleet[from].held += prompt + tokens;
@@ -163,7 +199,7 @@ impl Movable {
             }
         }
         for (key, avoid) in plan(fleet, samples, tokens_max) {
-            if let Some(order) = running.get_mut(&key).and_then(|request| request.order.take()) {
+            if let Some(order) = state.running.get_mut(&key).and_then(|request| request.order.take()) {
                 // The receiver was dropped only if the request has just ended.
                 let _ = order.send(avoid);
             }
@@ -203,7 +239,7 @@ fn places(servers: &[ServerSnapshot]) -> Vec<Place> {
     let lives = |server: &&ServerSnapshot| server.state != ServerState::Dead;
     let has_count = |server: &ServerSnapshot| server.in_use == 0 || server.pace.is_some();
     let all_count = servers.iter().filter(lives).all(has_count);
-    let by_answers = |speed: f64| Pace { empty_s: speed.recip(), full_s: speed.recip() };
+    let by_answers = |speed: f64| Pace { empty_s: speed.recip(), full_s: speed.recip(), error: 0.0 };
     let place = |server: &ServerSnapshot| Place {
         server: server.id,
         free: match server.state {
@@ -268,17 +304,13 @@ impl Planned {
         if !has_place || !(knows_cost || to.in_use < from.in_use) {
             return None;
         }
-        let (left, fast_s) = (sample.left(self.tokens_max), fast.at(usage));
-        let stays_s = left * slow.at(from.usage);
+        let (left, fast_s, slow_s) = (sample.left(self.tokens_max), fast.at(usage), slow.at(from.usage));
+        let stays_s = left * slow_s;
         let cost_s = HANDOVER_S + sample.held() * PREFILL_SHARE * fast_s;
-        Some(stays_s - left * fast_s - cost_s).filter(|saved| *saved > GAIN_MIN * stays_s)
-    }
-
-    /// The shortest time per token that a further sample could get.
-    fn fastest_s(&self) -> f64 {
-        let open = self.places.iter().filter(|place| place.free > 0);
-        let seconds = open.filter_map(|place| Some(place.pace?.at(place.usage)));
-        seconds.fold(f64::INFINITY, f64::min)
+        // The error of the ratio of the two times.
+        let error = fast_s / slow_s * slow.error.hypot(fast.error);
+        let least_s = (GAIN_MIN + ERRORS_MIN * error) * stays_s;
+        Some(stays_s - left * fast_s - cost_s).filter(|saved| *saved > least_s)
     }
 
     /// Plans the move of a sample if it is worth it. Returns the servers that the sample must avoid.
@@ -304,23 +336,39 @@ impl Planned {
     }
 }
 
+/// The shortest time per token that a further sample could get.
+fn fastest_s(places: &[Place]) -> f64 {
+    let open = places.iter().filter(|place| place.free > 0);
+    let seconds = open.filter_map(|place| Some(place.pace?.at(place.usage)));
+    seconds.fold(f64::INFINITY, f64::min)
+}
+
+/// Whether a sample of a server could be faster by more than [`GAIN_MIN`] on the fastest server.
+fn gains(from: &Place, fastest_s: f64) -> bool {
+    from.pace.is_some_and(|pace| fastest_s <= pace.at(from.usage) * (1.0 - GAIN_MIN))
+}
+
+/// Whether any sample could gain. If not, no move is worth it.
+fn has_faster_place(places: &[Place]) -> bool {
+    let fastest_s = fastest_s(places);
+    places.iter().any(|place| place.in_use > 0 && gains(place, fastest_s))
+}
+
 /// The samples that move, the longest first, each with the servers that it must avoid.
 fn plan(places: Vec<Place>, mut samples: Vec<Sample>, tokens_max: f64) -> Vec<(Key, Vec<ServerId>)> {
     samples.sort_by(|one, other| other.tokens.total_cmp(&one.tokens).then(one.key.cmp(&other.key)));
     let sizes: Vec<f64> = places.iter().filter_map(Place::cache_tokens).collect();
     let usual_cache = (!sizes.is_empty()).then(|| sizes.iter().sum::<f64>() / sizes.len() as f64);
     let mut fleet = Planned { places, usual_cache, tokens_max };
-    let (mut moves, mut fastest_s) = (Vec::new(), fleet.fastest_s());
+    let (mut moves, mut fastest) = (Vec::new(), fastest_s(&fleet.places));
     for sample in samples {
         // Most samples are on servers that are as fast as the others. This check is all that they cost.
-        let from = &fleet.places[sample.from];
-        let Some(here_s) = from.pace.map(|pace| pace.at(from.usage)) else { continue };
-        if fastest_s > here_s * (1.0 - GAIN_MIN) {
+        if !gains(&fleet.places[sample.from], fastest) {
             continue;
         }
         if let Some(avoid) = fleet.moved(&sample) {
             moves.push((sample.key, avoid));
-            fastest_s = fleet.fastest_s();
+            fastest = fastest_s(&fleet.places);
         }
     }
     moves
@@ -340,7 +388,7 @@ impl Mover {
         loop {
             tokio::time::sleep(LOOK).await;
             let fleet = self.balancer.snapshot();
-            self.movable.estimate(&fleet.servers);
+            self.movable.read_speeds(&fleet.servers);
             if fleet.waiting == 0 && !self.board.lock().has_use_for_new() {
                 self.movable.order_moves(&fleet.servers, self.max_response_length);
             }

@@ -25,6 +25,12 @@ const PRIOR_VARIANCE: f64 = 0.005;
 const VARIANCE_MIN: f64 = 0.005;
 /// The least time per token with an empty cache, relative to the mean time.
 const EMPTY_MIN: f64 = 0.2;
+/// Factor on the earlier deviations at each new reading.
+const DEVIATION_MEMORY: f64 = 0.95;
+/// The deviation that is assumed before the first reading.
+const DEVIATION_ASSUMED: f64 = 0.5;
+/// The largest deviation that counts, so that a server that stops does not look uncertain for long.
+const DEVIATION_MAX: f64 = 1.0;
 
 /// Tokens and the time that they took, weighted towards recent answers.
 #[derive(Debug, Default)]
@@ -114,10 +120,41 @@ struct Decoding {
     time: f64,
     usage_squared: f64,
     product: f64,
+    deviations: Deviations,
+}
+
+/// How far the readings were from the pace that was known before them.
+#[derive(Debug)]
+struct Deviations {
+    weight: f64,
+    squared: f64,
+}
+
+impl Default for Deviations {
+    fn default() -> Self {
+        Self { weight: 1.0, squared: DEVIATION_ASSUMED.powi(2) }
+    }
+}
+
+impl Deviations {
+    /// Notes the logarithm of a measured by an expected time.
+    fn read(&mut self, deviation: f64) {
+        let deviation = deviation.clamp(-DEVIATION_MAX, DEVIATION_MAX);
+        self.weight = self.weight * DEVIATION_MEMORY + 1.0;
+        self.squared = self.squared * DEVIATION_MEMORY + deviation * deviation;
+    }
+
+    fn root_mean_square(&self) -> f64 {
+        (self.squared / self.weight).sqrt()
+    }
 }
 
 impl Decoding {
     fn read(&mut self, usage: f64, generated: f64, sample_seconds: f64, elapsed: f64) {
+        if let Some(expected) = self.pace().map(|pace| pace.at(usage)).filter(|_| sample_seconds > 0.0) {
+            // Infinite if the server has generated nothing.
+            self.deviations.read((sample_seconds / generated / expected).ln());
+        }
         self.tokens = self.tokens * COUNT_MEMORY + generated;
         self.sample_seconds = self.sample_seconds * COUNT_MEMORY + sample_seconds;
         self.token_usage = self.token_usage * COUNT_MEMORY + generated * usage;
@@ -142,7 +179,8 @@ impl Decoding {
         let (seconds, usage) = (self.sample_seconds / self.tokens, self.token_usage / self.tokens);
         let growth = self.growth();
         let empty_s = seconds / (1.0 + growth * usage);
-        Some(Pace { empty_s, full_s: empty_s * (1.0 + growth) })
+        let error = self.deviations.root_mean_square();
+        Some(Pace { empty_s, full_s: empty_s * (1.0 + growth), error })
     }
 
     /// The time that a full cache adds to a token, divided by the time with an empty cache.
@@ -193,6 +231,38 @@ mod tests {
         assert!((pace.empty_s - 0.006).abs() < 0.0007, "{pace:?}");
         assert!((pace.full_s - 0.013).abs() < 0.001, "{pace:?}");
         assert!((pace.at(0.5) - 0.0095).abs() < 0.0005, "{pace:?}");
+    }
+
+    /// The error of the pace after a minute, if the times per token are `times` of the usual one in turn.
+    fn error_after(times: [f64; 4]) -> f64 {
+        let (mut rate, mut tokens, began) = (DecodeRate::default(), 0.0, Instant::now());
+        for (second, slower) in (0..60).zip(times.iter().cycle()) {
+            tokens += 1e4 / slower;
+            rate.read(&reading(10, tokens as u64, 0.3), began + Duration::from_secs(second));
+        }
+        rate.pace().unwrap().error
+    }
+
+    #[test]
+    fn a_pace_is_as_uncertain_as_its_readings() {
+        let (steady, noisy) = (error_after([1.0; 4]), error_after([0.5, 1.0, 1.0, 2.0]));
+        // What is left of the deviation that was assumed at the beginning.
+        assert!(steady < 0.05, "{steady}");
+        // The root mean square of the logarithms is 0.49, if the mean is the usual time.
+        assert!((0.4..0.65).contains(&noisy), "{noisy}");
+    }
+
+    #[test]
+    fn a_server_that_stops_is_slow_and_not_only_uncertain() {
+        let mut rate = read_at(6.0, 7.0, std::iter::repeat_n(0.3, 60));
+        let before = rate.pace().unwrap();
+        let (at, load) = rate.last.clone().unwrap();
+        for second in 1..=20 {
+            rate.read(&load, at + Duration::from_secs(second));
+        }
+        let after = rate.pace().unwrap();
+        assert!(after.at(0.3) > 20.0 * before.at(0.3), "{before:?} {after:?}");
+        assert!(after.error <= DEVIATION_MAX && after.error > 0.5, "{after:?}");
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub struct Rollout {
     /// below 1.
     #[serde(default = "default_launch_confidence")]
     pub launch_confidence: f64,
-    /// What happens to the last samples of a step on slow servers: `stay`, or `move` to faster servers.
+    /// What happens to the last samples of a step on slow servers: `move` to faster servers, or `stay`.
     #[serde(default)]
     pub stragglers: Stragglers,
     /// Whether a request generates one sample or a whole group.

@@ -6,14 +6,14 @@ const TOKENS_MAX: f64 = 8_192.0;
 
 /// A server whose speed does not depend on the use of its cache.
 fn place(server: u32, free: u32, in_use: u32, speed: f64) -> Place {
-    let pace = Some(Pace { empty_s: speed.recip(), full_s: speed.recip() });
+    let pace = Some(Pace { empty_s: speed.recip(), full_s: speed.recip(), error: 0.0 });
     Place { server: ServerId(server), free, in_use, pace, usage: 0.0, held: 0.0 }
 }
 
 /// A server with a cache of 100,000 tokens that takes 6 ms per token with an empty cache, and 12 ms with a
 /// full one.
 fn loaded(server: u32, in_use: u32, usage: f64) -> Place {
-    let pace = Some(Pace { empty_s: 0.006, full_s: 0.012 });
+    let pace = Some(Pace { empty_s: 0.006, full_s: 0.012, error: 0.0 });
     Place { server: ServerId(server), free: 64, in_use, pace, usage, held: usage * 1e5 }
 }
 
@@ -63,14 +63,46 @@ fn samples_leave_a_full_server_for_an_equal_one_until_the_gain_is_small() {
 #[test]
 fn a_fast_server_takes_more_samples_than_it_leaves_on_a_slow_one() {
     // The server is slow, and has a few samples. The other is more than twice as fast with its many samples.
-    let slow = Place { pace: Some(Pace { empty_s: 0.03, full_s: 0.06 }), ..loaded(1, 2, 0.1) };
+    let slow = Place { pace: Some(Pace { empty_s: 0.03, full_s: 0.06, error: 0.0 }), ..loaded(1, 2, 0.1) };
     let moves = plan(vec![loaded(0, 10, 0.4), slow], vec![sample(1, 1, 4_000.0)], TOKENS_MAX);
     assert_eq!(moves, [((DispatchId(1), 0), vec![ServerId(1)])]);
 }
 
+#[test]
+fn a_sample_moves_only_if_the_gain_is_beyond_the_error_of_the_paces() {
+    let moves = |speed: f64, error: f64| {
+        let uncertain = |place: Place| Place { pace: place.pace.map(|pace| Pace { error, ..pace }), ..place };
+        let fleet = vec![uncertain(place(0, 8, 0, speed)), uncertain(place(1, 8, 4, 40.0))];
+        plan(fleet, vec![sample(1, 1, 3_000.0)], TOKENS_MAX).len()
+    };
+    for (speed, error, count) in
+        [(70.0, 0.0, 1), (70.0, 0.3, 0), (160.0, 0.3, 1), (160.0, 1.0, 0), (400.0, 1.0, 1), (100.0, 1.0, 0)]
+    {
+        assert_eq!(moves(speed, error), count, "{speed} tokens/s and not 40, error {error}");
+    }
+}
+
+#[test]
+fn a_look_reads_the_samples_only_if_a_server_is_faster() {
+    let slow = place(0, 8, 4, 40.0);
+    for (why, other, expected) in [
+        ("faster", place(1, 8, 0, 180.0), true),
+        ("faster and full", place(1, 0, 8, 180.0), false),
+        ("equal", place(1, 8, 0, 40.0), false),
+        ("faster by too little", place(1, 8, 0, 48.0), false),
+        ("unknown", Place { pace: None, ..place(1, 8, 0, 180.0) }, false),
+    ] {
+        assert_eq!(has_faster_place(&[slow, other]), expected, "{why}");
+        assert!(
+            !has_faster_place(&[Place { in_use: 0, ..slow }, other]),
+            "{why}: no samples that could gain"
+        );
+    }
+}
+
 fn fleets() -> impl Strategy<Value = Vec<Place>> {
-    let pace =
-        (1e-3..0.1_f64, 1.0..3.0_f64).prop_map(|(empty_s, times)| Pace { empty_s, full_s: empty_s * times });
+    let pace = (1e-3..0.1_f64, 1.0..3.0_f64, 0.0..1.0_f64);
+    let pace = pace.prop_map(|(empty_s, times, error)| Pace { empty_s, full_s: empty_s * times, error });
     let one = (0_u32..9, 0_u32..9, prop::option::of(pace), 0.0..1.0_f64, 0.0..1e5_f64);
     prop::collection::vec(one, 1..6).prop_map(|places| {
         let place = |(number, (free, in_use, pace, usage, held))| Place {
@@ -118,21 +150,33 @@ proptest! {
     }
 }
 
+fn begun(dispatch: u64) -> Begun {
+    let key = (DispatchId(dispatch), 0);
+    Begun { key, server: ServerId(0), before: 1_000, prompt: 100, progress: None }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_tokens_of_a_request_are_estimated_from_the_speed_of_its_server() {
+    let movable = Arc::new(Movable::default());
+    let clock = Clock { tokens: 100.0, read_at: Instant::now(), speed: 40.0 };
+    movable.state.lock().clocks.insert(ServerId(0), clock);
+    tokio::time::advance(Duration::from_secs(10)).await;
+    let _entered = movable.enter(begun(1));
+    tokio::time::advance(Duration::from_secs(5)).await;
+    let state = movable.state.lock();
+    let began_at = state.running[&(DispatchId(1), 0)].began_at;
+    assert_eq!(state.clock(ServerId(0), Instant::now()) - began_at, 200.0);
+    assert_eq!(state.clock(ServerId(1), Instant::now()), 0.0, "an unknown speed");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_order_reaches_the_request_and_an_ended_request_is_forgotten() {
     let movable = Arc::new(Movable::default());
-    let begun = |dispatch: u64| Begun {
-        key: (DispatchId(dispatch), 0),
-        server: ServerId(0),
-        before: 1_000,
-        prompt: 100,
-        progress: None,
-    };
     let mut first = movable.enter(begun(1));
     let second = movable.enter(begun(2));
     drop(second);
-    assert_eq!(movable.running.lock().len(), 1);
-    let order = movable.running.lock().get_mut(&(DispatchId(1), 0)).unwrap().order.take().unwrap();
+    assert_eq!(movable.state.lock().running.len(), 1);
+    let order = movable.state.lock().running.get_mut(&(DispatchId(1), 0)).unwrap().order.take().unwrap();
     order.send(vec![ServerId(0)]).unwrap();
     assert_eq!(first.ordered().await, [ServerId(0)]);
 }
