@@ -3,12 +3,15 @@
 
 usage: bench/build.py [--only PART]... [--base COMMIT] [--keep DIR] [--json FILE]
 
-The cost is CPU seconds, user and system. Parts: base (builds of the older commit; takes half an hour), head (builds of
-this commit), size (the shipped binary), rates (the speed of the binaries of the profiles `dev` and `dist` in
-`rolldock-bench client`). Without --only all parts are measured. If a bar does not hold, the exit code is 1. Changes
-that are not committed are not measured. Crates are fetched before the clock runs. With --keep the clones stay in DIR,
-and a clone that an earlier call built there is not measured again: its recorded cost is read. The parts can therefore
-be measured one after another.
+The cost is CPU seconds, user and system. They depend on what else runs on the machine and beside it, so the two commits
+are measured in turns: the first command of this commit before and after that of the older one, and the compilations
+after a touch alternately. Nothing else should run meanwhile.
+
+Parts: base (builds of the older commit; takes half an hour), head (builds of this commit), size (the shipped binary),
+rates (the speed of the binaries of the profiles `dev` and `dist` in `rolldock-bench client`). Without --only all parts
+are measured. If a bar does not hold, the exit code is 1. Changes that are not committed are not measured. Crates are
+fetched before the clock runs. With --keep the clones stay in DIR, and a clone that an earlier call built there is not
+measured again: its recorded cost is read. The parts can therefore be measured one after another, but not in turns.
 """
 
 import argparse
@@ -16,6 +19,7 @@ import json
 import os
 import pathlib
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -91,23 +95,19 @@ class Clone:
             sys.exit(f"{' '.join(map(str, command))} failed:\n{done.stdout[-4000:]}")
         return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
-    def built(self):
-        """Builds the clone once. Returns the CPU seconds of each figure in RATIOS_AT_MOST."""
-        if self.cost.exists():
-            return json.loads(self.cost.read_text())
-        if self.target.exists():
-            sys.exit(f"{self.target}: expected no target folder yet")
-        first = self.call(["cargo", *FIRST[self.name]])
-        tests = self.call(["cargo", *TESTS])
-        again = statistics.median(self.touched() for _ in range(TOUCHES))
-        cost = dict(zip(RATIOS_AT_MOST, [first, first + tests, again], strict=True))
-        self.cost.write_text(json.dumps(cost))
-        return cost
+    def first(self):
+        """The CPU seconds of the first command, with an empty target folder."""
+        shutil.rmtree(self.target, ignore_errors=True)
+        return self.call(["cargo", *FIRST[self.name]])
+
+    def tests(self):
+        """The CPU seconds of the tests' compilation."""
+        return self.call(["cargo", *TESTS])
 
     def touched(self):
         """The CPU seconds of the tests' compilation after a file was touched."""
         os.utime(self.folder / BOARD)
-        return self.call(["cargo", *TESTS])
+        return self.tests()
 
     def rates(self, profile, folder):
         """Work per CPU second in `rolldock-bench client`: more is better."""
@@ -125,6 +125,25 @@ class Clone:
         }
 
 
+def built(clones):
+    """Builds the clones without a recorded cost. Returns each clone's CPU seconds of the figures in RATIOS_AT_MOST."""
+    fresh = [clone for clone in clones.values() if not clone.cost.exists()]
+    for clone in fresh:
+        if clone.target.exists():
+            sys.exit(f"{clone.target}: expected no target folder yet")
+    firsts = {clone: [] for clone in fresh}
+    # The first clone is measured again at the end, so both have the same mean time.
+    for clone in fresh + fresh[:1]:
+        firsts[clone].append(clone.first())
+    tests = {clone: clone.tests() for clone in fresh}
+    turns = [{clone: clone.touched() for clone in fresh} for _ in range(TOUCHES)]
+    for clone in fresh:
+        first, touched = statistics.mean(firsts[clone]), statistics.median(turn[clone] for turn in turns)
+        cost = dict(zip(RATIOS_AT_MOST, [first, first + tests[clone], touched], strict=True))
+        clone.cost.write_text(json.dumps(cost))
+    return {name: json.loads(clone.cost.read_text()) for name, clone in clones.items()}
+
+
 def row(name, now, then, ratio, bar, holds):
     return {"figure": name, "now": now, "then": then, "ratio": ratio, "bar": bar, "holds": holds}
 
@@ -140,13 +159,13 @@ def line(figure):
 
 def measure(parts, place, base):
     rows = []
-    commits = {"base": base, "head": "HEAD"}
+    commits = {"head": "HEAD", "base": base}
     sides = [name for name in commits if name in parts or cost_file(place, name).exists()]
-    built = {name: Clone(place, name, commits[name]).built() for name in sides}
+    costs = built({name: Clone(place, name, commits[name]) for name in sides})
     for name, at_most in RATIOS_AT_MOST.items():
-        now, then = (built.get(side, {}).get(name) for side in ["head", "base"])
+        now, then = (costs.get(side, {}).get(name) for side in ["head", "base"])
         ratio = now / then if now is not None and then else None
-        if built:
+        if costs:
             holds = None if ratio is None else ratio <= at_most
             rows.append(row(f"{name}, CPU s", now, then, ratio, f"at most {at_most}", holds))
     head = Clone(place, "head", "HEAD") if {"size", "rates"} & set(parts) else None
