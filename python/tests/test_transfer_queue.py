@@ -1,4 +1,4 @@
-"""TransferQueue's interface over a server that `init` starts: its lifecycle, values, and keys."""
+"""TransferQueue's interface: the lifecycle of its server, values, and keys."""
 
 from __future__ import annotations
 

@@ -4,13 +4,13 @@
 //! one by one, so a response can have a word or a tag in tokens that the tokenizer would never choose for
 //! the whole text. A client that encodes the text again gets other tokens.
 //!
-//! Each turn of the assistant begins with the marker. The number of markers in a prompt, less one, is the
-//! number of the turn that the prompt asks for. A response therefore depends only on the prompt and the seed,
-//! as all responses of the simulation do: it is the same after a restart, on another server, and in each
-//! branch of a conversation. After the last turn of the script, the model repeats the last turn.
+//! Each turn of the assistant begins with a fixed text, the marker. The number of markers in a prompt, less
+//! one, is the number of the turn that the prompt asks for. A response therefore depends only on the prompt
+//! and the seed, as all responses of the simulation do: it is the same after a restart, on another server,
+//! and in each branch of a conversation. After the last turn of the script, the model repeats the last turn.
 //!
 //! # Deliberately absent
-//! The script does not read what the prompt says. A request with `ignore_eos` gets filler.
+//! The text of earlier turns has no effect on a response. A request with `ignore_eos` gets filler.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ struct IdsFile {
     ids: Vec<u32>,
 }
 
-/// Responses. The sample's seed chooses one of them.
+/// Alternative responses. The sample's seed chooses one, unless the prompt already has the beginning of one.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct VariantsFile {
@@ -68,7 +68,7 @@ fn default_marker() -> String {
     "<|im_start|>assistant".to_owned()
 }
 
-/// The responses of the simulated model. It is an [`AnswerKey`] that answers every prompt.
+/// The responses of the simulated model: an [`AnswerKey`] that scripts the response to every prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Script {
     marker: Vec<u32>,
@@ -84,8 +84,8 @@ impl Script {
     /// `{"variants": [...]}`, a list of turns. Optional keys are `marker` and `end`.
     ///
     /// # Errors
-    /// [`SimError::Config`] with the key `script` if the JSON is not a script, or if a piece or the end is
-    /// not in the vocabulary.
+    /// [`SimError::Config`] with the key `script` if the JSON is not a valid script, or if an id or the end is
+    /// not in the vocabulary; [`SimError::Tokenizer`] if a text cannot be encoded.
     pub fn from_json(json: &[u8], codec: &TextCodec) -> Result<Self, SimError> {
         let file: ScriptFile =
             serde_json::from_slice(json).map_err(|error| script_error(error.to_string()))?;
@@ -164,7 +164,7 @@ fn variants_of(place: usize, turn: &TurnFile, codec: &TextCodec) -> Result<Vec<A
             let largest = given.ids.iter().max().copied().unwrap_or(0);
             if largest >= codec.vocab_size() {
                 return Err(script_error(format!(
-                    "turn {place} has the token {largest}, the vocabulary ends before {}",
+                    "turn {place} must have ids below {}, the size of the vocabulary, got {largest}",
                     codec.vocab_size()
                 )));
             }

@@ -55,8 +55,15 @@ async fn put_and_take(client: &RemoteQueue, batch: &RecordBatch, number: usize) 
     client.put("train", Put::group(format!("r{number}"), batch.clone()), None).await?;
     let put = started.elapsed().as_secs_f64();
     let started = Instant::now();
-    let lease = client.take("train", &Take::groups("train", 1)).await?.context("nothing to take")?;
-    anyhow::ensure!(lease.rows().len() == LARGE_ROWS, "{} rows", lease.rows().len());
+    let lease = client
+        .take("train", &Take::groups("train", 1))
+        .await?
+        .context("expected the rows that were just put, found none")?;
+    anyhow::ensure!(
+        lease.rows().len() == LARGE_ROWS,
+        "expected a lease of {LARGE_ROWS} rows, found {}",
+        lease.rows().len()
+    );
     let take = started.elapsed().as_secs_f64();
     lease.ack().await?;
     Ok(Round { put, take })

@@ -1,7 +1,8 @@
-//! The settings that no other setting beats in every cost.
+//! The Pareto front: the points that no other point beats. A point beats another if none of its costs is
+//! higher and at least one is lower.
 
-/// Whether each point is on the Pareto front: no other point is at most as costly in every cost and cheaper
-/// in one. A point with a cost that is not a number is not on the front, and beats no point.
+/// Whether each point is on the Pareto front. A point with a cost that is not a number is not on the front,
+/// and beats no point.
 pub fn front<const COSTS: usize>(points: &[[f64; COSTS]]) -> Vec<bool> {
     let is_known = |point: &[f64; COSTS]| point.iter().all(|cost| !cost.is_nan());
     let beats = |one: &[f64; COSTS], other: &[f64; COSTS]| {

@@ -118,7 +118,8 @@ impl Figures {
         format!("{head}{bar}{text}").chars().take(room).collect()
     }
 
-    /// The parts of the line, the most important first. A count of failures is left out if it is 0.
+    /// The parts of the line, the most important first. The counts of failed, filtered and cancelled groups
+    /// are left out if they are 0.
     fn parts(&self) -> Vec<String> {
         let Self { counts, totals, .. } = self;
         let cancelled = totals.cancelled + totals.requeued;
@@ -160,7 +161,7 @@ fn oldest_words(group: &GroupLook) -> Option<String> {
     let longest = group.waits.iter().filter(is_served).max_by(by_age);
     let place = match longest.or(group.waits.iter().max_by(by_age)) {
         Some(WaitLook { phase: Phase::Engine, server: Some(server), .. }) => format!(" on {server}"),
-        Some(WaitLook { phase, .. }) => format!(" for {phase}"),
+        Some(WaitLook { phase, .. }) => format!(", waits for {phase}"),
         None => String::new(),
     };
     Some(format!("oldest is {} after {age:.0} s{place}", group.dispatch))

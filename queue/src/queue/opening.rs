@@ -40,10 +40,11 @@ fn noted_length(dir: &Path) -> Option<LengthNote> {
 /// Replays the journal and the lease file of `dir`.
 ///
 /// # Errors
-/// Returns [`QueueError::JournalMissing`] if the journal is missing or empty and the directory has other
-/// files of a queue, and the errors of reading.
+/// Returns [`QueueError::JournalMissing`] if the directory has files of a queue, but its journal is missing
+/// or empty. Errors of reading are returned too.
 fn replay(dir: &Path, plane: &Plane) -> Result<Replayed, QueueError> {
-    // The note is read first: another process may be writing, and the journal is never shorter than its note.
+    // The note is read before the journal. If another process appends in between, the journal is longer than
+    // noted, which is no error.
     let note = noted_length(dir);
     let path = journal_path(dir);
     let mut replay = Replay::new(plane.clone());
@@ -75,7 +76,7 @@ fn replay(dir: &Path, plane: &Plane) -> Result<Replayed, QueueError> {
 }
 
 /// Learns the types of columns from the payload. If a chunk cannot be read, other chunks are tried. Payload
-/// that is read over a network is skipped: the next put declares the types of its columns.
+/// that must be read over a network is skipped. A column whose type stays unknown gets it from the next put.
 fn learn_columns(table: &mut Table, plane: &Plane) {
     let mut tried = HashSet::new();
     loop {
@@ -142,12 +143,18 @@ impl TransferQueue {
         let plane = Plane::new(store);
         let Some(dir) = config.dir else {
             if plane.own().opened()?.is_some() {
-                return Err(unfit(plane.own(), "a directory, since the journal writes its payload"));
+                return Err(unfit(
+                    plane.own(),
+                    "must have a directory, because the journal's writer writes the payload",
+                ));
             }
             return Ok(Self::assemble(plane, Log::Nowhere, None, Known { put_spec, ..Known::default() }));
         };
         if !plane.own().capabilities().outlives_process {
-            return Err(unfit(plane.own(), "no directory, since it does not outlive the process"));
+            return Err(unfit(
+                plane.own(),
+                "must not have a directory, because the store does not outlive the process",
+            ));
         }
         std::fs::create_dir_all(&dir).map_err(QueueError::io("create", &dir))?;
         let lock = DirLock::acquire(&dir)?;
@@ -249,5 +256,5 @@ struct Known {
 }
 
 fn unfit(store: &dyn Store, expected: &str) -> QueueError {
-    QueueError::BadRequest { reason: format!("a queue with store={} needs {expected}", store.name()) }
+    QueueError::BadRequest { reason: format!("a queue with store={} {expected}", store.name()) }
 }

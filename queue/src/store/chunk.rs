@@ -23,10 +23,11 @@ impl Chunk {
         let schema = pieces.first().ok_or(QueueError::Empty)?.schema();
         let other = pieces.iter().find(|piece| *piece.schema_ref() != schema);
         if let Some(other) = other {
-            return Err(QueueError::WrongType {
-                column: "of a later batch".to_owned(),
-                expected: schema.to_string(),
-                found: other.schema_ref().to_string(),
+            return Err(QueueError::BadRequest {
+                reason: format!(
+                    "expected batches with equal schemas, found {schema} and {}",
+                    other.schema_ref()
+                ),
             });
         }
         let pieces = pieces.into_iter().map(own_buffers).collect::<Result<Vec<_>, _>>()?;
@@ -107,7 +108,7 @@ impl Chunk {
     pub(crate) fn select(&self, rows: &[u32]) -> Result<Self, QueueError> {
         let place = |row: &u32| {
             let missing = || QueueError::Arrow {
-                reason: format!("row={row} of a chunk that has rows={}", self.rows()),
+                reason: format!("expected a row below {} in the chunk, found row={row}", self.rows()),
             };
             self.locate(*row as usize).ok_or_else(missing)
         };

@@ -14,7 +14,8 @@ use super::Batch;
 
 /// The longest wait for a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// The token ids of prompts. All vocabularies have them, and none of them ends a prompt.
+/// The first token id of prompts, and the number of ids. All vocabularies have these ids, and none of them is
+/// an end-of-sequence token.
 const IDS_FROM: u32 = 32;
 const IDS: u32 = 200;
 /// The line of the metrics page with the size of the KV cache.
@@ -111,7 +112,7 @@ impl Server {
 
     async fn request(&self, batch: Batch) -> anyhow::Result<()> {
         let number = self.prompts.fetch_add(1, Ordering::Relaxed);
-        // The first tokens spell the number, so that no two prompts share a beginning.
+        // The first four tokens spell the number, so that no two prompts share a cached block.
         let digit =
             |place: u32| if place < 4 { number / IDS.pow(place) % IDS } else { (number + place) % IDS };
         let prompt: Vec<u32> = (0..batch.prompt_tokens).map(|place| IDS_FROM + digit(place)).collect();

@@ -143,12 +143,13 @@ fn complaint(origin: &str, error: &Error) -> DataError {
 
 /// Formats the given time. The clock is not read, because runs must be reproducible.
 fn format_time(unix_seconds: Option<i64>, format: &str) -> Result<String, Error> {
-    let refuse = |reason: &str| Error::new(ErrorKind::InvalidOperation, reason.to_owned());
-    let time = unix_seconds
-        .and_then(|seconds| DateTime::from_timestamp(seconds, 0))
-        .ok_or_else(|| refuse("strftime_now: the template asks for the date and none was given"))?;
+    let refuse = |reason: String| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {reason}"));
+    let time = unix_seconds.and_then(|seconds| DateTime::from_timestamp(seconds, 0)).ok_or_else(|| {
+        refuse("the template asks for the date, but it is absent or out of range".to_owned())
+    })?;
     let mut text = String::new();
-    write!(text, "{}", time.format(format)).map_err(|_| refuse("strftime_now: unknown format"))?;
+    write!(text, "{}", time.format(format))
+        .map_err(|_| refuse(format!("expected a format of strftime, found {format:?}")))?;
     Ok(text)
 }
 

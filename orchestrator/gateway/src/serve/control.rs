@@ -5,7 +5,7 @@
 //! | `POST /trajectories` | makes a trajectory, and returns the base URL for its agent |
 //! | `GET /trajectories` | lists the trajectories whose rows are not put yet |
 //! | `GET /trajectories/<name>` | shows one |
-//! | `POST /trajectories/<name>/complete` | ends it, and gives its reward now or in a later call, as a number or by a scorer |
+//! | `POST /trajectories/<name>/complete` | ends it; its reward, a number or a scorer, is given here or in a later call |
 //! | `DELETE /trajectories/<name>` | cancels it: it gets no reward |
 //!
 //! Names are not secret. If the gateway has a token, these calls need it as a bearer token, so that an agent
@@ -199,11 +199,12 @@ fn buried(tombstone: &Tombstone) -> Value {
     })
 }
 
-/// How a trajectory went.
+/// The rewards in the body of a call.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Completion {
-    /// The reward; absent if it follows in a later call.
+    /// The reward. If it is absent, the reward is the sum of `turn_rewards`. Without these, it follows in a later
+    /// call.
     reward: Option<f32>,
     /// The scorer that computes the reward, in place of `reward`.
     score: Option<Scoring>,
@@ -274,7 +275,8 @@ pub(super) async fn complete(
     Ok(Json(described(&one)).into_response())
 }
 
-/// Takes the agent's own reward. The trajectory stays open.
+/// Records the reward that an agent gives to its own trajectory, if the run allows this. The trajectory
+/// stays open.
 pub(super) async fn reward(
     State(served): State<Served>,
     Path(capability): Path<String>,

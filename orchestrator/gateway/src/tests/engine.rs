@@ -69,7 +69,7 @@ fn decode(ids: &[u32]) -> String {
     text
 }
 
-/// The ids of a text: one token for two characters where the characters are small enough.
+/// The ids of a text: one token for two characters if both have codes below 0x100.
 pub(super) fn pairs(text: &str) -> Vec<u32> {
     let letters: Vec<u32> = text.chars().map(u32::from).collect();
     let pair = |letters: &[u32]| match letters {
@@ -86,7 +86,7 @@ pub(super) struct Reply {
     pub(super) finish: &'static str,
     pub(super) stop_reason: Option<String>,
     pub(super) version: &'static str,
-    /// An error instead of an answer.
+    /// The HTTP status. With a status other than 200, `text` is the message of an error.
     pub(super) status: u16,
 }
 
@@ -153,7 +153,7 @@ impl Engine {
         engine
     }
 
-    /// Answers the next requests in this way; further ones with "ok".
+    /// Makes the engine answer the next requests with `replies`, and all further ones with "ok".
     pub(super) fn script(&self, replies: impl IntoIterator<Item = Reply>) {
         self.script.lock().replies.extend(replies);
     }
@@ -168,12 +168,13 @@ impl Engine {
         self.script.lock().renders
     }
 
-    /// Reports for each prompt whether its reasoning has ended, like a server with a reasoning parser.
+    /// From now on, the engine answers each render with `reasoning_ended`, like a server with a reasoning
+    /// parser.
     pub(super) fn says_of_reasoning(&self, ended: bool) {
         self.script.lock().reasoning_ended = json!(ended);
     }
 
-    /// Lets requests for tokens wait until `go`.
+    /// Makes requests for tokens wait until `go` is called.
     pub(super) fn hold(&self) {
         self.places.forget_permits(PLACES);
     }
@@ -350,7 +351,7 @@ async fn converse(State(engine): State<Engine>, Json(request): Json<Value>) -> J
     let prompt = Letters.encode(&as_text(&request)).unwrap();
     let (reply, ids) = engine.draw(json!({ "token_ids": prompt, "sampling_params": request })).await;
     let mut choice = choice(&reply, &ids);
-    // The engine itself does not show the end of a turn.
+    // In a chat answer, unlike in a derendered one, the server always leaves out the end of the turn.
     let shown = ids.strip_suffix(&[u32::from(END)]).unwrap_or(&ids);
     choice["message"] = message(shown);
     choice["weight_versions"] = Value::Null;

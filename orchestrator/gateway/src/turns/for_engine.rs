@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::{Facts, Failed, Job};
 use crate::refusal::Refusal;
 
-/// Ids by which agents name turns. The messages of a chat do not have them.
+/// The keys of a message with which agents name turns. The engine's chat messages have no such keys.
 const NAMES: [&str; 2] = ["id", "signature"];
 
 /// Serializes a request with the engine's own name of the model, and without the ids by which agents name

@@ -136,7 +136,8 @@ impl Evaluation {
         }
         self.pay(bits_of_power)?;
         let (top, bottom) = (rooted.numer().pow(count), rooted.denom().pow(count));
-        // Powers of coprime numbers are coprime, so the quotient needs no reduction.
+        // Powers of coprime numbers are coprime, so the quotient needs no reduction. For a negative exponent,
+        // `new` moves the sign to the numerator.
         Some(if exponent.is_negative() { Rational::new(bottom, top) } else { Rational::new_raw(top, bottom) })
     }
 

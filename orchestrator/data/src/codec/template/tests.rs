@@ -44,7 +44,7 @@ fn an_escaped_backslash_before_a_code_is_left_alone() {
 }
 
 #[test]
-fn generation_blocks_only_mark() {
+fn the_content_of_generation_blocks_is_rendered() {
     let source = "{% for message in messages %}{%- generation -%} {{ message.role }} {%- endgeneration %}|{% endfor %}";
     assert_eq!(render(source, None).unwrap(), "system|user|");
     assert_eq!(without_generation_tags("{% if generation %}{% endif %}"), "{% if generation %}{% endif %}");
@@ -63,7 +63,7 @@ fn the_date_is_the_callers() {
     let error = render(source, None).unwrap_err();
     assert!(error.to_string().contains("asks for the date"), "{error}");
     let error = render("{{ strftime_now('%Q!') }}", Some(0)).unwrap_err();
-    assert!(error.to_string().contains("unknown format"), "{error}");
+    assert!(error.to_string().contains("expected a format of strftime"), "{error}");
 }
 
 #[test]
