@@ -47,8 +47,6 @@ samples_per_prompt = 4
 train_batch_size = 2
 gen_batch_size = 2
 max_response_length = 256
-# On a busy machine leases of live workers expire too, and each of them costs an attempt.
-sample_attempts_max = 100
 early_stop = "off"
 [filter]
 enable = false
@@ -63,6 +61,8 @@ capacity_rows = 64
 [agent]
 remote = true
 lease = 5.0
+# On a busy machine leases of live workers expire too, and each of them costs an attempt.
+attempts_max = 100
 [run]
 steps = 1
 """
