@@ -16,7 +16,7 @@ use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::policy::PolicyMode;
 use rolldock::rollout::{
     AgentLoopManager, EarlyStop, Grading, Group, Handed, Launch, OnStop, PromptFeed, RolloutConfig,
-    RolloutControl, RolloutParts, Staleness, Stragglers,
+    RolloutControl, RolloutParts, Staleness,
 };
 use rolldock::scope::Scope;
 use rolldock_queue::{Partition, PartitionSpec, Put, QueueConfig, Take, TransferQueue};
@@ -215,7 +215,6 @@ impl World {
             on_stop: plan.on_stop,
             launch: plan.launch,
             max_concurrent_prompts: CONCURRENT_PROMPTS,
-            stragglers: Stragglers::default(),
             staleness: Staleness { max: plan.max_staleness, is_announced: true, ..Staleness::default() },
             ..config(FLEET, Mode::Fifo)?
         };
