@@ -59,7 +59,7 @@ fn a_broken_script_is_refused_with_its_reason() {
     for (broken, reason) in [
         (json!({ "turns": [] }), "turns must have 1 to 4096 entries, got 0"),
         (json!({ "turns": [{ "variants": [] }] }), "turn 0 must have 1 to 4096 variants, got 0"),
-        (json!({ "turns": [{ "ids": [5] }, { "ids": [9999] }] }), "turn 1 has the token 9999"),
+        (json!({ "turns": [{ "ids": [5] }, { "ids": [9999] }] }), "turn 1 must have ids below"),
         (json!({ "turns": [{ "ids": [5] }], "end": "no token" }), "end must be a token of the vocabulary"),
         (json!({ "turns": [{ "ids": [5] }], "marker": "" }), "marker must not be empty"),
         (json!({ "turns": [{ "words": [] }] }), "did not match any variant"),
