@@ -7,10 +7,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use arrow_array::RecordBatch;
-use arrow_json::WriterBuilder;
-use arrow_json::writer::LineDelimited;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use rolldock_jsonl::{Nulls, write_lines};
 
 use crate::{DataError, RowPlace};
 
@@ -133,12 +131,16 @@ fn for_each_parquet_row(
         .build()
         .map_err(|error| bad(format!("unreadable Parquet: {error}")))?;
     let mut place = RowLocation { file, format: Format::Parquet, number: 0 };
+    let mut lines = Vec::new();
     for batch in reader {
         let batch = batch
             .map_err(|error| bad(format!("unreadable Parquet near row {}: {error}", place.number + 1)))?;
-        let lines =
-            json_lines(&batch).map_err(|reason| bad(format!("near row {}: {reason}", place.number + 1)))?;
-        for line in lines.lines() {
+        lines.clear();
+        // Nulls are written, so every row has every column.
+        write_lines(&batch, Nulls::Written, &mut lines);
+        let text = std::str::from_utf8(&lines)
+            .map_err(|error| bad(format!("near row {}: {error}", place.number + 1)))?;
+        for line in text.lines() {
             place.number += 1;
             if line.len() as u64 > ROW_BYTES_MAX {
                 return Err(place.complain("*", "a row of at most 16 MiB", "a longer one"));
@@ -147,12 +149,4 @@ fn for_each_parquet_row(
         }
     }
     Ok(())
-}
-
-/// Writes one line of JSON per row. Absent values are written as nulls, so every row has every column.
-fn json_lines(batch: &RecordBatch) -> Result<String, String> {
-    let mut writer = WriterBuilder::new().with_explicit_nulls(true).build::<_, LineDelimited>(Vec::new());
-    writer.write(batch).map_err(|error| error.to_string())?;
-    writer.finish().map_err(|error| error.to_string())?;
-    String::from_utf8(writer.into_inner()).map_err(|error| error.to_string())
 }

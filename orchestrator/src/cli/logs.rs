@@ -5,11 +5,11 @@ use std::io::{IsTerminal, Write};
 
 use rolldock_cli::{LogFormat, UsageError};
 use tracing::Subscriber;
-use tracing_subscriber::filter::{Directive, LevelFilter, filter_fn};
+use tracing_subscriber::filter::{LevelFilter, Targets, filter_fn};
 use tracing_subscriber::fmt::layer;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer, registry};
+use tracing_subscriber::{Layer, registry};
 
 use crate::report::{Progress, RUN_LOG_ONLY, RunLog};
 
@@ -30,9 +30,9 @@ pub(super) fn install(format: LogFormat, progress: &Progress, is_run: bool) -> R
     Ok(())
 }
 
-/// Reads the filter. The parser accepts a misspelt level as the name of a target, and such a filter would
-/// silence all logs. So a target without a level is an error, unless it begins with `rolldock`.
-fn filter(text: Option<OsString>) -> Result<EnvFilter, UsageError> {
+/// Reads the filter: a level for all logs, and levels for single targets. A target without a level is an error,
+/// unless it begins with `rolldock`: a misspelt level would otherwise be read as a target and silence all logs.
+fn filter(text: Option<OsString>) -> Result<Targets, UsageError> {
     let text = text.filter(|text| !text.is_empty()).unwrap_or_else(|| "info".into());
     let wrong = |directive: &str| {
         let levels = "off, error, warn, info, debug, trace";
@@ -42,21 +42,32 @@ fn filter(text: Option<OsString>) -> Result<EnvFilter, UsageError> {
         ))
     };
     let words = text.to_str().ok_or_else(|| wrong("bytes that are not UTF-8"))?;
-    for directive in words.split(',').map(str::trim) {
-        let is_level = directive.parse::<LevelFilter>().is_ok();
-        let is_ours = directive.starts_with("rolldock");
-        let names_a_span = directive.contains(['[', '{', '}', ']']);
-        let is_known = is_level || is_ours || directive.contains('=');
-        let is_sound = names_a_span || is_known && directive.parse::<Directive>().is_ok();
-        if !is_sound {
-            return Err(wrong(directive));
-        }
+    let mut filter = Targets::new();
+    for directive in words.split(',').map(str::trim).filter(|directive| !directive.is_empty()) {
+        filter = match (directive.split_once('='), directive.parse::<LevelFilter>()) {
+            (Some((target, level)), _) if is_target(target) && !level.is_empty() => {
+                filter.with_target(target, level.parse::<LevelFilter>().map_err(|_| wrong(directive))?)
+            }
+            (None, Ok(level)) => filter.with_default(level),
+            (None, Err(_)) if directive.starts_with("rolldock") && is_target(directive) => {
+                filter.with_target(directive, LevelFilter::TRACE)
+            }
+            _ => return Err(wrong(directive)),
+        };
     }
-    EnvFilter::builder().parse(words).map_err(|_| wrong(words))
+    Ok(filter)
+}
+
+/// Whether `text` is the path of a module.
+fn is_target(text: &str) -> bool {
+    let is_word = |word: &str| {
+        !word.is_empty() && word.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
+    };
+    text.split("::").all(is_word)
 }
 
 fn subscriber<W: Write + 'static>(
-    filter: EnvFilter,
+    filter: Targets,
     format: LogFormat,
     colours: bool,
     terminal: impl Fn() -> W + Send + Sync + 'static,
@@ -79,6 +90,7 @@ mod tests {
 
     use parking_lot::Mutex;
     use tempfile::TempDir;
+    use tracing::Level;
 
     use super::*;
 
@@ -103,7 +115,22 @@ mod tests {
         {
             assert!(filter(Some(sound.into())).is_ok(), "{sound}");
         }
-        assert!(filter(None).is_ok());
+        let filtered =
+            filter(Some("warn, rolldock_queue::journal=debug,rolldock_loadbalancer,".into())).unwrap();
+        for (target, level, is_shown) in [
+            ("hyper", Level::WARN, true),
+            ("hyper", Level::INFO, false),
+            ("rolldock_queue", Level::INFO, false),
+            ("rolldock_queue::journal::group", Level::DEBUG, true),
+            ("rolldock_queue::journal::group", Level::TRACE, false),
+            ("rolldock_loadbalancer", Level::TRACE, true),
+        ] {
+            assert_eq!(filtered.would_enable(target, &level), is_shown, "{target} {level}");
+        }
+        let unset = filter(None).unwrap();
+        assert!(
+            unset.would_enable("rolldock", &Level::INFO) && !unset.would_enable("rolldock", &Level::DEBUG)
+        );
         for (wrong, words) in [
             (
                 "infoo",
@@ -111,6 +138,9 @@ mod tests {
             ),
             ("warn,rolldock=loud", "in a list with commas; found rolldock=loud"),
             ("info;debug", "found info;debug"),
+            ("rolldock=", "found rolldock="),
+            ("=info", "found =info"),
+            ("rolldock[run]=info", "found rolldock[run]=info"),
         ] {
             let error = filter(Some(wrong.into())).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
@@ -124,7 +154,7 @@ mod tests {
             let file = dir.path().join("run.log");
             std::fs::write(&file, "an earlier life\n").unwrap();
             let (progress, screen) = (Progress::new(false), Screen::default());
-            let (drawn, filter) = (screen.clone(), EnvFilter::new("info"));
+            let (drawn, filter) = (screen.clone(), Targets::new().with_default(LevelFilter::INFO));
             let log = Some(progress.run_log());
             let subscriber = subscriber(filter, format, true, move || drawn.clone(), log);
             tracing::subscriber::with_default(subscriber, || {

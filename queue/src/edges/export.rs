@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_ipc::writer::FileWriter;
-use arrow_json::LineDelimitedWriter;
 use arrow_schema::{Schema, SchemaRef};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use parquet::arrow::ArrowWriter;
 use parquet::errors::ParquetError;
+use rolldock_jsonl::{Nulls, write_lines};
 use serde::{Deserialize, Serialize};
 
 use crate::batches::conform;
@@ -57,7 +57,7 @@ impl Write for Made {
 
 enum Writer {
     Parquet(Box<ArrowWriter<Made>>),
-    Jsonl(LineDelimitedWriter<Made>),
+    Jsonl(Made),
     Arrow(Box<FileWriter<Made>>),
 }
 
@@ -68,7 +68,7 @@ impl Writer {
                 let writer = ArrowWriter::try_new(made, Arc::clone(schema), None);
                 Self::Parquet(Box::new(writer.map_err(parquet_error)?))
             }
-            ExportFormat::Jsonl => Self::Jsonl(LineDelimitedWriter::new(made)),
+            ExportFormat::Jsonl => Self::Jsonl(made),
             ExportFormat::Arrow => Self::Arrow(Box::new(FileWriter::try_new(made, schema)?)),
         })
     }
@@ -76,7 +76,10 @@ impl Writer {
     fn write(&mut self, batch: &RecordBatch, schema: &SchemaRef) -> Result<(), QueueError> {
         match self {
             Self::Parquet(writer) => writer.write(&conform(batch, schema)?).map_err(parquet_error),
-            Self::Jsonl(writer) => Ok(writer.write(batch)?),
+            Self::Jsonl(made) => {
+                write_lines(batch, Nulls::Omitted, &mut made.0.lock());
+                Ok(())
+            }
             Self::Arrow(writer) => Ok(writer.write(&conform(batch, schema)?)?),
         }
     }
@@ -84,7 +87,7 @@ impl Writer {
     fn finish(self) -> Result<(), QueueError> {
         match self {
             Self::Parquet(writer) => writer.close().map(drop).map_err(parquet_error),
-            Self::Jsonl(mut writer) => Ok(writer.finish()?),
+            Self::Jsonl(_) => Ok(()),
             Self::Arrow(mut writer) => Ok(writer.finish()?),
         }
     }

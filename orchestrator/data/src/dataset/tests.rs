@@ -3,7 +3,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use arrow_array::{Array, ArrayRef, ListArray, RecordBatch, StringArray, StructArray};
+use arrow_array::{
+    Array, ArrayRef, ListArray, RecordBatch, StringArray, StructArray, TimestampMicrosecondArray,
+};
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field};
 use parquet::arrow::ArrowWriter;
@@ -178,6 +180,26 @@ fn the_error_of_a_bad_parquet_row_names_its_number() {
     let message = Dataset::open(config(&[file])).unwrap_err().to_string();
     assert!(message.contains("holes.parquet: row 3: column=prompt: expected text"), "{message}");
     assert!(message.ends_with("found null"), "{message}");
+}
+
+/// pandas and pyarrow write a moment in UTC as a timestamp with the zone `UTC`.
+#[test]
+fn a_parquet_file_may_have_a_timestamp_in_utc() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("dated.parquet");
+    let columns: [(&str, ArrayRef); 3] = [
+        ("prompt", Arc::new(StringArray::from(vec!["What is 1 + 1?"]))),
+        ("answer", Arc::new(StringArray::from(vec!["2"]))),
+        (
+            "created_at",
+            Arc::new(TimestampMicrosecondArray::from(vec![1_700_000_000_000_000]).with_timezone("UTC")),
+        ),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let mut writer = ArrowWriter::try_new(fs::File::create(&file).unwrap(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    assert_eq!(prompts(&Dataset::open(config(&[file])).unwrap()).len(), 1);
 }
 
 #[test]
