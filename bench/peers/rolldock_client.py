@@ -25,8 +25,6 @@ import rolldock  # noqa: E402
 
 #: The longest time for processes to start, in seconds.
 START_S = 60.0
-#: Number of rows in a batch of the concurrent processes. They check for the end after each batch.
-ROWS_OF_PROCESS = 16
 
 IMPORT = """
 import time
@@ -143,10 +141,13 @@ class Client:
             batch.nack()
         return {"seconds": seconds}
 
-    def processes(self, count, seconds, payload_bytes, socket_path):
-        """Loops per second of `count` processes together: of `rolldock_loop`, and then of `bare_loop`."""
+    def processes(self, count, seconds, shape, socket_path):
+        """Loops per second of `count` processes together: of `rolldock_loop`, and then of `bare_loop`.
+
+        `shape` has the arguments of `large_batch` or of `small_batch`.
+        """
         context = multiprocessing.get_context("spawn")
-        arguments = (context.Barrier(count), payload_bytes, socket_path, seconds)
+        arguments = (context.Barrier(count), shape, socket_path, seconds)
         with ProcessPoolExecutor(count, context, initializer=begin_work, initargs=arguments) as pool:
             rates = list(pool.map(work, range(count)))
         return {"rolldock": sum(ours for ours, _ in rates), "bare": sum(bare for _, bare in rates)}
@@ -168,7 +169,7 @@ def begin_work(*arguments):
 
 
 def work(number):
-    together, payload_bytes, socket_path, seconds = SHARED
+    together, shape, socket_path, seconds = SHARED
 
     def rate(loop):
         loops = 0
@@ -183,7 +184,9 @@ def work(number):
         together.wait(START_S)
         return loops / elapsed
 
-    batch = small_batch(ROWS_OF_PROCESS, payload_bytes)
+    # More threads than cores would only take turns.
+    torch.set_num_threads(1)
+    batch = small_batch(**shape) if "payload_bytes" in shape else large_batch(**shape)
     return rate(rolldock_loop(number, batch)), rate(bare_loop(number, batch, socket_path))
 
 
@@ -194,7 +197,7 @@ def rolldock_loop(number, batch):
     def loop(group):
         client.put(partition, group, batch)
         taken = client.take(partition, groups=1)
-        taken.torch("payload")
+        tensors(taken)
         taken.ack()
 
     return loop
@@ -225,7 +228,8 @@ def bare_loop(number, batch, socket_path):
                 np.copyto(copies[name], values.detach().cpu().contiguous().numpy())
                 columns.append({"name": name, "shape": values.shape, "dtype": str(values.dtype)})
             exchange(json.dumps({"call": call, "of": number, "group": group, "columns": columns}).encode())
-            torch.from_dlpack(copies["payload"])
+            for values in copies.values():
+                torch.from_dlpack(values)
 
     return loop
 

@@ -203,12 +203,12 @@ async fn open_trajectories(engine: &Engine, scope: &Scope, quick: bool) -> anyho
     // Loads buffers and the tables of the tokenizer into memory before anything is counted.
     work(&gateway, scope, AGENTS).await?;
     let (resident, log, processor) =
-        (gateway.process.memory("VmRSS")?, gateway.log_bytes()?, gateway.process.processor()?);
+        (gateway.process.memory("VmRSS")?, gateway.log_bytes()?, gateway.process.cpu_seconds()?);
     let need = work(&gateway, scope, open).await?;
     anyhow::ensure!(need.sampled == open * TURNS * SAMPLED, "{} tokens were sampled", need.sampled);
     let after = gateway.process.memory("VmRSS")?;
     let turns = (open * TURNS) as f64;
-    let spent = (gateway.process.processor()? - processor) / turns;
+    let spent = (gateway.process.cpu_seconds()? - processor) / turns;
     let log = (gateway.log_bytes()? - log) as f64 / open as f64;
     let name = |what: &str| format!("{open} open trajectories of {TURNS} turns: {what}");
     let most = MEMORY / OPEN as f64 * open as f64;

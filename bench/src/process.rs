@@ -10,7 +10,8 @@ use anyhow::Context;
 pub(crate) struct Process(Child);
 
 impl Process {
-    /// Starts a server with these arguments; returns the line with its address.
+    /// Starts a server with these arguments. Returns the first line of its standard output, which has the server's
+    /// address. The line is empty if the server ended.
     pub(crate) fn start(arguments: &[&OsStr]) -> anyhow::Result<(Self, String)> {
         let binary = std::env::current_exe()?.with_file_name("rolldock");
         anyhow::ensure!(
@@ -19,10 +20,11 @@ impl Process {
             binary.display()
         );
         let mut command = Command::new(binary);
-        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::null());
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut process = Self(command.spawn()?);
         let mut line = String::new();
-        BufReader::new(process.0.stdout.take().context("no output")?).read_line(&mut line)?;
+        BufReader::new(process.0.stdout.take().context("the server has no standard output")?)
+            .read_line(&mut line)?;
         Ok((process, line))
     }
 
@@ -31,7 +33,11 @@ impl Process {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
         let kibibytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
-        Ok(kibibytes.with_context(|| format!("no {what}"))?.trim().parse::<f64>()? * 1024.0)
+        Ok(kibibytes
+            .with_context(|| format!("expected {what} in /proc/PID/status"))?
+            .trim()
+            .parse::<f64>()?
+            * 1024.0)
     }
 
     /// Number of open sockets of the server.
@@ -44,20 +50,24 @@ impl Process {
     }
 
     /// CPU time of all threads of the server so far, in seconds.
-    pub(crate) fn processor(&self) -> anyhow::Result<f64> {
+    pub(crate) fn cpu_seconds(&self) -> anyhow::Result<f64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id()))?;
         // The name may have spaces. After the name, the 12th and 13th fields are the ticks in user mode and
         // in the kernel.
-        let (_, fields) = stat.rsplit_once(") ").context("no name")?;
+        let (_, fields) =
+            stat.rsplit_once(") ").context("expected a name in parentheses in /proc/PID/stat")?;
         let ticks = |place: usize| fields.split(' ').nth(place).and_then(|ticks| ticks.parse::<f64>().ok());
-        let ticks = ticks(11).zip(ticks(12)).map(|(user, kernel)| user + kernel).context("no times")?;
+        let ticks = ticks(11)
+            .zip(ticks(12))
+            .map(|(user, kernel)| user + kernel)
+            .context("expected the times of the process in /proc/PID/stat")?;
         Ok(ticks / rustix::param::clock_ticks_per_second() as f64)
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // An error only means that the process has ended already.
+        // A destructor cannot report an error. `wait` reaps the process, so that it does not stay as a zombie.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

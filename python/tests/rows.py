@@ -1,4 +1,4 @@
-"""Rows as a run puts them, made from a seed, for the tests of the loader."""
+"""Rows for the tests of the loader, made from a seed: the columns of a run that it reads, and an id."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 import rolldock
 
-#: The types of the columns that the loader reads, as a run declares them.
+#: The types of the columns: those that the loader reads from the rows of a run, and `id`.
 COLUMNS = {
     "id": "int64",
     "prompt_ids": "list<uint32>",
@@ -19,11 +19,11 @@ COLUMNS = {
 }
 
 
-def made(count: int, first: int = 0, seed: int = 0, longest: int = 12) -> dict[str, Any]:
-    """Rows with the ids from `first`. The first token of the prompt is the id, so that a batch shows it."""
+def made(count: int, first: int = 0, seed: int = 0, length_end: int = 12) -> dict[str, Any]:
+    """Makes `count` rows with consecutive ids from `first`. A prompt begins with the id of its row."""
     random = np.random.default_rng([seed, first])
-    prompts = random.integers(1, longest, count)
-    responses = random.integers(0, longest, count)
+    prompts = random.integers(1, length_end, count)
+    responses = random.integers(0, length_end, count)
     return {
         "id": np.arange(first, first + count, dtype=np.int64),
         "prompt_ids": [
@@ -53,7 +53,7 @@ def declare(client: rolldock.Client, partition: str, lease_ms: int = 600_000) ->
 
 
 def filled(client: rolldock.Client, groups: int, *, is_ended: bool = False) -> None:
-    """Declares the partition `p`, and puts groups of four rows with the ids from 0."""
+    """Declares the partition `p`, puts groups of four rows with ids from 0, and ends the puts if asked to."""
     declare(client, "p")
     put(client, "p", groups)
     if is_ended:

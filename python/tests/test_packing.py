@@ -54,7 +54,7 @@ def truth(data: dict[str, Any], places: list[int]) -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_flat_batches_are_those_of_a_loop_over_tokens(queue: Client, seed: int) -> None:
-    data = made(17, seed=seed, longest=2 + 5 * seed)
+    data = made(17, seed=seed, length_end=2 + 5 * seed)
     batch = taken(queue, data)
     places = np.random.default_rng(seed).permutation(17)[: 1 + 3 * seed].tolist()
     micro = packed(batch, places)

@@ -15,7 +15,7 @@ SEEDS = range(8)
 
 
 def rows_of(seed: int) -> dict[str, Any]:
-    return made(2 * (1 + seed), seed, longest=2 + 3 * seed)
+    return made(2 * (1 + seed), seed, length_end=2 + 3 * seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -33,10 +33,10 @@ def verl() -> Any:
     return importlib.import_module("verl")
 
 
-def made(rows: int, seed: int, *, longest: int = 9) -> dict[str, Any]:
-    """Rows as a run puts them, with lists of random lengths from 1."""
+def made(rows: int, seed: int, *, length_end: int = 9) -> dict[str, Any]:
+    """Makes the columns of a run, with lists of random lengths from 1."""
     random = np.random.default_rng(seed)
-    prompts, responses = random.integers(1, longest, rows), random.integers(1, longest, rows)
+    prompts, responses = random.integers(1, length_end, rows), random.integers(1, length_end, rows)
     return {
         "prompt_ids": [random.integers(1, 1000, length).astype(np.uint32) for length in prompts],
         "response_ids": [random.integers(1, 1000, length).astype(np.uint32) for length in responses],

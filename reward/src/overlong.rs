@@ -13,7 +13,7 @@ pub struct Overlong {
     pub max_response_length: u32,
     /// The number of tokens before the limit over which the penalty grows; 0 means no penalty.
     pub buffer_length: u32,
-    /// The penalty at the limit, 0 or more.
+    /// The amount by which the score is reduced at the limit; 0 or more.
     pub penalty_factor: f64,
 }
 

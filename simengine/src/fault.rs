@@ -9,14 +9,14 @@ use crate::hash::unit;
 /// [`SimServer::heal`](crate::SimServer::heal).
 ///
 /// If a fault has a `share`, the server's name and the request's id determine whether the fault hits a
-/// request. Runs with the same server names and request ids therefore have the same faults.
+/// request. In runs with the same server names and request ids, a fault hits the same requests.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Fault {
     /// The engine dies: running requests fail, `/health` answers 503, and the port is closed after three
     /// simulated seconds.
     Die,
-    /// Requests are accepted but never answered. `/health` still answers 200.
+    /// Requests are accepted but not answered until the server is healed. `/health` still answers 200.
     Stall,
     /// This share of the requests fails immediately with status 500.
     Error500 {
@@ -51,7 +51,7 @@ pub enum Fault {
     },
 }
 
-/// How a fault corrupts the numbers of a response.
+/// How a fault corrupts the tokens and log-probabilities of a response. If both hit, `Nan` is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spoil {
     Nan,

@@ -1,7 +1,7 @@
-//! `python`: the queue as trainers see it, from the Python client, beside the Python package `transferqueue`.
+//! `python`: measures the queue from the Python client, and the Python package `transferqueue` as its peer.
 //!
-//! Each of the two is measured by a script, in the environment of the peer, which has torch. The wheel is the one that
-//! `ROLLDOCK_WHEEL` names, or a new one. It is installed in a folder of its own.
+//! A script measures each of them. Both scripts run in the peer's environment, because it has torch. `ROLLDOCK_WHEEL`
+//! may name the wheel of the client; otherwise a new wheel is built. The wheel is installed in a separate folder.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -104,14 +104,14 @@ fn wheel(folder: &Path) -> anyhow::Result<PathBuf> {
     build.args(["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]).args([folder, &package]);
     run(&mut build).context("cannot build the wheel")?;
     let mut built = std::fs::read_dir(folder)?.flatten().map(|entry| entry.path());
-    built.next().context("pip has built no wheel")
+    built.next().context("expected a wheel from pip, found no file")
 }
 
 pub(super) fn figures(quick: bool, with_peer: bool) -> anyhow::Result<Vec<Figure>> {
     let environment = peer::environment()?;
     let folder = tempfile::tempdir()?;
     let wheel = wheel(folder.path())?;
-    let bytes = std::fs::metadata(&wheel).with_context(|| format!("no wheel {}", wheel.display()))?.len();
+    let bytes = std::fs::metadata(&wheel).with_context(|| format!("cannot read {}", wheel.display()))?.len();
     let mut peer = with_peer.then(Peer::start).transpose()?;
     let mut client = Client::start(&environment, &wheel)?;
     let mut figures = Vec::new();

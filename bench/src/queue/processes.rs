@@ -1,18 +1,20 @@
 //! Processes that use the queue at the same time, from Python.
 //!
-//! Where many interpreters share few cores, each call finds cold caches, whatever it calls. How much of the best total
-//! is left depends on the machine and on its neighbours. The second figure shows how much is left to processes that do
-//! not use Rolldock, with a loop that takes about half the CPU time. The processes do both in turns.
+//! The bar is for the batch of 29 MB, like the bars of a single process. With small groups the calls themselves are the
+//! work. Where many interpreters share few cores, each call finds cold caches, whatever it calls, and how much of the
+//! best total is left depends on the machine and on its neighbours. So a second figure shows how much is left to
+//! processes that do not use Rolldock, with a loop that takes about half the CPU time of small groups. The processes do
+//! both in turns.
 
 use std::path::Path;
 
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::copy;
 use tokio::net::UnixListener;
 use tokio_util::task::TaskTracker;
 
-use super::data::SMALL_BYTES;
+use super::data::{LARGE_ROWS, PROMPT_TOKENS, RESPONSE_TOKENS, SMALL_BYTES};
 use super::rounds::median;
 use crate::figures::{Bar, Figure};
 use crate::python::Script;
@@ -20,8 +22,10 @@ use crate::python::Script;
 /// Numbers of processes. The last is compared with the best of the others.
 const COUNTS: [usize; 4] = [1, 2, 4, 16];
 const ROUNDS: usize = 3;
+/// Rows of a small group.
+const SMALL_ROWS: usize = 16;
 
-/// Loops per second of all processes. A loop puts, takes and acks a group, or does without Rolldock.
+/// Loops per second of all processes. A loop puts, takes and acks one batch, or does without Rolldock.
 #[derive(Deserialize)]
 struct Totals {
     rolldock: f64,
@@ -29,29 +33,45 @@ struct Totals {
 }
 
 pub(super) fn figures(quick: bool, client: &mut Script) -> anyhow::Result<Vec<Figure>> {
-    let seconds = if quick { 1.0 } else { 3.0 };
     let folder = tempfile::tempdir()?;
     let socket_path = folder.path().join("echo");
     echo(&socket_path)?;
+    let large = json!({
+        "rows": LARGE_ROWS, "prompt_tokens": PROMPT_TOKENS, "response_tokens": RESPONSE_TOKENS,
+    });
+    let small = json!({"rows": SMALL_ROWS, "payload_bytes": SMALL_BYTES});
+    let mut figures = Vec::new();
+    for (what, shape) in [("batches of 29 MB", &large), ("groups of 16 rows of 1 KB", &small)] {
+        let ([ours, best], [bare, best_bare]) = measured(quick, client, shape, &socket_path)?;
+        let name = "the best of 1, 2 and 4 processes";
+        let sixteen = Figure::new(format!("16 processes: {what} put, taken and acked"), ours, "1/s");
+        let sixteen = sixteen.against_named(name, best);
+        figures.push(if shape == &large { sixteen.bar(Bar::RatioAtLeast(0.9)) } else { sixteen });
+        let without = Figure::new(format!("16 processes without Rolldock: {what}, loops"), bare, "1/s");
+        figures.push(without.against_named(name, best_bare));
+    }
+    Ok(figures)
+}
+
+/// The total of the most processes and the best total of fewer processes, with Rolldock and without.
+fn measured(
+    quick: bool,
+    client: &mut Script,
+    shape: &Value,
+    socket_path: &Path,
+) -> anyhow::Result<([f64; 2], [f64; 2])> {
+    let seconds = if quick { 1.0 } else { 3.0 };
     let (mut ours, mut bare) = (COUNTS.map(|_| Vec::new()), COUNTS.map(|_| Vec::new()));
     for _ in 0..ROUNDS {
         for (count, (ours, bare)) in COUNTS.into_iter().zip(ours.iter_mut().zip(&mut bare)) {
             let totals: Totals = client.ask(&json!({
-                "do": "processes", "count": count, "seconds": seconds, "payload_bytes": SMALL_BYTES,
-                "socket_path": socket_path,
+                "do": "processes", "count": count, "seconds": seconds, "shape": shape, "socket_path": socket_path,
             }))?;
             ours.push(totals.rolldock);
             bare.push(totals.bare);
         }
     }
-    let ([ours, best], [bare, best_bare]) = (totals(&ours), totals(&bare));
-    let name = "the best of 1, 2 and 4 processes";
-    let sixteen = Figure::new("16 processes: groups put, taken and acked", ours, "groups/s");
-    let without = Figure::new("16 processes without Rolldock", bare, "loops/s");
-    Ok(vec![
-        sixteen.against_named(name, best).bar(Bar::RatioAtLeast(0.9)),
-        without.against_named(name, best_bare),
-    ])
+    Ok((totals(&ours), totals(&bare)))
 }
 
 /// The median total of the most processes, and the best median total of fewer processes.

@@ -46,8 +46,8 @@ impl Server {
     }
 
     /// CPU time of the server so far, in seconds.
-    pub(super) fn processor(&self) -> anyhow::Result<f64> {
-        self.process.processor()
+    pub(super) fn cpu_seconds(&self) -> anyhow::Result<f64> {
+        self.process.cpu_seconds()
     }
 
     /// Number of open sockets of the server.

@@ -55,9 +55,9 @@ pub(super) async fn takes() -> anyhow::Result<Figure> {
     }
     // After this time the server has received the last requests.
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let before = server.processor()?;
+    let before = server.cpu_seconds()?;
     tokio::time::sleep(WINDOW).await;
-    let used = server.processor()? - before;
+    let used = server.cpu_seconds()? - before;
     producer.put("train", Put::group("all", data::small(CLIENTS)?), None).await?;
     for client in clients {
         client.await??;

@@ -5,7 +5,7 @@
 //! command with an error that names its line, and no output file is written.
 
 mod advantage;
-mod opinion;
+mod row_scorer;
 mod rows;
 mod score;
 

@@ -60,7 +60,7 @@ impl Partition {
     ) -> Result<Option<Lease>, QueueError> {
         take.check()?;
         let member = take.share.map_or(0, |share| share.member);
-        let mut called: Option<Waiter<'_>> = None;
+        let mut woken: Option<Waiter<'_>> = None;
         loop {
             if take.stale == Stale::Drop {
                 self.drop_stale(take).await?;
@@ -71,8 +71,8 @@ impl Partition {
             let attempt = self.try_take(take, sampler);
             self.shared.record_ends();
             let attempt = attempt?;
-            if let Some(waiter) = called.take() {
-                waiter.answer();
+            if let Some(waiter) = woken.take() {
+                waiter.mark_looked();
             }
             let (waiter, next_expiry) = match attempt {
                 Attempt::Leased { lease, rows, fresh_from } => {
@@ -100,7 +100,7 @@ impl Partition {
             }
             // The table is read again, whether the take was woken or the time is over.
             let _ = tokio::time::timeout_at(next_expiry.min(deadline), waiter.woken()).await;
-            called = Some(waiter);
+            woken = Some(waiter);
         }
     }
 

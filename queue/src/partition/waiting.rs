@@ -18,15 +18,21 @@ pub(super) enum Need {
     Groups(usize),
     /// This many rows are ready.
     Rows(usize),
-    /// Any change, since the take depends on more than counts: on versions, shares or specific rows.
+    /// Rows became ready, shares are available, or the policy version rose. The take depends on more than
+    /// counts: on versions, shares or a caller's sampler.
     Look,
+    /// Any change of rows. The take names its rows: if they are consumed or freed, the take fails.
+    Change,
 }
 
 impl Need {
     pub(super) fn of(take: &Take) -> Self {
+        if take.only.is_some() {
+            return Self::Change;
+        }
         let by_version =
             take.stale != Stale::Deliver && (take.min_policy_version > 0 || take.max_staleness.is_some());
-        if by_version || take.share.is_some() || take.only.is_some() {
+        if by_version || take.share.is_some() {
             return Self::Look;
         }
         match take.amount {
@@ -36,13 +42,18 @@ impl Need {
     }
 }
 
-/// The waiting takes: smallest need first, and among equal needs, the take that has waited longest first.
+/// The waiting takes, ordered by need from smallest to largest, then by the start of their present wait.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
     groups: BTreeMap<(usize, u64), Arc<Notify>>,
     rows: BTreeMap<(usize, u64), Arc<Notify>>,
     look: BTreeMap<u64, Arc<Notify>>,
+    change: BTreeMap<u64, Arc<Notify>>,
     next: u64,
+}
+
+fn wake_each(waiting: impl Iterator<Item = Arc<Notify>>) {
+    waiting.for_each(|waker| waker.notify_one());
 }
 
 fn wake_as_many(waiting: &mut BTreeMap<(usize, u64), Arc<Notify>>, mut available: usize) {
@@ -64,6 +75,7 @@ impl Waiters {
             Need::Groups(count) => self.groups.insert((count, number), waker),
             Need::Rows(count) => self.rows.insert((count, number), waker),
             Need::Look => self.look.insert(number, waker),
+            Need::Change => self.change.insert(number, waker),
         };
         number
     }
@@ -74,6 +86,7 @@ impl Waiters {
             Need::Groups(count) => self.groups.remove(&(count, number)),
             Need::Rows(count) => self.rows.remove(&(count, number)),
             Need::Look => self.look.remove(&number),
+            Need::Change => self.change.remove(&number),
         };
         removed.is_some()
     }
@@ -87,11 +100,19 @@ impl Waiters {
 
     /// Wakes the takes that depend on more than counts.
     pub(super) fn wake_lookers(&mut self) {
-        std::mem::take(&mut self.look).into_values().for_each(|waker| waker.notify_one());
+        wake_each(std::mem::take(&mut self.look).into_values());
+        self.wake_after_change();
+    }
+
+    /// Wakes the takes that name their rows.
+    pub(super) fn wake_after_change(&mut self) {
+        wake_each(std::mem::take(&mut self.change).into_values());
     }
 
     pub(super) fn wake_all(&mut self) {
-        self.wake(usize::MAX, usize::MAX);
+        wake_each(std::mem::take(&mut self.groups).into_values());
+        wake_each(std::mem::take(&mut self.rows).into_values());
+        self.wake_lookers();
     }
 }
 
@@ -120,7 +141,7 @@ impl<'a> Waiter<'a> {
     }
 
     /// Marks that the take has read the table since it was woken.
-    pub(super) fn answer(mut self) {
+    pub(super) fn mark_looked(mut self) {
         self.has_looked = true;
     }
 }
@@ -128,8 +149,8 @@ impl<'a> Waiter<'a> {
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         let mut table = self.shared.table.lock();
-        let was_called = !table.waiters(self.task).remove(self.need, self.number);
-        if was_called && !self.has_looked {
+        let was_woken = !table.waiters(self.task).remove(self.need, self.number);
+        if was_woken && !self.has_looked {
             table.wake_again(self.task);
         }
     }

@@ -17,8 +17,9 @@ use crate::request::{FinishReason, SimChoice, SimResponse};
 /// build.
 pub(crate) const FINGERPRINT: &str = "rolldock-simengine";
 
-/// The token limit of a rendered completion request that sets no limit (OpenAI's default).
-pub(crate) const DEFAULT_MAX_TOKENS: u32 = 16;
+/// The token limit of a request that has no key `max_tokens` (the default of vLLM and OpenAI). With `null` there is
+/// no limit.
+const DEFAULT_MAX_TOKENS: u32 = 16;
 
 /// Maximum number of prompts in one request.
 const PROMPTS_MAX: usize = 1_024;
@@ -40,12 +41,18 @@ enum Prompt {
 struct CompletionParams {
     model: Option<String>,
     prompt: Option<Prompt>,
+    #[serde(default = "default_max_tokens")]
+    max_tokens: Option<u32>,
     request_id: Option<String>,
     logprobs: Option<i64>,
     return_token_ids: Option<bool>,
     return_tokens_as_token_ids: Option<bool>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
+}
+
+fn default_max_tokens() -> Option<u32> {
+    Some(DEFAULT_MAX_TOKENS)
 }
 
 struct TextDialect {
@@ -90,7 +97,8 @@ pub(crate) fn check_room(face: &Face, prompt_ids: &[u32], sampling: &Sampling) -
     let longest = u64::from(face.server.config().max_model_len);
     let prompt = prompt_ids.len() as u64;
     let asked = sampling.max_tokens.or(sampling.max_completion_tokens).map_or(0, u64::from);
-    // The engine's rules refuse a prompt or a limit that is too long by itself, with another message.
+    // The engine's rules refuse a prompt that leaves no room, or a limit above the model's length. Their messages
+    // are different.
     if prompt >= longest || asked > longest || prompt + asked <= longest {
         return Ok(());
     }
@@ -105,7 +113,10 @@ pub(crate) fn check_room(face: &Face, prompt_ids: &[u32], sampling: &Sampling) -
 
 fn read(face: &Face, body: &[u8]) -> Result<(CompletionParams, Sampling, Prompts), Refusal> {
     let params: CompletionParams = parse(body)?;
-    let sampling: Sampling = parse(body)?;
+    let mut sampling: Sampling = parse(body)?;
+    sampling.max_tokens = params.max_tokens;
+    // These requests have no such key, and vLLM ignores keys that it does not know.
+    sampling.max_completion_tokens = None;
     check_model(face, params.model.as_deref())?;
     check_logprobs(face, params.logprobs)?;
     sampling.check()?;
@@ -197,7 +208,7 @@ impl TextDialect {
         let mut offset = piece.text_offset;
         put_list(buffer, piece.token_ids, |list, token| {
             put!(list, "{offset}");
-            offset += face.codec.piece(*token).len();
+            offset += face.codec.piece(*token).chars().count();
         });
         put!(buffer, ",\"token_logprobs\":");
         put_list(buffer, piece.logprobs, |list, logprob| put_logprob(list, *logprob));

@@ -135,7 +135,8 @@ fn usage(prompt: u64, completion: u64) -> Value {
 fn text_choice(face: &Face, place: usize, made: &GeneratedChoice, ids: &[u32]) -> Value {
     let logprobs = made.logprobs.as_ref().map(|known| {
         let texts: Vec<&str> = known.content.iter().map(|entry| face.codec.piece(entry.token_id)).collect();
-        let starts = texts.iter().scan(0, |end, text| Some(std::mem::replace(end, *end + text.len())));
+        let starts =
+            texts.iter().scan(0, |end, text| Some(std::mem::replace(end, *end + text.chars().count())));
         let top = known.content.iter().map(|entry| {
             let named = entry.top_logprobs.iter();
             named

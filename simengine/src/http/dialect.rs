@@ -1,4 +1,5 @@
-//! The trait of the three dialects, which write the tokens of a response as JSON.
+//! The trait of the three dialects (text completions, chat completions, token ids). A dialect writes the tokens of a
+//! response as JSON.
 
 use super::Face;
 use super::json::put;
@@ -16,7 +17,7 @@ pub(crate) struct Piece<'a> {
     pub(crate) stop: Option<&'a str>,
     /// Whether these tokens are the choice's first ones.
     pub(crate) is_first: bool,
-    /// Number of bytes of text before these tokens.
+    /// Number of code points of text before these tokens, as in vLLM.
     pub(crate) text_offset: usize,
     /// Number of the choice's tokens up to the end of this piece.
     pub(crate) tokens_so_far: usize,
@@ -64,7 +65,7 @@ pub(crate) trait Dialect: Send {
     /// Returns the JSON of an answer in one piece.
     fn whole(&self, face: &Face, sampling: &Sampling, responses: &[SimResponse]) -> Vec<u8>;
 
-    /// Whether an answer with NaN as a log-probability is an error, as it is for vLLM's JSON encoder.
+    /// Whether a whole answer with NaN as a log-probability is refused, because vLLM's JSON encoder refuses NaN.
     fn refuses_nan(&self) -> bool;
 
     /// Writes the JSON of one event of a stream.

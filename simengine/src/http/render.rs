@@ -74,8 +74,7 @@ fn conversation(
 
 /// A completion request has a list of prompts, so its rendering is a list.
 fn completion(face: &Face, header_id: Option<String>, asked: &Value, body: &[u8]) -> Result<Value, Refusal> {
-    let (mut sampling, prompts) = completions::read_prompts(face, body)?;
-    sampling.max_tokens = sampling.max_tokens.or(Some(completions::DEFAULT_MAX_TOKENS));
+    let (sampling, prompts) = completions::read_prompts(face, body)?;
     let id = format!("cmpl-{}", chosen_id(face, header_id, asked));
     let rendered = prompts.iter().enumerate().map(|(place, prompt_ids)| {
         let rendering = Rendering {

@@ -23,7 +23,7 @@ use crate::request::{SimChoice, SimChunk, SimResponse};
 #[derive(Debug, Clone, Default)]
 struct SentSoFar {
     sent: usize,
-    text_bytes: usize,
+    text_chars: usize,
     kept_back: Option<(u32, f32)>,
 }
 
@@ -172,9 +172,10 @@ impl Streaming {
     ) {
         let Some(progress) = self.progress.get_mut(choice_number) else { return };
         let is_first = progress.sent == 0;
-        let text_offset = progress.text_bytes;
+        let text_offset = progress.text_chars;
         progress.sent += token_ids.len();
-        progress.text_bytes += token_ids.iter().map(|id| self.face.codec.piece(*id).len()).sum::<usize>();
+        progress.text_chars +=
+            token_ids.iter().map(|id| self.face.codec.piece(*id).chars().count()).sum::<usize>();
         let stops = self.sampling.stops();
         let by_text = finish.is_some_and(|choice| {
             choice.stop_token_id.is_none() && choice.finish_reason == crate::request::FinishReason::Stop

@@ -122,6 +122,22 @@ async fn both_dialects_say_the_same_tokens() {
 }
 
 #[tokio::test]
+async fn a_completion_without_a_limit_has_16_tokens() {
+    let fixture = start(small()).await;
+    for (limit, tokens) in [
+        (json!({}), 16),
+        (json!({ "max_tokens": 5 }), 5),
+        (json!({ "max_completion_tokens": 5 }), 16),
+        (json!({ "max_tokens": null }), small().max_model_len - 2),
+    ] {
+        let mut ask = json!({ "prompt": [5, 6], "ignore_eos": true });
+        ask.as_object_mut().unwrap().extend(limit.as_object().unwrap().clone());
+        let (_, answer) = fixture.post("/v1/completions", &ask).await;
+        assert_eq!(answer["usage"]["completion_tokens"], tokens, "{limit}");
+    }
+}
+
+#[tokio::test]
 async fn a_stream_has_the_tokens_of_the_whole_answer() {
     let fixture = start(small()).await;
     let mut ask = json!({ "prompt": [[5, 6, 7], [8]], "n": 2, "max_tokens": 200, "seed": 3, "logprobs": 1,

@@ -9,13 +9,13 @@ use clap::Args;
 pub struct LedgerArgs {
     /// A run's directory; the run may be in progress
     pub dir: PathBuf,
-    /// Every dispatch of the prompt with this prompt_uid, as in logs and rows: 16 hexadecimal digits
+    /// Show every dispatch of the prompt with this prompt_uid (16 hexadecimal digits, as in logs and rows)
     #[arg(long, value_name = "UID", conflicts_with_all = ["row", "step"])]
     pub prompt: Option<String>,
-    /// Every dispatch of the prompt in this row of the data set
+    /// Show every dispatch of the prompt in this row of the data set
     #[arg(long, value_name = "N", conflicts_with = "step")]
     pub row: Option<u64>,
-    /// Why this step is short: its dispatches by fate and reason
+    /// Show why this step is short: its dispatches by fate, and the reasons of filtered and failed groups
     #[arg(long, value_name = "N")]
     pub step: Option<u64>,
     /// Print JSON

@@ -11,13 +11,13 @@ use serde_json::{Map, Value};
 
 use crate::file::{Pipe, Unfinished};
 
-/// Maximum bytes of a line.
+/// Maximum bytes of a line, without its line feed.
 const LINE_BYTES_MAX: u64 = 256 << 20;
 
 /// A row. Its keys keep their order.
 pub(super) type Row = Map<String, Value>;
 
-/// An error of a row.
+/// The error of a wrong row. It names the file and the line.
 #[derive(Debug, thiserror::Error)]
 #[error("{file}:{line}: {reason}")]
 pub(super) struct RowError {
@@ -26,7 +26,7 @@ pub(super) struct RowError {
     reason: String,
 }
 
-/// A row, after its line number.
+/// The number of a line, and its row.
 pub(super) type Numbered = (u64, Row);
 
 /// Calls `change` with each row of `input` and its line number, and writes the changed rows.
@@ -91,20 +91,25 @@ impl Input {
     fn next(&mut self) -> anyhow::Result<Option<Numbered>> {
         loop {
             self.text.clear();
-            let read = (&mut self.reader).take(LINE_BYTES_MAX).read_until(b'\n', &mut self.text);
+            let read = (&mut self.reader).take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut self.text);
             if read.with_context(|| format!("cannot read {}", self.name))? == 0 {
                 return Ok(None);
             }
             self.line += 1;
-            if self.text.len() as u64 == LINE_BYTES_MAX && self.text.last() != Some(&b'\n') {
-                let reason = format!("the line is longer than bytes={LINE_BYTES_MAX}");
+            if self.text.len() as u64 > LINE_BYTES_MAX && self.text.last() != Some(&b'\n') {
+                let reason = format!("expected a line of at most bytes_max={LINE_BYTES_MAX}");
                 return Err(self.wrong(self.line, reason).into());
             }
             if self.text.trim_ascii().is_empty() {
                 continue;
             }
-            let row = serde_json::from_slice(&self.text)
-                .map_err(|error| self.wrong(self.line, format!("expected a JSON object: {error}")))?;
+            let row = serde_json::from_slice(&self.text).map_err(|error| {
+                // Each line is parsed alone, so the error itself names line 1.
+                let text = error.to_string();
+                let reason = text.split(" at line ").next().unwrap_or_default();
+                let column = error.column();
+                self.wrong(self.line, format!("expected a JSON object: {reason}, column={column}"))
+            })?;
             return Ok(Some((self.line, row)));
         }
     }
@@ -135,36 +140,37 @@ pub(super) fn json(value: impl Serialize) -> Value {
     serde_json::to_value(value).unwrap_or(Value::Null)
 }
 
-enum Output {
-    Whole(Unfinished, BufWriter<File>),
-    Pipe(BufWriter<Pipe>),
+struct Output {
+    name: String,
+    /// The file, which gets its name when it is whole. Standard output has none.
+    file: Option<Unfinished>,
+    writer: BufWriter<Box<dyn Write>>,
 }
 
 impl Output {
-    fn open(name: Option<&Path>) -> anyhow::Result<Self> {
-        let Some(name) = name else { return Ok(Self::Pipe(BufWriter::new(Pipe(io::stdout())))) };
-        let file = Unfinished::create(name)?;
-        let writer = file.writer()?;
-        Ok(Self::Whole(file, writer))
+    fn open(output: Option<&Path>) -> anyhow::Result<Self> {
+        let Some(path) = output else {
+            let writer: Box<dyn Write> = Box::new(Pipe(io::stdout()));
+            return Ok(Self {
+                name: "standard output".to_owned(),
+                file: None,
+                writer: BufWriter::new(writer),
+            });
+        };
+        let file = Unfinished::create(path)?;
+        let writer: Box<dyn Write> = Box::new(file.writer()?);
+        Ok(Self { name: path.display().to_string(), file: Some(file), writer: BufWriter::new(writer) })
     }
 
     fn write(&mut self, row: &Row) -> anyhow::Result<()> {
-        let writer: &mut dyn Write = match self {
-            Self::Whole(_, writer) => writer,
-            Self::Pipe(writer) => writer,
-        };
-        serde_json::to_writer(&mut *writer, row)?;
-        Ok(writer.write_all(b"\n")?)
+        let written = serde_json::to_writer(&mut self.writer, row).map_err(io::Error::from);
+        let ended = written.and_then(|()| self.writer.write_all(b"\n"));
+        ended.with_context(|| format!("cannot write {}", self.name))
     }
 
-    fn finish(self) -> anyhow::Result<()> {
-        match self {
-            Self::Whole(file, mut writer) => {
-                writer.flush()?;
-                drop(writer);
-                file.finish().map(drop)
-            }
-            Self::Pipe(mut writer) => Ok(writer.flush()?),
-        }
+    fn finish(mut self) -> anyhow::Result<()> {
+        self.writer.flush().with_context(|| format!("cannot write {}", self.name))?;
+        drop(self.writer);
+        self.file.map_or(Ok(()), |file| file.finish().map(drop))
     }
 }

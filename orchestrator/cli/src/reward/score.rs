@@ -8,7 +8,7 @@ use rolldock_scope::Scope;
 use serde_json::Value;
 use tokio::runtime::Handle;
 
-use super::opinion::Opinion;
+use super::row_scorer::RowScorer;
 use super::rows::{self, Numbered, Row};
 use crate::args::ScoreArgs;
 
@@ -48,7 +48,7 @@ impl Totals {
 
 /// The second scorer, and its differences from the first scorer.
 struct Against {
-    opinion: Opinion,
+    scorer: RowScorer,
     totals: Totals,
     disagreements: u64,
     shown: Vec<String>,
@@ -77,14 +77,14 @@ impl Against {
 
 pub(super) fn run(args: &ScoreArgs) -> anyhow::Result<()> {
     let scope = Scope::new();
-    let opinion = Opinion::open(&args.scorer, &args.set, ("--scorer", "--set"), &scope)?;
+    let scorer = RowScorer::open(&args.scorer, &args.set, ("--scorer", "--set"), &scope)?;
     let against = match &args.against {
-        Some(name) => Some(Opinion::open(name, &args.against_set, ("--against", "--against-set"), &scope)?),
+        Some(name) => Some(RowScorer::open(name, &args.against_set, ("--against", "--against-set"), &scope)?),
         None => None,
     };
-    let rows_max = opinion.rows_max().max(against.as_ref().map_or(1, Opinion::rows_max));
-    let mut against = against.map(|opinion| Against {
-        opinion,
+    let rows_max = scorer.rows_max().max(against.as_ref().map_or(1, RowScorer::rows_max));
+    let mut against = against.map(|scorer| Against {
+        scorer,
         totals: Totals::default(),
         disagreements: 0,
         shown: Vec::new(),
@@ -95,9 +95,9 @@ pub(super) fn run(args: &ScoreArgs) -> anyhow::Result<()> {
         let job = |(line, row): &Numbered| job(row).map_err(|reason| (*line, reason));
         let jobs: Vec<RewardJob> = rows.iter().map(job).collect::<Result<_, _>>()?;
         let named = |(at, reason): (usize, String)| (rows[at].0, reason);
-        let scores = opinion.score(&jobs).map_err(named)?;
+        let scores = scorer.score(&jobs).map_err(named)?;
         if let Some(against) = &mut against {
-            let others = against.opinion.score(&jobs).map_err(named)?;
+            let others = against.scorer.score(&jobs).map_err(named)?;
             for (((line, _), job), (score, other)) in rows.iter().zip(&jobs).zip(scores.iter().zip(&others)) {
                 against.compare(*line, score, other, &job.ground_truth);
             }

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::drawn::Choice;
-use super::{CallError, Drawn, EngineCalls, Form, OTHER_BYTES, read};
+use super::{CallError, Drawn, EngineCalls, Form, OTHER_BYTES, one_choice, read};
 
 /// An answer of a server that encodes and parses by itself.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ struct Ids {
 
 impl EngineCalls {
     /// Sends a request that asks for log-probabilities and token ids, and returns the answer. Cancel-safe: a
-    /// dropped call closes the connection, and the engine stops.
+    /// dropped call closes its connection, and the engine then aborts the request.
     pub(crate) async fn converse(
         &self,
         base: &str,
@@ -39,9 +39,8 @@ impl EngineCalls {
     ) -> Result<Conversed, CallError> {
         let body = self.post(base, form.path(), request, OTHER_BYTES).await?;
         let mut answer: Value = read(base, &body)?;
-        let Ids { prompt_token_ids, mut choices } = read(base, &body)?;
-        let of_choice = choices.pop().filter(|_| choices.is_empty());
-        let mut of_choice = of_choice.ok_or_else(|| CallError::bad(base, "expected one choice"))?;
+        let Ids { prompt_token_ids, choices } = read(base, &body)?;
+        let mut of_choice = one_choice(base, choices)?;
         let prompt_ids = prompt_token_ids.or(of_choice.prompt_token_ids.take()).ok_or_else(|| {
             CallError::bad(
                 base,

@@ -89,7 +89,10 @@ impl EngineCalls {
         let mut completion: Value = read(base, &body)?;
         match completion["choices"].as_array_mut().map(Vec::as_mut_slice) {
             Some([choice]) => Ok(choice.take()),
-            _ => Err(CallError::bad(base, "expected one choice")),
+            choices => {
+                let found = choices.map_or(0, |choices| choices.len());
+                Err(CallError::bad(base, &format!("expected one choice, found {found}")))
+            }
         }
     }
 }

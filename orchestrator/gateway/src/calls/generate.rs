@@ -1,18 +1,18 @@
-//! Draws tokens: token ids in, token ids out.
+//! Draws tokens. The request has the token ids of the prompt, and the answer has those of the turn.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::drawn::Choice;
-use super::{CallError, Drawn, EngineCalls, OTHER_BYTES, read};
+use super::{CallError, Drawn, EngineCalls, OTHER_BYTES, one_choice, read};
 
 /// A request for the tokens of one turn.
 #[derive(Debug, Serialize)]
 pub(crate) struct Generate<'a> {
     pub(crate) request_id: &'a str,
     pub(crate) model: &'a str,
-    /// The ids, serialized as JSON.
+    /// The token ids of the prompt, as a JSON list.
     pub(crate) token_ids: &'a RawValue,
     pub(crate) sampling_params: &'a Map<String, Value>,
     #[serde(skip_serializing_if = "Value::is_null")]
@@ -30,12 +30,12 @@ struct Answer {
 }
 
 impl EngineCalls {
-    /// Draws the tokens of a turn. Cancel-safe: a dropped call closes the connection, and the engine stops.
+    /// Draws the tokens of a turn. Cancel-safe: a dropped call closes its connection, and the engine then aborts the
+    /// request.
     pub(crate) async fn generate(&self, base: &str, request: &Generate<'_>) -> Result<Drawn, CallError> {
         let bytes = request.token_ids.get().len() + OTHER_BYTES;
         let body = self.post(base, "/inference/v1/generate", request, bytes).await?;
-        let Answer { mut choices } = read(base, &body)?;
-        let choice = choices.pop().filter(|_| choices.is_empty());
-        choice.ok_or_else(|| CallError::bad(base, "expected one choice"))?.checked(base)
+        let Answer { choices } = read(base, &body)?;
+        one_choice(base, choices)?.checked(base)
     }
 }

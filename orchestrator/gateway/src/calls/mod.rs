@@ -184,6 +184,13 @@ fn joined(body: Bytes, chunk: &[u8]) -> Bytes {
     joined.freeze()
 }
 
+/// The choice of an answer, which must have exactly one.
+fn one_choice<T>(base: &str, choices: Vec<T>) -> Result<T, CallError> {
+    let [choice] = <[T; 1]>::try_from(choices)
+        .map_err(|choices| CallError::bad(base, &format!("expected one choice, found {}", choices.len())))?;
+    Ok(choice)
+}
+
 fn read<'a, T: serde::Deserialize<'a>>(base: &str, body: &'a [u8]) -> Result<T, CallError> {
     serde_json::from_slice(body)
         .map_err(|error| CallError::bad(base, &format!("not the expected JSON: {error}")))

@@ -72,7 +72,9 @@ fn read<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Refusal> {
     }
     // serde would read an array as the fields in order.
     if body.trim_ascii_start().first() != Some(&b'{') {
-        return Err(Refusal::bad_request("expected an object as the body".to_owned()));
+        return Err(Refusal::bad_request(
+            "expected a JSON object as the body, found another value".to_owned(),
+        ));
     }
     serde_json::from_slice(body).map_err(|error| Refusal::bad_request(error.to_string()))
 }

@@ -1,5 +1,5 @@
-//! The protocols that agents speak. Each surface translates a request to the one form in which turns are
-//! made, and a turn to its own form of an answer, whole or as a stream.
+//! The protocols that agents speak. Each surface translates requests to the form from which turns are made, and
+//! turns to the answers of its protocol, whole or as a stream.
 //!
 //! | surface | path | a request becomes |
 //! |---|---|---|
@@ -10,13 +10,13 @@
 //!
 //! # Invariants
 //! - Equal conversations give equal turns on every surface, because all surfaces make turns with the same
-//!   code. vLLM translates the last two surfaces to a chat in the same way.
+//!   code. vLLM translates requests of the last two surfaces to a chat in the same way.
 //! - A stream has exactly the content of the whole answer: both are written from the same [`Answer`].
 //!
 //! # Deliberately absent
 //! - Streaming while the engine decodes: a turn is durable before the agent receives it. While the agent
 //!   waits, the stream has comments as heartbeats.
-//! - Images, audio and files: a later turn could not continue them by their token ids.
+//! - Images, audio and files: they have no token ids from which a later turn could continue.
 
 pub(crate) mod chat;
 mod events;
@@ -60,9 +60,11 @@ impl Surface {
     /// Reads the body of a request.
     pub(crate) fn read(self, body: &[u8]) -> Result<Asked, Refusal> {
         let body: Value = serde_json::from_slice(body)
-            .map_err(|error| Refusal::bad_request(format!("the body is not JSON: {error}")))?;
+            .map_err(|error| Refusal::bad_request(format!("expected JSON as the body: {error}")))?;
         let Value::Object(body) = body else {
-            return Err(Refusal::bad_request("expected an object as the body".to_owned()));
+            return Err(Refusal::bad_request(
+                "expected a JSON object as the body, found another value".to_owned(),
+            ));
         };
         request::check_single(&body)?;
         match self {

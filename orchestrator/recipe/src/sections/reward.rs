@@ -15,9 +15,9 @@ use crate::AdvantageEstimator;
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Reward {
-    /// The scorer in this process: "math_dapo", "gsm8k", "math", "routed" by `data_source`, "math_equiv",
-    /// "choice", "exact_match", "regex", "json_schema", "format", "length", "repetition", or a "rubric" of
-    /// several.
+    /// The scorer in this process: "math_dapo", "gsm8k", "math", "math_equiv", "choice", "exact_match", "regex",
+    /// "json_schema", "format", "length", "repetition", "routed" (chooses a scorer by the row's `data_source`),
+    /// or "rubric" (combines several scorers).
     pub scorer: String,
     /// The published variant of `math_dapo`: "2025", or "2026" with the boxed fallback.
     pub variant: String,
@@ -142,8 +142,9 @@ impl Reward {
     }
 }
 
-/// `[reward.guard]`. `timeouts.reward` limits the time of a job with all of its attempts and the pauses
-/// between them, from the moment at which `concurrency` lets the job begin.
+/// `[reward.guard]`. `timeouts.reward` limits the time of a job, with all of its attempts and the pauses between
+/// them. It counts from the first attempt, so waits for `concurrency`, for `per_second` and for the end of an outage
+/// before that attempt do not count.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RewardGuard {
@@ -153,9 +154,10 @@ pub struct RewardGuard {
     /// Maximum number of attempts per second; unbounded if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_second: Option<f64>,
-    /// Number of further attempts after a temporary error.
+    /// Maximum number of attempts after the first one. Only temporary errors lead to another attempt.
     pub retries: u32,
-    /// Maximum time of one attempt, in seconds.
+    /// Maximum time of one attempt, in seconds. 0 means an equal share of `timeouts.reward`, or with `code` all of
+    /// `timeouts.reward`.
     pub attempt_s: f64,
     /// Number of scores that are cached by the content of the job. With 0, equal jobs are scored again.
     pub cache_entries: usize,
@@ -164,7 +166,7 @@ pub struct RewardGuard {
     pub on_failure: OnFailure,
     /// Number of consecutive failures after which the reward is probed. Only failures whose reason may lie
     /// outside of the sample count. If the probe fails too, nothing is sent out until the reward answers
-    /// again. With 0, the run does not wait out outages, and the reward is not probed at the start.
+    /// again. With 0, the run does not wait for outages to end, and the reward is not probed at the start.
     pub consecutive_failures_max: u32,
     /// Seconds from the first probe of an outage to the second. The pause doubles after each probe.
     pub backoff_initial_s: f64,
@@ -198,11 +200,11 @@ impl Default for RewardGuard {
 pub struct OverlongShaping {
     /// The penalty grows over this number of tokens before the limit.
     pub buffer_length: u32,
-    /// The penalty at the limit.
+    /// The amount by which the score is reduced at the limit; 0 or more.
     pub penalty_factor: f64,
 }
 
-/// The recipe key of the setting of an external reward to which `error` refers.
+/// The recipe key that `error` is about. `error` names the keys of `ExternalConfig`.
 pub(crate) fn key_of(error: &RewardError) -> String {
     match error {
         RewardError::Misconfigured { key: "reward", .. } => "reward".to_owned(),

@@ -144,7 +144,7 @@ impl Queue for RemoteQueue {
         async move {
             check_counts(rows, batch.num_rows())?;
             let token = ipc::fresh_token();
-            if self.write_columns_direct(partition, rows, &batch, &token).await?.is_some() {
+            if self.write_columns_direct(partition, rows, &batch, &token).await? {
                 return Ok(());
             }
             let body = Content::Rows(vec![ipc::with_handles(rows, &batch)?]);

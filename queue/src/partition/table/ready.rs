@@ -39,10 +39,10 @@ pub(super) struct Ready {
     pub(super) held: usize,
     /// The number of rows that would be ready if the storage units of their payload answered.
     pub(super) away: usize,
-    /// The number of rows that the task has acked and other tasks have not.
+    /// The number of rows that the task has acked and that at least one other task has not.
     pub(super) acked: usize,
     pub(super) waiters: Waiters,
-    /// Whether anything has become ready since takes were last woken.
+    /// Whether the next call of `wake` must wake takes: rows became ready, or waiting takes must look again.
     pub(super) must_wake: bool,
 }
 
@@ -117,8 +117,8 @@ impl Table {
         self.index_group(group_id, task);
     }
 
-    /// Adds a group to the indexes of takes, or removes it. Before a change of a group's sort keys, call
-    /// [`unindex_group`](Self::unindex_group).
+    /// Adds a group to the indexes of takes if takes can get rows of it, and otherwise removes it. Before a
+    /// change of a group's sort keys, call [`unindex_group`](Self::unindex_group).
     pub(super) fn index_group(&mut self, id: u64, task: usize) {
         let Some(group) = self.groups.get(&id) else { return };
         let ready = &mut self.ready[task];
@@ -154,7 +154,7 @@ impl Table {
         self.ready[task].groups.len()
     }
 
-    /// Counts rows by their state for a task: incomplete, ready, leased, acked, away. O(rows).
+    /// Counts rows by their state for a task: incomplete, ready, held, acked, away. O(rows).
     pub(crate) fn counts(&self, task: usize) -> [usize; 5] {
         let mut counts = [0; 5];
         for (_, row) in self.slots.rows() {
@@ -187,7 +187,8 @@ impl Table {
         self.spec.tasks.iter().zip(&self.ready).map(stats).collect()
     }
 
-    /// Whether rows can still become ready for the task without another put.
+    /// Whether rows can still become ready for the task without a new put. Acks and drops in progress are
+    /// assumed to succeed.
     pub(crate) fn may_become_ready(&self, task: usize) -> bool {
         self.puts.rows() > 0
             || self.ready[task].incomplete > 0
@@ -213,11 +214,12 @@ impl Table {
         }
     }
 
-    /// Wakes the takes that a change can serve. After the end of the puts, it wakes all takes, because any
-    /// change may be the last change.
+    /// Wakes the takes that a change can serve, and the takes that name their rows, because these rows may be
+    /// gone. After the end of the puts, it wakes all takes, because any change may be the last change.
     pub(crate) fn wake_after_change(&mut self) {
-        if self.closed {
-            self.ready.iter_mut().for_each(|ready| ready.must_wake = true);
+        for ready in &mut self.ready {
+            ready.must_wake |= self.closed;
+            ready.waiters.wake_after_change();
         }
         self.wake();
     }

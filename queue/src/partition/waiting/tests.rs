@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrow_array::{Int64Array, RecordBatch};
 use tokio::time::Instant;
 
-use crate::{Amount, Partition, PartitionSpec, Put, QueueConfig, Share, Take, TransferQueue};
+use crate::{Amount, Partition, PartitionSpec, Put, QueueConfig, QueueError, Share, Take, TransferQueue};
 
 async fn partition() -> Partition {
     let queue = TransferQueue::open(QueueConfig::default()).unwrap();
@@ -128,4 +128,31 @@ async fn the_shares_of_a_batch_wake_the_ranks_that_wait_for_them() {
     let ours = partition.take(&share(0, 1)).await.unwrap().unwrap();
     let theirs = tokio::time::timeout(Duration::from_secs(1), waiting).await.unwrap().unwrap().unwrap();
     assert_ne!(ours.groups(), theirs.groups());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_take_of_given_rows_ends_when_they_are_consumed() {
+    let partition = partition().await;
+    partition.put(put("a", 1), None).await.unwrap();
+    let held = partition.take(&Take::groups("t", 1)).await.unwrap().unwrap();
+    let given = soon(Take::only("t", held.rows().to_vec()));
+    let mut waiting = Box::pin(partition.take(&given));
+    assert!(futures::poll!(&mut waiting).is_pending());
+    let acked = Instant::now();
+    held.ack().await.unwrap();
+    let error = waiting.await.unwrap_err();
+    assert!(matches!(error, QueueError::StaleHandle { .. }), "{error:?}");
+    assert!(acked.elapsed() < Duration::from_secs(1), "{:?}", acked.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_puts_wakes_takes_that_wait_for_more_than_can_come() {
+    let partition = partition().await;
+    let all = soon(Take { at_least: usize::MAX, amount: Amount::Tokens(8), ..Take::groups("t", 1) });
+    let (mut first, mut second) = (Box::pin(partition.take(&all)), Box::pin(partition.take(&all)));
+    assert!(futures::poll!(&mut first).is_pending() && futures::poll!(&mut second).is_pending());
+    let ended = Instant::now();
+    partition.end_of_puts();
+    assert!(first.await.unwrap().is_none() && second.await.unwrap().is_none());
+    assert!(ended.elapsed() < Duration::from_secs(1), "{:?}", ended.elapsed());
 }

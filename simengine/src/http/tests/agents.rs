@@ -233,6 +233,33 @@ async fn a_completion_is_rendered_generated_and_derendered() {
     assert!(rendered[1]["request_id"].as_str().unwrap().ends_with("-1"));
 }
 
+/// Offsets count code points, as recorded from a real server in `completions_stop_token_id.json`.
+#[tokio::test]
+async fn text_offsets_count_code_points() {
+    let json = include_bytes!("../../../../data/tokenizer/tokenizer.json");
+    let script =
+        json!({ "end": "<|im_end|>", "turns": [{ "pieces": ["caf\u{e9} ", "\u{4f60}\u{597d}", "!"] }] });
+    let fixture = scripted(json, &script).await;
+    let mut ask = json!({ "prompt": "hello", "logprobs": 0, "max_tokens": 64 });
+    let (_, whole) = fixture.post("/v1/completions", &ask).await;
+    let logprobs = &whole["choices"][0]["logprobs"];
+    let mut offset = 0;
+    let tokens = logprobs["tokens"].as_array().unwrap();
+    for (token, found) in tokens.iter().zip(logprobs["text_offset"].as_array().unwrap()) {
+        assert_eq!(found, offset, "{token} in {logprobs}");
+        offset += token.as_str().unwrap().chars().count();
+    }
+    assert!(tokens.iter().any(|token| !token.as_str().unwrap().is_ascii()), "{logprobs}");
+    ask["stream"] = json!(true);
+    let (_, text) = fixture.post("/v1/completions", &ask).await;
+    let events = text.as_str().unwrap().split("\n\n").filter_map(|event| event.strip_prefix("data: {"));
+    let offsets = events.flat_map(|event| {
+        let event: Value = serde_json::from_str(&format!("{{{event}")).unwrap();
+        event["choices"][0]["logprobs"]["text_offset"].as_array().unwrap().clone()
+    });
+    assert_eq!(Value::Array(offsets.collect()), logprobs["text_offset"]);
+}
+
 #[tokio::test]
 async fn refusals_of_the_endpoints_for_agents() {
     let fixture = builtin_scripted().await;

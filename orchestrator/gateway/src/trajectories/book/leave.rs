@@ -1,5 +1,5 @@
-//! How a trajectory leaves a gateway that is part of a run. The run takes it out, so no group of rows waits for
-//! it.
+//! How a trajectory leaves a gateway that is part of a run. The run itself takes the trajectory's turns, so the
+//! gateway puts no rows of it.
 
 use super::{Alarm, Book};
 use crate::trajectories::{One, Tombstone};
@@ -14,7 +14,7 @@ impl Book {
                 pages.alarms.remove(&(group.deadline, Alarm::Group(one.spec.group.clone())));
             }
         }
-        // There is no log from which forgotten trajectories would have to be removed.
+        // A gateway in a run has no log, so the forgotten trajectories need not be removed from one.
         let _forgotten = self.bury(one.number, tombstone);
     }
 }

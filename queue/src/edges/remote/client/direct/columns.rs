@@ -23,36 +23,36 @@ struct Piece {
 }
 
 impl RemoteQueue {
-    /// Puts columns on units and tells the controller to which rows they belong. Returns `None` if the
-    /// columns must be sent through the controller.
+    /// Puts columns on units and tells the controller to which rows they belong. Returns false if the columns must
+    /// be sent through the controller.
     pub(in crate::edges::remote::client) async fn write_columns_direct(
         &self,
         partition: &str,
         rows: &[RowHandle],
         batch: &RecordBatch,
         token: &str,
-    ) -> Result<Option<()>, QueueError> {
+    ) -> Result<bool, QueueError> {
         let cards = self.live_units(None).await;
         if cards.is_empty() || self.spec_of(partition, None).await?.row_bytes_max.is_some() {
-            return Ok(None);
+            return Ok(false);
         }
         let asked = UnitsOfBody { rows: rows.to_vec() };
         let call = Call::json(path(partition, "/columns/units"), &asked)?.repeatable();
         let units: UnitsOfAnswer = self.link.json(call).await?;
         let begun = Instant::now();
-        let Some(pieces) = cut(&cards, &units, batch)? else { return Ok(None) };
+        let Some(pieces) = cut(&cards, &units, batch)? else { return Ok(false) };
         let uploading = stream::iter(pieces).map(|piece| self.upload_piece(piece)).buffered(AT_A_TIME);
         let Some(uploaded) = uploading.try_collect::<Vec<_>>().await?.into_iter().collect::<Option<Vec<_>>>()
         else {
-            return Ok(None);
+            return Ok(false);
         };
         let (clients, pieces): (Vec<Self>, Vec<PlacedColumns>) = uploaded.into_iter().unzip();
         let body = PlacedColumnsBody { rows: rows.to_vec(), columns: columns_of(batch.schema_ref()), pieces };
         let to = path(partition, &format!("/columns/placed?token={token}"));
         let give_up = Some(self.tell_until(begun));
         match self.link.done(Call { give_up, ..Call::json(to, &body)?.repeatable() }).await {
-            Ok(()) => Ok(Some(())),
-            Err(error) if self.is_void(begun, &error) => Ok(None),
+            Ok(()) => Ok(true),
+            Err(error) if self.is_void(begun, &error) => Ok(false),
             Err(refusal) => {
                 for (client, piece) in clients.iter().zip(&body.pieces) {
                     client.remove_refused(&piece.place, &refusal).await;

@@ -1,5 +1,5 @@
-//! Scores rows with a scorer in this process or outside of it. Scorers and settings have the same names as in
-//! recipes.
+//! Scores rows with a scorer in this process or outside of it. Scorers and settings have the names that recipes
+//! use, except `deadline_s`, which is `timeouts.reward` in a recipe.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use crate::usage::UsageError;
 
 /// The scorers outside of this process, which are keys of a recipe's `[reward]`.
 const OUTSIDE: [&str; 5] = ["python", "command", "http", "judge", "code"];
-/// Number of rows that are passed to an outside scorer at a time. The guard's `concurrency` bounds its
-/// running jobs.
+/// Maximum number of rows that an outside scorer gets at a time. The guard's `concurrency` bounds the number of
+/// jobs that run.
 const OUTSIDE_ROWS_MAX: usize = 1024;
 
 /// A scorer in this process or outside of it.
-pub(super) enum Opinion {
+pub(super) enum RowScorer {
     Inside(Arc<dyn Scorer>),
     Outside(Arc<dyn RewardRunner>),
 }
 
-impl Opinion {
+impl RowScorer {
     /// Opens the scorer called `name` with its `settings`. An error names the flag with the mistake: `flag`
     /// for the name, or `set_flag` for the settings. An outside scorer ends with `scope`. Blocks until an
     /// outside scorer has been checked.
@@ -57,9 +57,14 @@ impl Opinion {
             Ok(_) => {}
             // The settings may contain the options that are missing.
             Err(RewardError::NeedsOptions { .. }) if !settings.is_empty() => {}
+            Err(error @ RewardError::NeedsOptions { .. }) => {
+                return Err(UsageError(format!("{set_flag}: {error}")).into());
+            }
             Err(error) => {
                 let outside = OUTSIDE.join(", ");
-                return Err(UsageError(format!("{flag}: {error}; outside of this process: {outside}")).into());
+                return Err(
+                    UsageError(format!("{flag}: {error}, or outside of this process: {outside}")).into()
+                );
             }
         }
         let config =
@@ -87,8 +92,8 @@ impl Opinion {
             }
             Self::Outside(runner) => {
                 let score = |(at, job)| async move { runner.score(job).await.map_err(named(at)) };
-                let asked = stream::iter(jobs.iter().enumerate().map(score)).buffered(OUTSIDE_ROWS_MAX);
-                Handle::current().block_on(asked.try_collect())
+                let scores = stream::iter(jobs.iter().enumerate().map(score)).buffered(OUTSIDE_ROWS_MAX);
+                Handle::current().block_on(scores.try_collect())
             }
         }
     }
@@ -113,27 +118,27 @@ fn inside(name: &str, settings: &[(&str, &str)]) -> Result<ScorerConfig, serde_j
     parse(&config)
 }
 
-/// The configuration of an outside scorer. Settings with a key of the guard are settings of the guard, and
-/// all others of the runner.
+/// The configuration of an outside scorer. Settings whose key is a key of the guard configure the guard. All others
+/// configure the runner.
 fn outside(name: &str, settings: &[(&str, &str)]) -> Result<ExternalConfig, serde_json::Error> {
     let guard_keys = match json(ExternalConfig::default()) {
         Value::Object(keys) => keys.into_iter().map(|(key, _)| key).collect(),
         _ => BTreeSet::new(),
     };
-    let (mut guard, mut asked) = (Row::new(), Row::new());
-    let parse = |guard: &Row, asked: &Row| {
+    let (mut guard, mut runner) = (Row::new(), Row::new());
+    let parse = |guard: &Row, runner: &Row| {
         let mut config = guard.clone();
-        config.insert(name.to_owned(), Value::Object(asked.clone()));
+        config.insert(name.to_owned(), Value::Object(runner.clone()));
         ExternalConfig::deserialize(&Value::Object(config))
     };
     for (key, value) in settings {
         if guard_keys.contains(*key) && !OUTSIDE.contains(key) {
-            set(&mut guard, key, value, |guard| is_of_its_type(&parse(guard, &asked)));
+            set(&mut guard, key, value, |guard| is_of_its_type(&parse(guard, &runner)));
         } else {
-            set(&mut asked, key, value, |asked| is_of_its_type(&parse(&guard, asked)));
+            set(&mut runner, key, value, |runner| is_of_its_type(&parse(&guard, runner)));
         }
     }
-    parse(&guard, &asked)
+    parse(&guard, &runner)
 }
 
 /// Sets a value. It is read as JSON if the option accepts the parsed value, and as text otherwise.
