@@ -268,9 +268,9 @@ async fn waiting_run(urls: &[String], quick: bool) -> anyhow::Result<Figure> {
         command.args(["--set", setting]);
     }
     let mut child =
-        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().context("cannot start rolldock")?;
+        command.stdout(Stdio::null()).stderr(Stdio::inherit()).spawn().context("cannot start rolldock")?;
     let measured = async {
-        wait_for_connections(&child, 4_000).await?;
+        wait_for_connections(&mut child, 4_000).await?;
         let window = Duration::from_secs(if quick { 15 } else { 60 });
         let (before, started) = (cpu::of(&child)?, Instant::now());
         tokio::time::sleep(window).await;
@@ -285,12 +285,15 @@ async fn waiting_run(urls: &[String], quick: bool) -> anyhow::Result<Figure> {
 
 /// Waits until the child has at least `connections` open files, because every running request has its own
 /// connection.
-async fn wait_for_connections(child: &Child, connections: usize) -> anyhow::Result<()> {
+async fn wait_for_connections(child: &mut Child, connections: usize) -> anyhow::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let open = std::fs::read_dir(format!("/proc/{}/fd", child.id()))?.count();
         if open >= connections {
             return Ok(());
+        }
+        if let Some(status) = child.try_wait()? {
+            anyhow::bail!("rolldock run ended with {status} before its requests were open");
         }
         anyhow::ensure!(Instant::now() < deadline, "only {open} of {connections} connections are open");
         tokio::time::sleep(Duration::from_millis(200)).await;

@@ -1,7 +1,7 @@
-//! A server that answers each request with the same recorded answer, in a separate process.
+//! A server that answers each request with the same prepared answer, in a separate process.
 //!
-//! The server writes prebuilt bytes, so the engine client is measured with as much data as it can take.
-//! The server answers the probe of the engine client like a vLLM server that has the dialect of the answer.
+//! The bytes are prepared before the first request, so the engine client is measured with as much data as it can
+//! take. Probes of the engine client are answered as by a vLLM server with the dialect of the answer.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

@@ -43,7 +43,7 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// Makes a trajectory for an agent. Agents with different numbers ask different questions.
+    /// Makes an agent with a new trajectory. Agents with different numbers ask different questions.
     pub(super) async fn open(url: &str, number: usize) -> anyhow::Result<Self> {
         let client = Client::builder().no_proxy().tcp_nodelay(true).build()?;
         let made: Value = client.post(format!("{url}/trajectories")).send().await?.json().await?;
@@ -78,8 +78,8 @@ impl Agent {
         Ok((serde_json::from_slice(&body)?, took))
     }
 
-    /// Sends the request of the next turn to the endpoint of the engine that does no work. Returns the time
-    /// of a call on an open connection.
+    /// Sends the request of the next turn twice to the engine's endpoint that does no work. Returns the time of
+    /// the second call, for which the connection is already open.
     pub(super) async fn bare_call(&self, engine: &str) -> anyhow::Result<Duration> {
         let url = format!("{engine}/bare");
         self.call(&url, 1).await?;

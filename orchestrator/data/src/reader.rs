@@ -73,7 +73,7 @@ pub(super) fn for_each_row(
         Some("jsonl" | "ndjson") => Format::Jsonl,
         Some("parquet") => Format::Parquet,
         _ => {
-            let reason = "its name ends in neither .jsonl nor .parquet".to_owned();
+            let reason = "expected a name that ends in .jsonl, .ndjson or .parquet".to_owned();
             return Err(DataError::Format { file: file.to_owned(), reason });
         }
     };
@@ -96,13 +96,13 @@ fn for_each_line(
         line.clear();
         place.number += 1;
         let length = (&mut reader)
-            .take(ROW_BYTES_MAX + 1)
+            .take(ROW_BYTES_MAX + 2)
             .read_until(b'\n', &mut line)
             .map_err(|reason| DataError::Read { file: file.to_owned(), reason })?;
         if length == 0 {
             return Ok(());
         }
-        if length as u64 > ROW_BYTES_MAX {
+        if line.strip_suffix(b"\n").unwrap_or(&line).len() as u64 > ROW_BYTES_MAX {
             return Err(place.complain("*", "a line of at most 16 MiB", "a longer one"));
         }
         let bytes = match line.strip_prefix(BYTE_ORDER_MARK) {

@@ -42,7 +42,7 @@ impl Calculator {
 
     fn act(&mut self, action: Action<'_>) -> Result<Step, EnvironmentError> {
         let truth = self.truth.as_ref().ok_or_else(|| EnvironmentError::Failed {
-            reason: "a step was asked for without a reset".to_owned(),
+            reason: "expected a reset before this step: no task has begun, or it has ended".to_owned(),
         })?;
         let calls = calls(action.text);
         if calls.is_empty() {
@@ -103,7 +103,7 @@ fn calls(text: &str) -> Vec<&str> {
 
 /// The result of a call, or what is wrong with it.
 fn result_of(call: &str) -> String {
-    let Ok(call) = serde_json::from_str::<Value>(call) else {
+    let Ok(call @ Value::Object(_)) = serde_json::from_str::<Value>(call) else {
         return "error: expected a call that is a JSON object".to_owned();
     };
     if call["name"] != "calculator" {
@@ -121,17 +121,41 @@ fn result_of(call: &str) -> String {
     }
 }
 
-/// The last number in a text.
+/// The last number in a text. Commas between groups of three digits belong to a number. A number that is longer than
+/// an expression may be is not read.
 fn last_number(text: &str) -> Option<Ratio<BigInt>> {
-    let is_part = |letter: char| letter.is_ascii_digit() || matches!(letter, '.' | '-' | '/');
-    let words = text.split(|letter: char| !is_part(letter)).rev();
-    words.map(|word| word.trim_end_matches(['.', '-', '/'])).find_map(|word| match word.split_once('/') {
-        Some((above, below)) => {
-            let below = parse_number(below).filter(|below| *below != Ratio::from(BigInt::ZERO))?;
-            Some(parse_number(above)? / below)
+    let text = text.replace('−', "-");
+    let is_part = |letter: char| letter.is_ascii_digit() || matches!(letter, '.' | ',' | '-' | '/');
+    let words = text.split(|letter: char| !is_part(letter)).rev().flat_map(numbers);
+    words.filter(|word| word.len() <= EXPRESSION_BYTES_MAX).find_map(|word| {
+        let word = word.trim_end_matches(['.', '-', '/']);
+        match word.split_once('/') {
+            Some((above, below)) => {
+                let below = parse_number(below).filter(|below| *below != Ratio::from(BigInt::ZERO))?;
+                Some(parse_number(above)? / below)
+            }
+            None => parse_number(word),
         }
-        None => parse_number(word),
     })
+}
+
+/// The number that a word with commas is, such as `1,234.5`, or else its parts between commas, last part first.
+fn numbers(word: &str) -> Vec<String> {
+    let word = word.trim_matches(',');
+    let parts: Vec<&str> = word.split(',').collect();
+    let digits = |part: &str| part.bytes().take_while(u8::is_ascii_digit).count();
+    let [first, groups @ ..] = parts.as_slice() else { return Vec::new() };
+    let is_lead = |part: &str| (1..=3).contains(&part.len()) && digits(part) == part.len();
+    let is_group = |(place, part): (usize, &&str)| {
+        // Only the last group may have decimals.
+        let rest = &part[digits(part)..];
+        digits(part) == 3 && (rest.is_empty() || place + 1 == groups.len() && rest.starts_with('.'))
+    };
+    let is_one = is_lead(first.trim_start_matches('-')) && groups.iter().enumerate().all(is_group);
+    if !groups.is_empty() && is_one {
+        return vec![parts.concat()];
+    }
+    parts.into_iter().rev().map(str::to_owned).collect()
 }
 
 #[cfg(test)]

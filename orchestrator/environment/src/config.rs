@@ -103,7 +103,7 @@ fn turn_time() -> f64 {
 }
 
 impl EnvironmentConfig {
-    /// Checks the values. Also checks that exactly one environment is named.
+    /// Checks the values, and that exactly one environment is named.
     ///
     /// # Errors
     /// [`EnvironmentError::Misconfigured`] for the first value that is wrong.
@@ -113,7 +113,7 @@ impl EnvironmentConfig {
         if count != 1 {
             return Err(EnvironmentError::wrong(
                 "name",
-                "one of name, python and url",
+                "exactly one of name, python and url",
                 format!("{count} of them"),
             ));
         }

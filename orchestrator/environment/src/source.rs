@@ -37,7 +37,7 @@ impl EnvironmentSource {
             (None, Some(python), _) => Kind::Python(Arc::new(python.open(tracker, token)?)),
             (None, None, Some(url)) => Kind::Http(Arc::new(HttpEnvironments::open(url)?)),
             (None, None, None) => {
-                return Err(EnvironmentError::wrong("name", "one of name, python and url", "none"));
+                return Err(EnvironmentError::wrong("name", "exactly one of name, python and url", "none"));
             }
         };
         Ok(Self(kind))

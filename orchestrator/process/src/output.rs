@@ -3,7 +3,7 @@
 mod numbers;
 mod tokens;
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 
 use comfy_table::{ContentArrangement, Row, Table, presets};
 
@@ -26,13 +26,17 @@ pub fn new_table(header: impl Into<Row>) -> Table {
     table
 }
 
-/// Prints a text on standard output. A closed standard output is not an error.
+/// Prints a text on standard output. If the reader has closed the pipe, as `head` does, nothing happens. Any other
+/// failure is printed on standard error.
 pub fn say(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+    if let Err(error) = writeln!(std::io::stdout(), "{text}")
+        && error.kind() != ErrorKind::BrokenPipe
+    {
+        say_error(&format!("cannot write to standard output: {error}"));
+    }
 }
 
-/// Prints a text on standard error. A closed standard error, for example of a closed terminal, is not an
-/// error.
+/// Prints a text on standard error. Failures are ignored, because there is no other place to report them.
 pub fn say_error(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -1,5 +1,6 @@
 //! The rows of validations, in their own partition. A trainer never gets these rows. A run never waits for a
-//! consumer of these rows: only the rows of the last validations are kept, and older rows are removed.
+//! consumer of these rows: only the rows of the last validations are kept, and older rows are removed. The rows
+//! that an earlier process of the run has put are removed only when the partition is full.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,8 +21,8 @@ const ROWS_MAX: usize = 65_536;
 #[derive(Clone)]
 pub(super) struct ValidationRows {
     partition: Partition,
-    /// The rows of each validation of this process of the run, oldest first.
-    kept: Arc<Mutex<VecDeque<Vec<RowHandle>>>>,
+    /// The groups of each validation of this process of the run, oldest first.
+    kept: Arc<Mutex<VecDeque<Vec<Vec<RowHandle>>>>>,
 }
 
 impl ValidationRows {
@@ -36,30 +37,38 @@ impl ValidationRows {
     /// than [`KEPT`] are kept.
     pub(super) async fn put(&self, step: u64, groups: &[Group]) -> anyhow::Result<()> {
         let mut rows = Vec::new();
+        let mut outcome = Ok(());
         for group in groups {
-            let name = format!("step-{step}-{}", group.prompt.uid);
-            let batch = group_rows(group)?;
-            let put = Put {
-                group_size: batch.num_rows(),
-                policy_version: group.policy_version_min(),
-                // With the token, a validation that is repeated after a restart puts no rows twice.
-                token: Some(name.clone()),
-                ..Put::group(name, batch)
-            };
-            rows.extend(self.partition.put(put, None).await?);
+            match self.put_group(step, group).await {
+                Ok(handles) => rows.push(handles),
+                Err(error) => outcome = Err(error),
+            }
         }
         let oldest = {
             let mut kept = self.kept.lock();
             kept.push_back(rows);
             if kept.len() > KEPT { kept.pop_front() } else { None }
         };
-        if let Some(oldest) = oldest
-            && let Err(error) = self.partition.clear(&oldest).await
-        {
-            // A consumer has taken some of these rows. The others are dropped when the partition is full.
-            tracing::debug!(step, %error, "the rows of an old validation stay");
+        for group in oldest.into_iter().flatten() {
+            if let Err(error) = self.partition.clear(&group).await {
+                // A consumer has taken some of these rows. The others are dropped when the partition is full.
+                tracing::debug!(step, %error, "the rows of a group of an old validation stay");
+            }
         }
-        Ok(())
+        outcome
+    }
+
+    async fn put_group(&self, step: u64, group: &Group) -> anyhow::Result<Vec<RowHandle>> {
+        let name = format!("step-{step}-{}", group.prompt.uid);
+        let batch = group_rows(group)?;
+        let put = Put {
+            group_size: batch.num_rows(),
+            policy_version: group.policy_version_min(),
+            // With the token, a validation that is repeated after a restart puts no rows twice.
+            token: Some(name.clone()),
+            ..Put::group(name, batch)
+        };
+        Ok(self.partition.put(put, None).await?)
     }
 
     /// Tells the queue that there will be no more validations.

@@ -20,14 +20,17 @@ pub struct Found {
     pub turn: Option<TurnId>,
     /// How much of the request the turn's conversation covers: messages, bytes of text, or ids.
     pub used: usize,
-    /// Whether a turn with another tool list would cover more of the request.
+    /// Whether a turn with another tool list, or with other variables of the template, would cover more of the
+    /// request.
     pub tools_changed: bool,
-    /// For each turn of the conversation, from the first, the index of its message in the request.
+    /// For each turn of a chat, from the first, the index of its answer in the request. It has no meaning for texts and
+    /// ids.
     pub(crate) own: Vec<(usize, TurnId)>,
 }
 
 impl Trajectory {
-    /// The deepest turn whose conversation the request continues, with the same tool list.
+    /// The deepest turn whose conversation the request continues. Its tool list and its variables of the template are
+    /// those of the request.
     pub fn find(&self, request: &Request) -> Found {
         let reached = self.reached(request, true);
         let (used, turn) = self.deepest(&reached);

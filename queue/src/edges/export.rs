@@ -1,7 +1,7 @@
 //! The export of rows as files for other tools.
 //!
-//! An export is made group by group. It can therefore be sent while it is made, and needs memory for only one
-//! group.
+//! An export is made group by group. It can therefore be sent while it is made. It needs memory for only one group, and
+//! for Parquet also for one row group of the file ([`ROW_GROUP_BYTES`]).
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -15,6 +15,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use parquet::arrow::ArrowWriter;
 use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
 use rolldock_jsonl::{Nulls, write_lines};
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,9 @@ use crate::batches::conform;
 use crate::partition::Partition;
 use crate::row::RowHandle;
 use crate::{ColumnSpec, QueueError};
+
+/// The encoded bytes at which a row group of a Parquet file is complete.
+const ROW_GROUP_BYTES: usize = 64 << 20;
 
 /// A file format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,7 +69,9 @@ impl Writer {
     fn new(format: ExportFormat, schema: &SchemaRef, made: Made) -> Result<Self, QueueError> {
         Ok(match format {
             ExportFormat::Parquet => {
-                let writer = ArrowWriter::try_new(made, Arc::clone(schema), None);
+                let properties =
+                    WriterProperties::builder().set_max_row_group_bytes(Some(ROW_GROUP_BYTES)).build();
+                let writer = ArrowWriter::try_new(made, Arc::clone(schema), Some(properties));
                 Self::Parquet(Box::new(writer.map_err(parquet_error)?))
             }
             ExportFormat::Jsonl => Self::Jsonl(made),
@@ -112,7 +118,8 @@ pub(crate) enum OnDamage {
 }
 
 /// An export of all rows that existed at its beginning and still exist, oldest group first. Rows that are
-/// added later to an incomplete group are exported too, if the group has not been read yet.
+/// added later to an incomplete group are exported too, if the export has not come to that part of the
+/// groups. Columns that are new after the beginning are only in JSON lines.
 pub(crate) struct Export {
     partition: Partition,
     /// The groups whose rows have not been fetched yet.
@@ -191,19 +198,22 @@ impl Partition {
     }
 
     /// Begins an export of all existing rows.
-    pub(crate) fn begin_export(
+    ///
+    /// Cancel-safe: the call changes nothing.
+    pub(crate) async fn begin_export(
         &self,
         format: ExportFormat,
         on_damage: OnDamage,
     ) -> Result<Export, QueueError> {
+        self.settled().await?;
         let (schema, made) = (self.export_schema(), Made::default());
         let writer = Some(Writer::new(format, &schema, made.clone())?);
         let (partition, left, groups) = (self.clone(), self.all_groups(), VecDeque::new());
         Ok(Export { partition, left, groups, schema, writer, made, on_damage, exported: Exported::default() })
     }
 
-    /// Writes all existing rows, oldest group first, with one group in memory at a time. Returns the number
-    /// of rows.
+    /// Writes all existing rows, oldest group first. Returns the number of rows. One group is in memory at a time,
+    /// and for Parquet also up to 64 MiB of encoded rows.
     ///
     /// Not cancel-safe: a dropped export leaves an incomplete file.
     pub async fn export(&self, format: ExportFormat, into: impl Write + Send) -> Result<usize, QueueError> {
@@ -228,7 +238,7 @@ impl Partition {
         on_damage: OnDamage,
         mut into: impl Write + Send,
     ) -> Result<Exported, QueueError> {
-        let mut export = self.begin_export(format, on_damage)?;
+        let mut export = self.begin_export(format, on_damage).await?;
         while let Some(piece) = export.next_piece().await? {
             into.write_all(&piece).map_err(QueueError::io("write", "an export"))?;
         }

@@ -11,9 +11,9 @@ use crate::error::QueueError;
 use crate::row::RowHandle;
 use crate::store::{Found, Note, Wanted};
 
-/// The number of times that one read is repeated because of moved chunks. A compaction at least halves a
-/// chunk, so no read needs more repetitions.
-const PLANS_MAX: usize = 32;
+/// How often a read is repeated if its chunks were moved in the meantime. Each compaction at least halves a chunk,
+/// and other moves of the same rows are rare.
+const REPETITIONS_MAX: usize = 32;
 
 /// An error, and the indices of the requested rows that could not be read.
 pub(super) struct ReadFailure {
@@ -95,8 +95,12 @@ impl Stretch {
             let mut rows = self.rows - done;
             let mut pieces = Vec::with_capacity(parts.len());
             for (Wanted { columns, .. }, Found { chunk, first }) in wanted.iter().zip(parts) {
-                let missing =
-                    || QueueError::Arrow { reason: format!("a chunk without row {}", first + done) };
+                let missing = || QueueError::Arrow {
+                    reason: format!(
+                        "expected row={} in a chunk, found a chunk with fewer rows",
+                        first + done
+                    ),
+                };
                 let (piece, place) = chunk.locate(first + done).ok_or_else(missing)?;
                 let batch = &chunk.pieces()[piece];
                 rows = rows.min(batch.num_rows() - place);
@@ -119,7 +123,7 @@ impl Partition {
         columns: Option<&[String]>,
         lease: Option<u64>,
     ) -> Result<Vec<RecordBatch>, ReadFailure> {
-        for _ in 0..PLANS_MAX {
+        for _ in 0..REPETITIONS_MAX {
             match self.read_once(rows, columns, lease).await {
                 // A chunk was compacted or moved in the meantime. The table has the new location.
                 Err(failure) if matches!(failure.error, QueueError::ChunkGone { .. }) => {}
@@ -169,8 +173,14 @@ impl Partition {
 
     /// Reads all columns of the rows that still exist.
     pub(crate) async fn read_rows(&self, mut rows: Vec<RowHandle>) -> Result<Vec<RecordBatch>, QueueError> {
-        self.retain_existing(&mut rows);
-        self.read(&rows, None, None).await.map_err(|failure| failure.error)
+        loop {
+            self.retain_existing(&mut rows);
+            match self.read(&rows, None, None).await {
+                // A row was freed after the look at the table. Each round has fewer rows, so the loop ends.
+                Err(ReadFailure { error: QueueError::StaleHandle { .. }, .. }) => {}
+                outcome => return outcome.map_err(|failure| failure.error),
+            }
+        }
     }
 
     /// Reads all columns of the rows that still exist and whose payload is sound. Calls `damaged` for each
@@ -180,9 +190,10 @@ impl Partition {
         mut rows: Vec<RowHandle>,
         mut damaged: impl FnMut(usize, QueueError),
     ) -> Result<Vec<RecordBatch>, QueueError> {
-        self.retain_existing(&mut rows);
         loop {
+            self.retain_existing(&mut rows);
             match self.read(&rows, None, None).await {
+                Err(ReadFailure { error: QueueError::StaleHandle { .. }, .. }) => {}
                 Err(ReadFailure { rows: unreadable, error: error @ QueueError::Corrupt { .. } })
                     if !unreadable.is_empty() =>
                 {

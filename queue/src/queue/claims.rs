@@ -13,7 +13,10 @@ use crate::error::QueueError;
 /// The kind of call that is creating a partition.
 #[derive(Debug, Clone, Copy)]
 enum Claimed {
-    Declared { times: usize },
+    /// `times` is the number of calls that declare the partition.
+    Declared {
+        times: usize,
+    },
     Restored,
 }
 
@@ -21,7 +24,7 @@ enum Claimed {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Claims(Arc<Mutex<BTreeMap<String, Claimed>>>);
 
-/// A claimed name, which is released when this value is dropped.
+/// A claim on a name. The name is released when the last claim on it is dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
     claims: Claims,
@@ -40,7 +43,7 @@ impl Drop for Claim {
 
 impl Claims {
     /// Claims a name for a declaration. `find` looks for an existing partition while no other call can claim
-    /// names.
+    /// names. Returns what `find` found, or else a claim on the name.
     pub(crate) fn declare<T>(
         &self,
         name: &str,

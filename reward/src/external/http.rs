@@ -48,6 +48,8 @@ const IDLE_MAX: Duration = Duration::from_secs(4);
 
 /// Maximum number of items of a request.
 const BATCH_MAX: usize = 1 << 14;
+/// The longest wait of a batch, in milliseconds.
+const BATCH_WAIT_MS_MAX: u64 = 60_000;
 
 /// A reward server; its short form is `url` alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -61,7 +63,7 @@ pub struct HttpConfig {
     /// Maximum number of jobs of a request; one request per job when absent.
     #[serde(default)]
     pub batch_max: Option<usize>,
-    /// How long a batch waits to become full, in milliseconds.
+    /// How long a batch waits to become full, in milliseconds; at most 60,000.
     #[serde(default = "batch_wait_ms")]
     pub batch_wait_ms: u64,
 }
@@ -93,6 +95,10 @@ impl HttpConfig {
         let key = api_key("http.api_key_env", self.api_key_env.as_deref())?;
         let Some(batch_max) = self.batch_max else { return Ok(Arc::new(HttpSingle::new(&self.url, key)?)) };
         let batch_max = count("http.batch_max", batch_max, BATCH_MAX)?;
+        if self.batch_wait_ms > BATCH_WAIT_MS_MAX {
+            let (key, found) = ("http.batch_wait_ms", self.batch_wait_ms.to_string());
+            return Err(RewardError::Misconfigured { key, expected: "at most 60000 milliseconds", found });
+        }
         let batch_wait = Duration::from_millis(self.batch_wait_ms);
         Ok(Arc::new(HttpBatch::new(&self.url, key, batch_max, batch_wait, tracker, token)?))
     }
@@ -129,8 +135,11 @@ impl Endpoint {
             .redirect(Policy::none())
             .no_proxy()
             .build()
-            .map_err(|error| wrong(error.to_string()))?;
-        Ok(Self { client, what: format!("{kind} {parsed}"), url: parsed, api_key })
+            .map_err(|error| wrong(format!("{url:?}, and no client for it: {}", cause_of(&error))))?;
+        // Errors show the address, and must not show a password. The calls fail only for a URL without a host.
+        let mut shown = parsed.clone();
+        let _ = (shown.set_username(""), shown.set_password(None));
+        Ok(Self { client, what: format!("{kind} {shown}"), url: parsed, api_key })
     }
 
     /// The name of the endpoint in errors.

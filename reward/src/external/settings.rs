@@ -48,10 +48,17 @@ pub(super) fn count(key: &'static str, value: usize, most: usize) -> Result<usiz
 }
 
 /// The value of the environment variable `name`; `None` if the recipe names no variable. A variable that is
-/// unset or empty is an error.
+/// unset or empty is an error, and so is a value that no HTTP header can have.
 pub(super) fn api_key(key: &'static str, name: Option<&str>) -> Result<Option<String>, RewardError> {
     let Some(name) = name else { return Ok(None) };
     match std::env::var(name) {
+        Ok(value) if value.bytes().any(|byte| !(b' '..=b'~').contains(&byte)) => {
+            Err(RewardError::Misconfigured {
+                key,
+                expected: "a variable whose value is printable ASCII, without a line feed",
+                found: format!("other characters in {name}"),
+            })
+        }
         Ok(value) if !value.is_empty() => Ok(Some(value)),
         _ => Err(RewardError::Misconfigured {
             key,

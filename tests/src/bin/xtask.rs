@@ -122,7 +122,10 @@ impl Beside {
     /// Starts a call, and waits until its tests run or it has ended.
     fn start(call: Call) -> io::Result<Self> {
         let (begun, first) = mpsc::channel();
-        let mut child = command(call).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let mut command = command(call);
+        // In colours, the lines that `collect` looks for begin with an escape sequence.
+        command.env("CARGO_TERM_COLOR", "never").stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
         let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
             return Err(io::Error::other("the output of cargo is not captured"));
         };
@@ -172,7 +175,7 @@ fn main() -> ExitCode {
             Ok(true) => {}
             Ok(false) => return ExitCode::FAILURE,
             Err(error) => {
-                eprintln!("cannot run cargo: {error}");
+                eprintln!("cargo xtask {}: {error}", chore.name);
                 return ExitCode::FAILURE;
             }
         }

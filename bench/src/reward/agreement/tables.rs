@@ -82,7 +82,8 @@ pub(super) fn by_cause(judged: &[Judged]) -> String {
         // The examples are far apart in the list, so that their answers are likely to differ.
         let step = (all.len() / EXAMPLES).max(1);
         let examples = all.iter().step_by(step).take(EXAMPLES);
-        let examples = examples.map(|it| format!("`{}` for `{}`", it.pair.answer, it.pair.truth));
+        let examples =
+            examples.map(|it| format!("`{}` for `{}`", cell(&it.pair.answer), cell(&it.pair.truth)));
         vec![
             cause.map_or("unexplained", Cause::explanation).to_owned(),
             all.len().to_string(),
@@ -91,4 +92,9 @@ pub(super) fn by_cause(judged: &[Judged]) -> String {
         ]
     });
     markdown(&["why they differ", "pairs", "right by construction", "for example"], rows)
+}
+
+/// A text in a cell of a Markdown table.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
 }

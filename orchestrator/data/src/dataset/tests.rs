@@ -107,7 +107,10 @@ fn files_that_cannot_be_read_are_errors_with_their_names() {
     let error = open("absent.jsonl");
     assert!(matches!(error, DataError::Read { .. }) && error.to_string().contains("absent.jsonl"), "{error}");
     let error = open("rows.csv");
-    assert!(error.to_string().ends_with("its name ends in neither .jsonl nor .parquet"), "{error}");
+    assert!(
+        error.to_string().ends_with("expected a name that ends in .jsonl, .ndjson or .parquet"),
+        "{error}"
+    );
     fs::write(folder.path().join("text.parquet"), "PAR0 this is no Parquet file").unwrap();
     let error = open("text.parquet");
     assert!(error.to_string().contains("not Parquet"), "{error}");

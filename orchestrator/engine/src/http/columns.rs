@@ -145,9 +145,13 @@ impl Columns {
 
     fn shape(&self, expected: &'static str) -> AnswerError {
         let member = match self.place() {
+            // An element is named by its list. The last member was in another object.
             Some(AnswerNode::TokenIds) => "token_ids",
             Some(AnswerNode::PromptIds) => "prompt_token_ids",
             Some(AnswerNode::TokenLogprobs) => "token_logprobs",
+            Some(AnswerNode::Choices) => "choices",
+            Some(AnswerNode::Content) => "content",
+            Some(AnswerNode::Versions) => "weight_versions",
             _ => self.member.name(),
         };
         AnswerError::Shape { member, expected }

@@ -130,8 +130,9 @@ impl Shape {
     }
 }
 
-/// The `f32` that is nearest to the mantissa divided by 10 to the power of `places`; `None` if rounding
-/// several times may give another value than rounding once.
+/// The `f32` that is nearest to the mantissa divided by 10 to the power of `places`. `None` if rounding several
+/// times may give another value than rounding once, if the value is not in the range of normal `f32`, or if
+/// there are too many places.
 #[inline]
 fn scaled(negative: bool, mantissa: u64, places: usize) -> Option<f32> {
     let magnitude = mantissa as f64 / POWERS_OF_TEN.get(places)?;
@@ -186,9 +187,9 @@ pub(super) fn leading_f32(bytes: &[u8], at: usize) -> Option<(f32, usize)> {
     Some((scaled(negative, mantissa, places)?, at))
 }
 
-/// Whether there is a minus sign, the digits before the point, and their end. Most log-probabilities have a
-/// minus sign and one digit. The end is then at a constant offset, so the processor can read on before it has
-/// examined the digits.
+/// Returns the sign (true for a minus), the integer before the point, and the index of its end. Most
+/// log-probabilities have a minus sign and one digit. The end is then at a constant offset, so the processor can
+/// read on before it has examined the digits.
 #[inline]
 fn leading_whole(bytes: &[u8], at: usize) -> Option<(bool, u32, usize)> {
     if let Some([b'-', digit @ b'0'..=b'9', b'.', ..]) = bytes.get(at..) {

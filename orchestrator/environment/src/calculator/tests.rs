@@ -96,6 +96,16 @@ fn the_last_number_is_the_answer() {
         ("-3", "Answer: -3", 1.0),
         ("7", "first 8, then 7.0", 1.0),
         ("7", "7/0", 0.0),
+        ("1234", "It is $1,234.", 1.0),
+        ("1234567.5", "1,234,567.5 in all", 1.0),
+        ("-1234", "-1,234", 1.0),
+        ("0", "1,000", 0.0),
+        ("-3", "Answer: −3", 1.0),
+        ("3", "(1, 2,3)", 1.0),
+        ("5678", "1234,5678", 1.0),
+        ("5", "5, I think,", 1.0),
+        // A number of this length is not read, so the one before it counts.
+        ("3", &format!("3, or 0.{}", "1".repeat(2_000)), 1.0),
     ] {
         let step = step(&mut begun(answer), text);
         assert_eq!((step.reward, step.is_done), (Some(reward), true), "{text}");

@@ -21,7 +21,7 @@ fn an_environment_is_named_in_one_of_three_ways() {
 #[test]
 fn what_is_wrong_is_named_with_its_key() {
     for (text, expected) in [
-        ("", "environment.name: expected one of name, python and url, found 0 of them"),
+        ("", "environment.name: expected exactly one of name, python and url, found 0 of them"),
         ("name = 'calculator'\nurl = 'http://x'", "found 2 of them"),
         ("name = 'chess'", "unknown variant `chess`, expected `calculator` or `number_game`"),
         ("name = 'calculator'\nturns = 0", "environment.turns: expected 1 to 4096, found 0"),

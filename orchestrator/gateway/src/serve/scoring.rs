@@ -1,9 +1,10 @@
 //! Computes the reward of a trajectory with one of Rolldock's scorers. The call that completes the trajectory names
 //! the scorer.
 //!
-//! A scorer is a pure function of the last text and the ground truth. It does not run on the threads that serve
-//! connections. Every error is a mistake in the call (an unknown scorer, a wrong option, a ground truth that the
-//! scorer cannot read). An error changes nothing, so a later call can complete the trajectory.
+//! A scorer is a pure function of the last text and the ground truth. The scorer runs on a thread for blocking work,
+//! not on the threads that serve connections. Every error is a mistake in the call (an unknown scorer, a wrong option,
+//! a ground truth that the scorer cannot read), except a panic of the scorer. An error changes nothing, so a later call
+//! can complete the trajectory.
 //!
 //! # Deliberately absent
 //! Rewards of other processes (judges, servers, commands). A call must not choose addresses and commands for the
@@ -51,7 +52,7 @@ impl Scoring {
                 extra: self.extra.as_ref(),
             })
         });
-        let scored = scoring.await.map_err(|_died| Refusal::Engine("the scorer died".to_owned()))?;
+        let scored = scoring.await.map_err(|died| Refusal::Engine(format!("the scorer failed: {died}")))?;
         scored.map(|score| score.score as f32).map_err(|error| refused(&error))
     }
 }

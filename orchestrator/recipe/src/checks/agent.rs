@@ -13,7 +13,7 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     }
     let Some(agent) = &recipe.agent else {
         checks.require(recipe.gateway.is_none(), "gateway", || {
-            "it serves the agents of a run: expected an [agent] table, too".to_owned()
+            "the gateway serves the agents of a run: expected an [agent] table too".to_owned()
         });
         return;
     };
@@ -57,11 +57,14 @@ fn check_remote(recipe: &Recipe, agent: &AgentConfig, checks: &mut Checks<'_>) {
         format!("the tasks of agents are in the partition {TASKS_PARTITION:?}; expected another name")
     });
     let gateway = recipe.gateway.clone().unwrap_or_default();
-    let has_address = gateway.advertise.is_some() || !gateway.listen.ip().is_unspecified();
-    checks.require(has_address, "gateway.advertise", || {
+    // Agents on this machine take their tasks from a queue on the loopback interface.
+    let is_queue_local = recipe.queue.address().is_none_or(|queue| queue.ip().is_loopback());
+    let listen = gateway.listen.ip();
+    let is_reachable = !listen.is_unspecified() && (is_queue_local || !listen.is_loopback());
+    checks.require(gateway.advertise.is_some() || is_reachable, "gateway.advertise", || {
         format!(
-            "agents elsewhere need an address of the gateway: expected a URL, since gateway.listen={} is no address of \
-             one machine",
+            "expected the URL at which agents on other machines reach the gateway, because they cannot reach it at \
+             gateway.listen={}",
             gateway.listen
         )
     });

@@ -84,6 +84,8 @@ fn a_value_that_cannot_work_is_refused_with_its_key() {
         (&["agent.remote=true"], "queue.listen"),
         (&["agent.remote=true", "queue.partition=agent_tasks"], "queue.partition"),
         (&["agent.remote=true", "gateway.listen=0.0.0.0:8100"], "gateway.advertise"),
+        // Workers elsewhere cannot reach the default address of the gateway.
+        (&["agent.remote=true", "queue.listen=0.0.0.0:7070"], "gateway.advertise"),
         (&["agent.command=[\"a\"]", "gateway.turns_max=0"], "gateway.turns_max"),
         (&["agent.command=[\"a\"]", "rollout.on_stop=carry"], "rollout.on_stop"),
         (&["agent.command=[\"a\"]", "rollout.request=group"], "rollout.request"),

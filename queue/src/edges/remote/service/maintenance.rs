@@ -132,11 +132,11 @@ async fn export(
     Query(query): Query<ExportQuery>,
 ) -> Answer {
     let on_damage = if query.skip_damaged { OnDamage::Skip } else { OnDamage::Fail };
-    let begun = service.queue.partition(&partition)?.begin_export(query.format, on_damage)?;
+    let begun = service.queue.partition(&partition)?.begin_export(query.format, on_damage).await?;
     let queue = service.queue.clone();
     let pieces = stream::try_unfold((begun, queue), async |(mut export, queue): (Export, TransferQueue)| {
-        // Encoding takes long, because a Parquet file may be one piece with all rows. Encoding must not delay
-        // other clients.
+        // Encoding takes long, because a piece may be a row group of a Parquet file. Encoding must not delay other
+        // clients.
         let runtime = Handle::current();
         let write = move || runtime.block_on(export.next_piece()).map(|bytes| (bytes, export));
         let (bytes, export) = queue.in_turn("export", write).await?;
