@@ -85,6 +85,7 @@ fn invalid_values_are_named() {
         ("http = \"h:80\"", "http.url"),
         ("http = \"https://h/\"", "http.url"),
         ("http = { url = \"http://h/\", batch_max = 0 }", "http.batch_max"),
+        ("http = { url = \"http://h/\", batch_max = 8, batch_wait_ms = 60001 }", "http.batch_wait_ms"),
         ("http = { url = \"http://h/\", api_key_env = \"NO_SUCH_VARIABLE\" }", "http.api_key_env"),
         ("code = { workers = 0 }", "code.workers"),
         ("code = { time_s = 0 }", "code.time_s"),

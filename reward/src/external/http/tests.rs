@@ -232,3 +232,9 @@ async fn the_end_of_the_token_ends_a_batch() {
     assert_eq!((one, two), (Err(RewardError::Cancelled), Err(RewardError::Cancelled)));
     server.left(1).await;
 }
+
+#[test]
+fn errors_do_not_show_the_password_of_an_address() {
+    let runner = HttpSingle::new("http://user:secret@127.0.0.1:1/score", None).unwrap();
+    assert_eq!(runner.0.what(), "reward server http://127.0.0.1:1/score");
+}
