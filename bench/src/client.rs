@@ -28,11 +28,11 @@ use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, Priority, ServerSpec};
 use rolldock_reward::{Advantage, Estimator, Shaping};
 use tokio::time::Instant;
 
-use crate::counting::held_bytes;
-use crate::cpu;
-use crate::figures::{Bar, Figure};
 use crate::serve::{MODEL, ServeArgs, Served};
-use crate::workload::{LastToken, Numbered, column_bytes};
+use rolldock_bench_figures::cpu;
+use rolldock_bench_figures::held_bytes;
+use rolldock_bench_figures::{Bar, Figure};
+use rolldock_bench_rollouts::workload::{LastToken, Numbered, column_bytes};
 
 pub(crate) use replay::{ReplayArgs, serve as replay};
 

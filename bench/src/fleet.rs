@@ -22,8 +22,8 @@ use rolldock_loadbalancer::{
 use rolldock_simengine::{Fault, LengthConfig, ServerConfig, SimServer, Workload, WorkloadConfig};
 use tokio::time::Instant;
 
-use crate::figures::{Bar, Figure};
-use crate::workload::{EOS, EveryPrompt, Numbered, answers};
+use rolldock_bench_figures::{Bar, Figure};
+use rolldock_bench_rollouts::workload::{EOS, EveryPrompt, Numbered, answers};
 
 const SEED: u64 = 42;
 const SERVERS: usize = 8;

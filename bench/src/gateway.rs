@@ -25,10 +25,10 @@ use anyhow::Context;
 use rolldock::scope::Scope;
 use tokio::runtime::Builder;
 
-use crate::figures::{Bar, Figure};
 use crate::process::Process;
 use agent::{Agent, Need};
 use engine::{Engine, Work};
+use rolldock_bench_figures::{Bar, Figure};
 
 /// Sampled tokens of each turn.
 const SAMPLED: usize = 200;

@@ -7,32 +7,24 @@
 
 mod answering;
 mod client;
-mod counting;
-mod cpu;
-mod figures;
 mod fleet;
 mod gateway;
-mod history;
-mod lifecycle;
 mod process;
 mod python;
 mod queue;
 mod reward;
-mod rollout;
-mod scale;
 mod serve;
-mod truth;
-mod workload;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use figures::Report;
+use rolldock_bench_figures::{Counting, Report};
+use rolldock_bench_rollouts::{history, lifecycle, rollout, scale, truth};
 
 #[global_allocator]
-static ALLOCATOR: counting::Counting = counting::Counting;
+static ALLOCATOR: Counting = Counting;
 
 /// Measures Rolldock.
 #[derive(Parser)]

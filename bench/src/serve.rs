@@ -14,7 +14,7 @@ use rolldock_simengine::{
     Codec, Fault, LengthConfig, ServerConfig, SimServer, TextCodec, Workload, WorkloadConfig, http,
 };
 
-use crate::workload::{EOS, answers};
+use rolldock_bench_rollouts::workload::{EOS, answers};
 
 /// The number and the properties of the simulated servers.
 #[derive(Debug, Clone, Args)]

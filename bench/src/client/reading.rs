@@ -13,8 +13,8 @@ use rolldock::engine::http::read_recorded;
 use super::bodies::{Body, Face};
 use super::request;
 use super::typed::{self, Columns};
-use crate::cpu;
-use crate::figures::{Bar, Figure};
+use rolldock_bench_figures::cpu;
+use rolldock_bench_figures::{Bar, Figure};
 
 /// Numbers of tokens of the answers.
 pub(super) const LENGTHS: [usize; 2] = [8192, 16_384];

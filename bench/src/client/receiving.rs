@@ -20,8 +20,8 @@ use super::bodies::{Body, Face};
 use super::reading::{LENGTHS, median};
 use super::replay::ReplayArgs;
 use super::{connect, request};
-use crate::cpu;
-use crate::figures::{Bar, Figure};
+use rolldock_bench_figures::cpu;
+use rolldock_bench_figures::{Bar, Figure};
 
 /// Number of requests that run at a time.
 const CONNECTIONS: usize = 32;

@@ -21,7 +21,7 @@ use anyhow::Context;
 use tokio::time::Instant;
 
 use super::echo::{keep_to_core, request_length};
-use crate::figures::{Bar, Figure};
+use rolldock_bench_figures::{Bar, Figure};
 
 /// For each router: its package, its version, and the arguments of its launcher before the servers'
 /// addresses.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::data;
 use super::server::Server;
-use crate::figures::{Bar, Figure};
+use rolldock_bench_figures::{Bar, Figure};
 
 const CLIENTS: usize = 64;
 /// The bound on the memory in MB, for a partition of any size.

@@ -17,8 +17,8 @@ use super::peer::{self, Peer};
 use super::processes;
 use super::rounds::{Rates, Round, median, rounds};
 use super::server::Server;
-use crate::figures::{Bar, Figure};
 use crate::python::{Script, python, run};
+use rolldock_bench_figures::{Bar, Figure};
 
 const SCRIPT: &str = include_str!("../../peers/rolldock_client.py");
 const NAME: &str = "the Python client";

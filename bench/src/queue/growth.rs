@@ -17,7 +17,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval};
 
 use super::data;
 use super::server::Server;
-use crate::figures::{Bar, Figure};
+use rolldock_bench_figures::{Bar, Figure};
 
 /// Number of clients that take a snapshot and verify once a second.
 const MAINTAINERS: usize = 4;

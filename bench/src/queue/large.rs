@@ -13,7 +13,7 @@ use super::data::{self, LARGE_ROWS};
 use super::peer::{self, Peer};
 use super::rounds::{Rates, Round, median, rounds};
 use super::server::Server;
-use crate::figures::{Bar, Figure};
+use rolldock_bench_figures::{Bar, Figure};
 
 pub(super) async fn figures(quick: bool, mut peer: Option<&mut Peer>) -> anyhow::Result<Vec<Figure>> {
     let server = Server::start(None)?;

@@ -13,9 +13,9 @@ use tokio::time::Instant;
 
 use super::data::{self, LARGE_ROWS as ROWS};
 use super::rounds::{median, rounds};
-use crate::counting;
-use crate::figures::{Bar, Figure};
 use crate::process::Process;
+use rolldock_bench_figures::held_bytes;
+use rolldock_bench_figures::{Bar, Figure};
 
 /// Number of warm-up rounds; the first rounds touch fresh pages.
 const WARM_UP: usize = 3;
@@ -138,9 +138,9 @@ async fn embedded(batch: &RecordBatch) -> anyhow::Result<Figure> {
     let queue = TransferQueue::open(QueueConfig::default())?;
     let partition = queue.declare(PartitionSpec::new("train", ["train"], 1 << 20)).await?;
     partition.put(Put::group("g", batch.clone()), None).await?;
-    let before = counting::held_bytes();
+    let before = held_bytes();
     let lease = partition.take(&Take::groups("train", 1)).await?.context("nothing to take")?;
-    let allocated = counting::held_bytes().saturating_sub(before);
+    let allocated = held_bytes().saturating_sub(before);
     anyhow::ensure!(lease.rows().len() == ROWS, "{} rows", lease.rows().len());
     let payload = data::payload_bytes(batch) as f64 / 1e6;
     let name = format!("take in the same process, {payload:.0} MB of payload: allocated");

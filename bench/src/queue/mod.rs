@@ -27,8 +27,8 @@ mod waiting;
 
 use rolldock::scope::Scope;
 
-use crate::figures::{Bar, Figure};
 use peer::Peer;
+use rolldock_bench_figures::{Bar, Figure};
 use server::Server;
 
 pub(crate) fn measure(quick: bool, with_peer: bool) -> anyhow::Result<Vec<Figure>> {

@@ -12,7 +12,7 @@ use super::data;
 use super::peer::{self, Peer};
 use super::rounds::{Rates, Round, median, rounds};
 use super::server::Server;
-use crate::figures::{Bar, Figure};
+use rolldock_bench_figures::{Bar, Figure};
 
 /// Rows per call, and calls per round.
 const BATCHES: [(usize, usize); 3] = [(1, 50), (16, 30), (512, 10)];

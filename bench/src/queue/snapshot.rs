@@ -9,7 +9,7 @@ use rolldock::scope::Scope;
 use rolldock_queue::{Partition, PartitionSpec, Put, QueueConfig, Take, TransferQueue};
 use tokio::time::Instant;
 
-use crate::figures::{Bar, Figure};
+use rolldock_bench_figures::{Bar, Figure};
 
 /// The longest allowed time of a take in milliseconds, for a queue of any size. A take may wait for a slice
 /// of rows or for another thread.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::data;
 use super::server::Server;
-use crate::figures::{Bar, Figure};
+use rolldock_bench_figures::{Bar, Figure};
 
 const CLIENTS: usize = 2_000;
 /// The time over which the waiting clients are measured.

@@ -14,9 +14,9 @@ use rolldock_reward::scorer::math_equiv::{Verdict, equivalent};
 
 use super::data;
 use super::peer::{Peer, Said, VERIFIER};
-use crate::figures::{Bar, Figure};
 use cause::Cause;
 use pairs::{Pair, pairs_of};
+use rolldock_bench_figures::{Bar, Figure};
 
 /// Number of pairs that the peer gets in one line.
 const BATCH: usize = 200;

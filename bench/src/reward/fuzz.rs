@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::data;
 use super::peer::{Peer, REFERENCE};
 use super::texts::{Case, Texts};
-use crate::figures::{Bar, Figure};
+use rolldock_bench_figures::{Bar, Figure};
 
 /// Number of texts that the peer gets in one line.
 const BATCH: u64 = 500;

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use crate::figures::Figure;
 use peer::Peer;
+use rolldock_bench_figures::Figure;
 
 /// The default number of seconds of fuzzing.
 const FUZZ_S: u64 = 20;

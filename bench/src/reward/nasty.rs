@@ -11,8 +11,8 @@ use rolldock_reward::{ScoreInput, Scorer, ScorerConfig};
 use serde_json::{Value, json};
 
 use super::texts::PIECES;
-use crate::cpu;
-use crate::figures::{Bar, Figure};
+use rolldock_bench_figures::cpu;
+use rolldock_bench_figures::{Bar, Figure};
 
 /// Number of bytes of a text.
 const BYTES: usize = 1 << 20;

@@ -17,8 +17,8 @@ use serde_json::json;
 
 use super::data::{self, Row};
 use super::peer::Peer;
-use crate::cpu;
-use crate::figures::{Bar, Figure};
+use rolldock_bench_figures::cpu;
+use rolldock_bench_figures::{Bar, Figure};
 
 /// Number of code points of a response before its answer. The response stays below the 300 code points that
 /// are searched, so the whole response is searched.

@@ -8,8 +8,14 @@ mod capacities;
 mod flow;
 mod history;
 mod outage;
+mod scale;
 mod steps;
 mod stragglers;
 mod support;
 mod trajectories;
+mod truth;
 mod watchdog;
+
+/// Counts the bytes that the tests of `scale` measure.
+#[global_allocator]
+static ALLOCATOR: rolldock_bench_figures::Counting = rolldock_bench_figures::Counting;

@@ -235,7 +235,7 @@ impl Run {
 }
 
 /// Runs both lives of a case, in virtual time.
-pub(super) fn run(case: Case) -> anyhow::Result<Outcome> {
+pub fn run(case: Case) -> anyhow::Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
     runtime.block_on(async {
         let scope = Scope::new();

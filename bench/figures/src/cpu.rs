@@ -7,12 +7,12 @@ use anyhow::Context;
 use rustix::time::{ClockId, clock_gettime};
 
 /// CPU time of all threads of this process so far.
-pub(crate) fn own() -> Duration {
+pub fn own() -> Duration {
     read(ClockId::ProcessCPUTime)
 }
 
 /// CPU time of this thread so far.
-pub(crate) fn of_this_thread() -> Duration {
+pub fn of_this_thread() -> Duration {
     read(ClockId::ThreadCPUTime)
 }
 
@@ -22,7 +22,7 @@ fn read(clock: ClockId) -> Duration {
 }
 
 /// CPU time of a running child so far. The resolution is a clock tick of `/proc` (10 ms on Linux).
-pub(crate) fn of(child: &Child) -> anyhow::Result<Duration> {
+pub fn of(child: &Child) -> anyhow::Result<Duration> {
     let path = format!("/proc/{}/stat", child.id());
     let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     // The name may contain any character and ends at the last parenthesis. User and system time are fields 14

@@ -28,9 +28,9 @@ use rolldock_simengine::{LengthConfig, ServerConfig, SimServer, Workload, Worklo
 use rolldock_simulate::bounds::{DrawnGroup, FleetModel, Lengths, Reference};
 use tokio::time::Instant;
 
-use crate::cpu;
-use crate::figures::{Bar, Figure};
 use crate::workload::{EOS, EveryPrompt, LastToken, Numbered, answers};
+use rolldock_bench_figures::cpu;
+use rolldock_bench_figures::{Bar, Figure};
 
 mod modes;
 
@@ -93,7 +93,7 @@ struct Outcome {
 
 /// Measures the cells of the grid whose names contain `part`, for example `8 mixed` or
 /// `16 equal servers, off`.
-pub(crate) fn measure_cells(quick: bool, part: &str) -> anyhow::Result<Vec<Figure>> {
+pub fn measure_cells(quick: bool, part: &str) -> anyhow::Result<Vec<Figure>> {
     let steps = if quick { STEPS_QUICK } else { STEPS };
     let mut figures = Vec::new();
     for mixed in [false, true] {
@@ -110,7 +110,8 @@ pub(crate) fn measure_cells(quick: bool, part: &str) -> anyhow::Result<Vec<Figur
     Ok(figures)
 }
 
-pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
+/// Step times, biases and waste of all modes on all fleets; with `quick` over fewer steps.
+pub fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let steps = if quick { STEPS_QUICK } else { STEPS };
     let mut figures = Vec::new();
     for mixed in [false, true] {

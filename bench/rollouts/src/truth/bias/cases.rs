@@ -4,22 +4,25 @@ use rolldock::rollout::{EarlyStop, Launch, OnStop};
 
 /// How a run collects its groups, and the properties of the simulated model.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Case {
-    pub(super) early_stop: EarlyStop,
-    pub(super) on_stop: OnStop,
-    pub(super) launch: Launch,
+pub struct Case {
+    /// When a step stops.
+    pub early_stop: EarlyStop,
+    /// What becomes of groups that are cut off.
+    pub on_stop: OnStop,
+    /// How many prompts are sent out.
+    pub launch: Launch,
     /// Groups of a step.
-    pub(super) target: usize,
+    pub target: usize,
     /// Number of prompts in a generation batch, divided by `target`.
-    pub(super) oversampling: f64,
+    pub oversampling: f64,
     /// The standard deviation of the logarithm of a response's length.
-    pub(super) sigma: f64,
+    pub sigma: f64,
     /// The length of wrong responses divided by that of right responses.
-    pub(super) wrong_factor: f64,
+    pub wrong_factor: f64,
     /// The share of groups that fail.
-    pub(super) failing: f64,
+    pub failing: f64,
     /// The share of cut-off groups that is audited.
-    pub(super) audit: f64,
+    pub audit: f64,
 }
 
 const CASE: Case = Case {
@@ -39,13 +42,13 @@ const HEAVY_TAIL: f64 = 0.9;
 const FAILING: f64 = 0.03;
 
 /// The case in which a bias of 0.96 must be distinguished from no bias.
-pub(super) fn told() -> Case {
+pub fn told() -> Case {
     Case { target: 64, oversampling: 1.75, audit: 0.1, ..CASE }
 }
 
 /// All cases: 24 of `first` with `discard`, whose bias is estimated, and 16 of modes that accept every valid
 /// group or decide in dispatch order.
-pub(super) fn cases() -> Vec<Case> {
+pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for oversampling in [1.5, 2.0, 4.0] {
         for sigma in [LIGHT_TAIL, HEAVY_TAIL] {
@@ -85,20 +88,22 @@ pub(super) fn cases() -> Vec<Case> {
 
 impl Case {
     /// Whether the mode is unbiased: it prefers no group.
-    pub(super) fn is_unbiased(&self) -> bool {
+    pub fn is_unbiased(&self) -> bool {
         !self.cuts_for_good()
     }
 
     /// Whether groups that are cut off are discarded, so they are never decided.
-    pub(super) fn cuts_for_good(&self) -> bool {
+    pub fn cuts_for_good(&self) -> bool {
         self.early_stop == EarlyStop::First && self.on_stop == OnStop::Discard
     }
 
-    pub(super) fn is_fifo(&self) -> bool {
+    /// Whether groups are accepted in dispatch order.
+    pub fn is_fifo(&self) -> bool {
         self.early_stop == EarlyStop::Fifo
     }
 
-    pub(super) fn name(&self) -> String {
+    /// The settings, in words.
+    pub fn name(&self) -> String {
         let Self { early_stop, on_stop, launch, oversampling, failing, .. } = self;
         let launch =
             if *launch == Launch::OnDemand { "on demand".to_owned() } else { format!("{oversampling}x") };

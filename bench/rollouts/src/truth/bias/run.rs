@@ -34,34 +34,37 @@ const WRONG: u32 = 2;
 
 /// One figure of a run's last reading, and its true value.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reading {
-    pub(super) ratio: f64,
-    pub(super) standard_error: f64,
-    pub(super) truth: f64,
+pub struct Reading {
+    /// The figure that the run reports.
+    pub ratio: f64,
+    /// Its standard error; 0 if the figure is exact.
+    pub standard_error: f64,
+    /// The value from the draws of the simulated model.
+    pub truth: f64,
 }
 
 /// The results of a run.
 #[derive(Debug)]
-pub(super) struct Outcome {
+pub struct Outcome {
     /// Length, accuracy and accept rate; `None` if the meter had no figures.
-    pub(super) readings: Option<[Reading; 3]>,
+    pub readings: Option<[Reading; 3]>,
     /// The first step after which the interval of the length bias was below 1.
-    pub(super) told_at: Option<u64>,
+    pub told_at: Option<u64>,
     /// How often the bias guard has acted.
-    pub(super) guarded: u64,
+    pub guarded: u64,
     /// For each step, the results that an audit must not change.
-    pub(super) steps: Vec<Step>,
+    pub steps: Vec<Step>,
     /// The counts of the gates.
-    pub(super) gates: Vec<GateCounts>,
+    pub gates: Vec<GateCounts>,
     /// Response tokens by bucket, as the run has counted them at its end.
-    pub(super) tokens: TokenTotals,
+    pub tokens: TokenTotals,
     /// Response tokens of all requests that the engine has finished.
-    pub(super) tokens_engine: u64,
+    pub tokens_engine: u64,
 }
 
 /// The results of a step.
 #[derive(Debug, PartialEq)]
-pub(super) struct Step {
+pub struct Step {
     /// The rows of the accepted groups, in their order.
     accepted: Vec<u64>,
     elapsed: Duration,
@@ -218,7 +221,7 @@ fn config_of(case: &Case, seed: u64) -> anyhow::Result<RolloutConfig> {
 }
 
 /// Runs a case for this number of steps.
-pub(super) fn run(case: &Case, seed: u64, steps: u64) -> anyhow::Result<Outcome> {
+pub fn run(case: &Case, seed: u64, steps: u64) -> anyhow::Result<Outcome> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
     runtime.block_on(collect(case, seed, steps))
 }

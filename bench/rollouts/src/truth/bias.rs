@@ -10,37 +10,39 @@ mod run;
 
 use std::ops::Range;
 
-use cases::{Case, cases, told};
-use run::{Outcome, Reading, run};
+pub use cases::{Case, cases, told};
+pub use run::{Outcome, Reading, Step, run};
 
-use crate::figures::{Bar, Figure};
+use rolldock_bench_figures::{Bar, Figure};
 
 /// Number of runs of each configuration.
-const SEEDS: u64 = 25;
-const SEEDS_QUICK: u64 = 2;
+pub const SEEDS: u64 = 25;
+/// As [`SEEDS`], in the short form.
+pub const SEEDS_QUICK: u64 = 2;
 /// Number of steps of a run.
 const STEPS: u64 = 60;
-const STEPS_QUICK: u64 = 40;
+/// Number of steps of a run in the short form.
+pub const STEPS_QUICK: u64 = 40;
 
 /// Number of steps within which a bias of 0.96 must be distinguished from 1.
-const TOLD_STEPS: u64 = 100;
+pub const TOLD_STEPS: u64 = 100;
 
 /// The largest difference between an exact ratio and the truth that rounding may cause.
 const ROUNDING: f64 = 1e-9;
 
 /// Counts of the intervals that cover the truth.
 #[derive(Debug, Clone, Copy, Default)]
-struct Coverage {
+pub struct Coverage {
     /// Figures without a standard error.
-    exact: u64,
+    pub exact: u64,
     /// Exact figures that equal the truth.
-    exact_true: u64,
+    pub exact_true: u64,
     /// Figures with a standard error.
-    estimated: u64,
+    pub estimated: u64,
     /// Estimated figures whose interval of two standard errors contains the truth.
-    covered: u64,
+    pub covered: u64,
     /// Runs that gave no figure.
-    unknown: u64,
+    pub unknown: u64,
 }
 
 impl Coverage {
@@ -61,7 +63,8 @@ impl Coverage {
         }
     }
 
-    fn join(&mut self, other: &Self) {
+    /// Adds the counts of other runs.
+    pub fn join(&mut self, other: &Self) {
         let Self { exact, exact_true, estimated, covered, unknown } = other;
         self.exact += exact;
         self.exact_true += exact_true;
@@ -75,27 +78,31 @@ impl Coverage {
         (self.exact_true + self.covered) as f64 / (self.exact + self.estimated).max(1) as f64
     }
 
-    fn share_of_estimates(&self) -> f64 {
+    /// The share of estimated figures whose interval contains the truth.
+    pub fn share_of_estimates(&self) -> f64 {
         self.covered as f64 / self.estimated.max(1) as f64
     }
 }
 
 /// The runs of one configuration.
 #[derive(Debug, Default)]
-struct Compared {
-    coverage: Coverage,
-    /// Means over the runs: the length bias as measured and in truth, and the standard error.
-    ratio: f64,
-    truth: f64,
-    standard_error: f64,
+pub struct Compared {
+    /// The counts over the runs.
+    pub coverage: Coverage,
+    /// The mean length bias as measured.
+    pub ratio: f64,
+    /// The mean length bias in truth.
+    pub truth: f64,
+    /// The mean standard error.
+    pub standard_error: f64,
     /// The greatest distance of a measured length bias from 1.
-    off_one: f64,
+    pub off_one: f64,
     /// How often the bias guard has acted.
-    guarded: u64,
+    pub guarded: u64,
 }
 
 /// Runs a case with these seeds. Runs with one seed have the same prompts, so each case has its own seeds.
-fn compare(case: &Case, seeds: Range<u64>, steps: u64) -> anyhow::Result<Compared> {
+pub fn compare(case: &Case, seeds: Range<u64>, steps: u64) -> anyhow::Result<Compared> {
     let runs = seeds.end - seeds.start;
     let mut compared = Compared::default();
     for seed in seeds {
@@ -128,7 +135,7 @@ fn count_told(seeds: u64) -> anyhow::Result<(u64, f64)> {
 
 /// The number of steps that an audit of all cut-off groups changes, and the number of tokens of finished
 /// requests that the run has not counted.
-fn what_an_audit_changes(steps: u64) -> anyhow::Result<(usize, u64)> {
+pub fn what_an_audit_changes(steps: u64) -> anyhow::Result<(usize, u64)> {
     let without = run(&Case { audit: 0.0, ..told() }, 0, steps)?;
     let with = run(&Case { audit: 1.0, ..told() }, 0, steps)?;
     let changed = without.steps.iter().zip(&with.steps).filter(|(one, other)| one != other).count();
@@ -138,7 +145,7 @@ fn what_an_audit_changes(steps: u64) -> anyhow::Result<(usize, u64)> {
     Ok((changed + usize::from(gates_differ), with.tokens_engine.abs_diff(with.tokens.generated)))
 }
 
-pub(super) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
+pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let (seeds, steps) = if quick { (SEEDS_QUICK, STEPS_QUICK) } else { (SEEDS, STEPS) };
     let (mut figures, mut all, mut guarded, mut off_one) = (Vec::new(), Coverage::default(), 0, 0.0_f64);
     for (first, case) in (0..).step_by(SEEDS as usize).zip(cases()) {
@@ -188,47 +195,4 @@ pub(super) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
         .bar(Bar::AtMost(0.0)),
     ]);
     Ok(figures)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Tests the meter in every configuration, with fewer runs than `rolldock-bench truth`.
-    #[test]
-    fn the_meter_agrees_with_the_truth_in_every_configuration() {
-        let mut all = Coverage::default();
-        for (first, case) in (0..).step_by(SEEDS as usize).zip(cases()) {
-            let compared = compare(&case, first..first + SEEDS_QUICK, STEPS_QUICK).unwrap();
-            let (name, coverage) = (case.name(), compared.coverage);
-            assert_eq!(coverage.unknown, 0, "{name}: {compared:?}");
-            assert_eq!(coverage.exact, coverage.exact_true, "{name}: {compared:?}");
-            if case.is_unbiased() {
-                assert_eq!(compared.guarded, 0, "{name}: {compared:?}");
-                assert!((compared.ratio - 1.0).abs() < 1e-12, "{name}: {compared:?}");
-                assert!((compared.truth - 1.0).abs() < 0.02, "{name}: {compared:?}");
-            } else {
-                assert!(compared.truth < 0.99, "{name}: {compared:?}");
-            }
-            if case.is_fifo() {
-                assert!(compared.off_one <= 0.005, "{name}: {compared:?}");
-            }
-            all.join(&coverage);
-        }
-        assert!(all.estimated > 100, "{all:?}");
-        assert!((0.9..=0.99).contains(&all.share_of_estimates()), "{} of {all:?}", all.share_of_estimates());
-    }
-
-    #[test]
-    fn an_audit_counts_for_the_meter_and_for_nothing_else() {
-        assert_eq!(what_an_audit_changes(10).unwrap(), (0, 0));
-    }
-
-    #[test]
-    fn a_bias_of_0_96_is_distinguished_from_none_within_100_steps() {
-        let outcome = run(&told(), 0, TOLD_STEPS).unwrap();
-        let [length, ..] = outcome.readings.unwrap();
-        assert!((0.94..0.98).contains(&length.truth), "{length:?}");
-        assert!(outcome.told_at.is_some(), "{length:?}");
-    }
 }

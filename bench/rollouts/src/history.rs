@@ -24,12 +24,12 @@ use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, ServerSpec};
 use rolldock_simengine::Workload;
 use tokio::sync::mpsc;
 
-use crate::figures::{Bar, Figure};
 use crate::rollout::{
     FleetShape, Mode, PERMITS, PROMPT_TOKENS, SEED, config, draw_group, in_virtual_time, start_servers,
     workload,
 };
 use crate::workload::{LastToken, Numbered};
+use rolldock_bench_figures::{Bar, Figure};
 
 /// Rows of the data. The standard error of the weighted means is 0.8 %.
 const ROWS: u64 = 8192;
@@ -163,7 +163,7 @@ fn samples_of(group: &Group) -> Vec<(u32, bool)> {
 }
 
 /// Measures what one epoch of history changes, in each mode.
-pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
+pub fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let rows = if quick { ROWS_QUICK } else { ROWS };
     let truth = [0, 1].map(|visit| all_valid(&workload(), rows, visit));
     let mut figures = Vec::new();

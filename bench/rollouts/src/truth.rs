@@ -4,13 +4,13 @@
 //! The simulated model is a pure function of the seed. The truth is computed from the model's draws and from
 //! the engines' counters, by code that is independent of the run's meters.
 
-mod bias;
-mod tokens;
+pub mod bias;
+pub mod tokens;
 
-use crate::figures::Figure;
+use rolldock_bench_figures::Figure;
 
 /// All comparisons.
-pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
+pub fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let mut figures = bias::measure(quick)?;
     figures.extend(tokens::measure(quick)?);
     Ok(figures)

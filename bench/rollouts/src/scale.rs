@@ -37,11 +37,11 @@ use rolldock_simengine::{LengthConfig, ServerConfig, SimServer, Workload, Worklo
 use timed::TimedEngine;
 use tokio::sync::mpsc;
 
-use crate::counting::held_bytes;
-use crate::cpu;
-use crate::figures::{Bar, Figure};
 use crate::rollout::{FleetShape, Mode, config};
 use crate::workload::{EOS, LastToken, Numbered, answers};
+use rolldock_bench_figures::cpu;
+use rolldock_bench_figures::held_bytes;
+use rolldock_bench_figures::{Bar, Figure};
 
 const SEED: u64 = 42;
 const SAMPLES_PER_GROUP: usize = 16;
@@ -61,9 +61,11 @@ const MEMORY_EVERY: Duration = Duration::from_millis(200);
 
 /// A fleet and the samples that run on it.
 #[derive(Debug, Clone, Copy)]
-struct Point {
-    groups_per_worker: usize,
-    servers: usize,
+pub struct Point {
+    /// Groups that each of the 8 workers keeps running.
+    pub groups_per_worker: usize,
+    /// Servers of the fleet.
+    pub servers: usize,
 }
 
 /// The points of the curve, with 49 samples on each server.
@@ -89,15 +91,15 @@ impl Point {
 
 /// The cost of a run.
 #[derive(Debug, Default)]
-struct Cost {
+pub struct Cost {
     /// CPU seconds for each sample.
-    cpu: f64,
+    pub cpu: f64,
     /// The most memory that was held at a time, in bytes, beyond what was held before.
-    memory: f64,
+    pub memory: f64,
     /// Mean simulated seconds of a request.
-    request_seconds: f64,
+    pub request_seconds: f64,
     /// CPU seconds of each measured permit, in order of their size.
-    permits: Vec<f64>,
+    pub permits: Vec<f64>,
 }
 
 impl Cost {
@@ -108,13 +110,15 @@ impl Cost {
         Self { memory, ..less }
     }
 
-    fn permit(&self, share: f64) -> f64 {
+    /// The CPU seconds that this share of the permits did not exceed; NaN if none was measured.
+    pub fn permit(&self, share: f64) -> f64 {
         let place = (self.permits.len() as f64 * share) as usize;
         self.permits.get(place.min(self.permits.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
     }
 }
 
-pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
+/// CPU time, memory and permit latencies at each point of the curve; with `quick` once and with fewer samples.
+pub fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let mut figures = Vec::new();
     let mut first = None;
     // The first run of a process fills pages and caches that later runs reuse. It is not measured.
@@ -163,14 +167,16 @@ fn costs(point: Point, fleet: Fleet, groups: usize, rounds: usize) -> anyhow::Re
     least.context("expected at least one round")
 }
 
-fn in_virtual_time(run: impl Future<Output = anyhow::Result<Cost>>) -> anyhow::Result<Cost> {
+/// Runs to the end in virtual time, on one thread.
+pub fn in_virtual_time(run: impl Future<Output = anyhow::Result<Cost>>) -> anyhow::Result<Cost> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build()?;
     runtime.block_on(run)
 }
 
 /// The servers of a run.
 #[derive(Debug, Clone, Copy)]
-enum Fleet {
+pub enum Fleet {
+    /// Simulated servers, which batch requests and keep KV caches.
     Simulated,
     /// Servers that only take time.
     Timed,
@@ -236,7 +242,7 @@ impl Memory {
 }
 
 /// Sends the requests of a rollout directly to the servers, with the same number of requests at a time.
-async fn engines_alone(point: Point, fleet: Fleet, groups: usize) -> anyhow::Result<Cost> {
+pub async fn engines_alone(point: Point, fleet: Fleet, groups: usize) -> anyhow::Result<Cost> {
     let memory = Memory::new();
     let scope = Scope::new();
     let engine = fleet.start(point, &scope)?;
@@ -293,7 +299,7 @@ fn config_of(point: Point, groups: usize) -> anyhow::Result<RolloutConfig> {
 }
 
 /// Runs a rollout whose groups are dropped as soon as they are handed on.
-async fn rollout(point: Point, fleet: Fleet, groups: usize) -> anyhow::Result<Cost> {
+pub async fn rollout(point: Point, fleet: Fleet, groups: usize) -> anyhow::Result<Cost> {
     let memory = Memory::new();
     let scope = Scope::new();
     let engine = fleet.start(point, &scope)?;
@@ -345,34 +351,5 @@ async fn ask_for_permits(balancer: LoadBalancer, seconds: Arc<Mutex<Vec<f64>>>) 
             permit.finish(Outcome::Cancelled);
             seconds.lock().push(took);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_small_run_finishes_its_samples_and_measures_permits() {
-        let point = Point { groups_per_worker: 1, servers: 4 };
-        let engines = in_virtual_time(engines_alone(point, Fleet::Simulated, 16)).unwrap();
-        let whole = in_virtual_time(rollout(point, Fleet::Simulated, 16)).unwrap();
-        assert!(engines.cpu > 0.0 && whole.cpu > 0.0);
-        // Other tests of the process may free more memory than a run takes, so one of several runs has to show it.
-        let takes_memory = |cost: &Cost| cost.memory > 0.0;
-        let again = || in_virtual_time(rollout(point, Fleet::Simulated, 16)).unwrap();
-        assert!(takes_memory(&whole) || (0..10).any(|_| takes_memory(&again())), "{whole:?}");
-        assert!(whole.request_seconds > 1.0, "{whole:?}");
-        assert!(whole.permits.len() > 100 && whole.permit(0.5) <= whole.permit(0.99));
-    }
-
-    #[test]
-    fn servers_that_only_take_time_finish_the_same_samples() {
-        let point = Point { groups_per_worker: 1, servers: 4 };
-        let engines = in_virtual_time(engines_alone(point, Fleet::Timed, 16)).unwrap();
-        let whole = in_virtual_time(rollout(point, Fleet::Timed, 16)).unwrap();
-        assert!(engines.cpu > 0.0 && whole.cpu > 0.0);
-        assert!((24.0..36.0).contains(&whole.request_seconds), "{whole:?}");
-        assert!(whole.permits.is_empty());
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// The condition that a figure must meet for the run to succeed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Bar {
+pub enum Bar {
     /// `ours` is at most this.
     AtMost(f64),
     /// `ours` is at least this.
@@ -46,7 +46,7 @@ impl Bar {
 
 /// One measured figure.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Figure {
+pub struct Figure {
     figure: String,
     ours: f64,
     /// The value that `ours` is compared with. It was measured or computed in the same run.
@@ -60,24 +60,24 @@ pub(crate) struct Figure {
 
 impl Figure {
     /// A figure without a peer.
-    pub(crate) fn new(figure: impl Into<String>, ours: f64, unit: &str) -> Self {
+    pub fn new(figure: impl Into<String>, ours: f64, unit: &str) -> Self {
         let unit = unit.to_owned();
         Self { figure: figure.into(), ours, peer: None, unit, ratio: None, bar: None, holds: None }
     }
 
     /// Compares the figure with one in the same unit.
-    pub(crate) fn against(self, peer: f64) -> Self {
+    pub fn against(self, peer: f64) -> Self {
         Self { peer: Some(peer), ratio: Some(self.ours / peer), ..self }
     }
 
     /// Compares the figure with that of a peer, and adds the peer's name to the name of the figure.
-    pub(crate) fn against_named(self, name: &str, peer: f64) -> Self {
+    pub fn against_named(self, name: &str, peer: f64) -> Self {
         let figure = format!("{} (peer: {name})", self.figure);
         Self { figure, ..self }.against(peer)
     }
 
     /// Sets the figure's bar. This must be called after [`Figure::against`].
-    pub(crate) fn bar(self, bar: Bar) -> Self {
+    pub fn bar(self, bar: Bar) -> Self {
         let holds = bar.holds(self.ours, self.ratio);
         Self { bar: Some(bar.words()), holds: Some(holds), ..self }
     }
@@ -85,21 +85,24 @@ impl Figure {
 
 /// All figures of a run, as they are printed and written.
 #[derive(Debug, Serialize)]
-pub(crate) struct Report {
+pub struct Report {
     machine: String,
     figures: Vec<Figure>,
 }
 
 impl Report {
-    pub(crate) fn new(figures: Vec<Figure>) -> Self {
+    /// A report of these figures, with the name of this machine's processor.
+    pub fn new(figures: Vec<Figure>) -> Self {
         Self { machine: machine(), figures }
     }
 
-    pub(crate) fn holds(&self) -> bool {
+    /// Whether every bar holds.
+    pub fn holds(&self) -> bool {
         self.figures.iter().all(|figure| figure.holds != Some(false))
     }
 
-    pub(crate) fn markdown(&self) -> String {
+    /// The figures as a Markdown table.
+    pub fn markdown(&self) -> String {
         let mut table = Table::new();
         table.load_style(presets::ASCII_MARKDOWN);
         table.set_header(["figure", "ours", "peer", "unit", "ratio", "bar", "holds"]);
@@ -117,7 +120,8 @@ impl Report {
         format!("{}\n\n{table}", self.machine)
     }
 
-    pub(crate) fn write(&self, file: &Path) -> anyhow::Result<()> {
+    /// Writes the report as JSON. The error names the file.
+    pub fn write(&self, file: &Path) -> anyhow::Result<()> {
         let json = serde_json::to_string_pretty(self)?;
         std::fs::write(file, json).with_context(|| format!("cannot write {}", file.display()))
     }

@@ -10,12 +10,12 @@ use mimalloc::MiMalloc;
 static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// The number of bytes that are allocated now, without the allocator's own overhead.
-pub(crate) fn held_bytes() -> usize {
+pub fn held_bytes() -> usize {
     HELD_BYTES.load(Ordering::Relaxed)
 }
 
 /// Passes every call to the allocator and counts the bytes.
-pub(crate) struct Counting;
+pub struct Counting;
 
 // SAFETY: every call goes to the allocator unchanged, and the counter is atomic.
 unsafe impl GlobalAlloc for Counting {

@@ -25,12 +25,12 @@ use rolldock_simulate::bounds::{Lengths, Reference};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use crate::figures::{Bar, Figure};
 use crate::rollout::{
     FleetShape, Mode, PROMPT_TOKENS, TARGET, config, fleet_model, in_virtual_time, reference, start_balancer,
     start_servers, workload,
 };
 use crate::workload::{LastToken, Numbered};
+use rolldock_bench_figures::{Bar, Figure};
 
 /// Number of steps. The first [`WARM_UP`] steps do not count.
 const STEPS: u64 = 24;
@@ -138,7 +138,7 @@ struct World {
 }
 
 /// Measures the plans whose names contain `part`, or all plans if `part` is absent.
-pub(crate) fn measure(part: Option<&str>) -> anyhow::Result<Vec<Figure>> {
+pub fn measure(part: Option<&str>) -> anyhow::Result<Vec<Figure>> {
     let reference = reference(&workload(), &FLEET.speeds(), STEPS as usize);
     let alone = in_virtual_time(run(SYNC, Duration::ZERO, &reference))?;
     let rollout_s = alone.rollout_s.unwrap_or(alone.step_s);

@@ -10,10 +10,10 @@ use rolldock_simengine::{Answer, AnswerKey};
 const RIGHT: u32 = 7;
 const WRONG: u32 = 8;
 /// The token that ends every response.
-pub(crate) const EOS: u32 = 0;
+pub const EOS: u32 = 0;
 
 /// An answer key with an answer for every prompt. The difficulties follow from the simulation's seed.
-pub(crate) struct EveryPrompt;
+pub struct EveryPrompt;
 
 impl AnswerKey for EveryPrompt {
     fn answer(&self, _prompt_hash: u64) -> Option<Answer> {
@@ -22,7 +22,7 @@ impl AnswerKey for EveryPrompt {
 }
 
 /// Scores a response by the token before its last token. The answers of [`EveryPrompt`] determine that token.
-pub(crate) struct LastToken;
+pub struct LastToken;
 
 impl Grader for LastToken {
     fn grade(&self, _prompt: &Prompt, output: &SampleOutput) -> Result<Grade, String> {
@@ -34,23 +34,24 @@ impl Grader for LastToken {
 }
 
 /// An endless series of prompts. Each has `tokens` tokens (4 or more), which encode its number.
-pub(crate) struct Numbered {
+pub struct Numbered {
     next: u64,
     tokens: usize,
 }
 
 impl Numbered {
-    pub(crate) fn new(tokens: usize) -> Self {
+    /// Prompts from number 0 on, with this many tokens each.
+    pub fn new(tokens: usize) -> Self {
         Self { next: 0, tokens }
     }
 
     /// The prompts from the index `row` on.
-    pub(crate) fn starting_at(self, row: u64) -> Self {
+    pub fn starting_at(self, row: u64) -> Self {
         Self { next: row, ..self }
     }
 
     /// The prompt with the index `row` in the data.
-    pub(crate) fn prompt(&self, row: u64) -> Prompt {
+    pub fn prompt(&self, row: u64) -> Prompt {
         let digits = (0..4).map(|place| 100 + (row >> (8 * place) & 0xff) as u32);
         Prompt {
             uid: PromptUid(row),
@@ -75,7 +76,7 @@ impl PromptSource for Numbered {
 }
 
 /// The number of bytes of a group's own columns: token ids and log-probabilities.
-pub(crate) fn column_bytes(group: &Group) -> usize {
+pub fn column_bytes(group: &Group) -> usize {
     let prompt = size_of_val::<[u32]>(&group.prompt.ids);
     let of_sample = |sample: &rolldock::rollout::Sample| {
         size_of_val(sample.response_ids.as_slice()) + size_of_val(sample.logprobs.as_slice())
@@ -84,6 +85,6 @@ pub(crate) fn column_bytes(group: &Group) -> usize {
 }
 
 /// A shared answer key.
-pub(crate) fn answers() -> Arc<dyn AnswerKey> {
+pub fn answers() -> Arc<dyn AnswerKey> {
     Arc::new(EveryPrompt)
 }

@@ -17,14 +17,15 @@ use rolldock::rollout::{
 };
 use rolldock_reward::Gates;
 
-use crate::figures::{Bar, Figure};
 use crate::rollout::{FleetShape, Mode, config};
+use rolldock_bench_figures::{Bar, Figure};
 
 mod engines;
 mod lives;
 mod over_lives;
 
-use lives::{VALIDATED_AFTER, run};
+use lives::VALIDATED_AFTER;
+pub use lives::run;
 
 const FLEET: FleetShape = FleetShape { servers: 3, mixed: false };
 /// The number of groups of a step.
@@ -35,8 +36,9 @@ const VALIDATED_PROMPTS: usize = 5;
 
 /// The settings of a run.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Case {
-    early_stop: EarlyStop,
+pub struct Case {
+    /// When a step stops.
+    pub early_stop: EarlyStop,
     on_stop: OnStop,
     /// Whether requests are streamed, so the tokens of a request that is cut off have already arrived.
     stream: bool,
@@ -53,7 +55,7 @@ pub(crate) struct Case {
 impl Case {
     /// All combinations of the stopping rules with steps or flows, and with healthy or failing fleets. The
     /// other settings take turns.
-    pub(crate) fn all() -> Vec<Self> {
+    pub fn all() -> Vec<Self> {
         let stops = [
             (OnStop::Discard, false),
             (OnStop::Requeue, false),
@@ -84,7 +86,8 @@ impl Case {
         cases
     }
 
-    fn name(&self) -> String {
+    /// The settings, in words.
+    pub fn name(&self) -> String {
         let Self { early_stop, on_stop, stream, is_flow, fails, is_slow_reward, .. } = *self;
         let mut name = format!("{early_stop}, {on_stop}");
         let named = [
@@ -141,24 +144,26 @@ impl Case {
 
 /// The counts of a run, and the counts of its engines.
 #[derive(Debug)]
-pub(crate) struct Outcome {
-    pub(crate) tokens: TokenTotals,
+pub struct Outcome {
+    /// The counts of the last life, over the run.
+    pub tokens: TokenTotals,
     /// The sums of the counts of all steps of both lives.
-    pub(crate) by_steps: TokenTotals,
-    pub(crate) by_engines: u64,
+    pub by_steps: TokenTotals,
+    /// Response tokens that the engines have generated.
+    pub by_engines: u64,
     /// The number of steps of both lives that the bias meter covers. The meter's figures agree with the
     /// accepted groups.
-    pub(crate) bias_steps: u64,
+    pub bias_steps: u64,
 }
 
 impl Outcome {
     /// Whether the bias meter has figures of steps of both lives.
-    pub(crate) fn covers_both_lives(&self) -> bool {
+    pub fn covers_both_lives(&self) -> bool {
         self.bias_steps > VALIDATED_AFTER
     }
 
     /// Checks that the counts of the run, of its steps and of the engines agree.
-    pub(crate) fn check(&self) -> Result<(), Violation> {
+    pub fn check(&self) -> Result<(), Violation> {
         invariants::tokens_counted(&self.tokens, self.by_engines)?;
         token_conservation(&self.by_steps)?;
         invariants::tokens_counted(&self.by_steps, self.by_engines)
@@ -194,55 +199,4 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
         figures.push(Figure::new(format!("all cases: {bucket}"), share, "% of tokens"));
     }
     Ok(figures)
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-
-    use super::*;
-
-    /// Runs the cases of an early stop. Every bucket has tokens at the end of some step, and no tokens are in
-    /// flight at the end of a run.
-    fn check(early_stop: EarlyStop) {
-        let (mut run_buckets, mut step_buckets) = ([0; 18], [0; 18]);
-        let (mut cases, mut with_bias) = (0, 0);
-        for case in Case::all().into_iter().filter(|case| case.early_stop == early_stop) {
-            let outcome = run(case).unwrap();
-            println!("{}: {:?}", case.name(), outcome.tokens);
-            if let Err(violation) = outcome.check() {
-                panic!("{}: {violation}: {outcome:?}", case.name());
-            }
-            cases += 1;
-            with_bias += usize::from(outcome.covers_both_lives());
-            let (of_run, of_steps) = (outcome.tokens.to_counts(), outcome.by_steps.to_counts());
-            run_buckets = std::array::from_fn(|place| run_buckets[place] + of_run[place]);
-            step_buckets = std::array::from_fn(|place| step_buckets[place] + of_steps[place]);
-        }
-        // Under `first`, a valid group is accepted when it ends, so no group is held.
-        let mut absent = vec!["wasted_audit", "probes", "hedges"];
-        absent.extend((early_stop == EarlyStop::First).then_some("held"));
-        for (bucket, tokens) in TokenTotals::from_counts(step_buckets).buckets() {
-            assert!(tokens > 0 || absent.contains(&bucket), "no case puts a token into {bucket}");
-        }
-        // With `first` and `discard`, the meter has figures only if there is an audit.
-        assert!(2 * with_bias > cases, "the bias is known in {with_bias} of {cases} cases");
-        let of_runs = TokenTotals::from_counts(run_buckets);
-        assert_eq!((of_runs.in_flight, of_runs.earlier), (0, 0), "every life has ended");
-    }
-
-    #[test]
-    fn under_first_every_token_of_the_engines_is_in_one_bucket() {
-        check(EarlyStop::First);
-    }
-
-    #[test]
-    fn under_fifo_every_token_of_the_engines_is_in_one_bucket() {
-        check(EarlyStop::Fifo);
-    }
-
-    #[test]
-    fn under_off_every_token_of_the_engines_is_in_one_bucket() {
-        check(EarlyStop::Off);
-    }
 }

@@ -1,0 +1,9 @@
+//! Benchmarks of rollouts on simulated fleets. All of them run in virtual time, except for the CPU time that some
+//! measure.
+
+pub mod history;
+pub mod lifecycle;
+pub mod rollout;
+pub mod scale;
+pub mod truth;
+pub mod workload;
