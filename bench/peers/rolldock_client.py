@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
 from importlib.metadata import version
 
 SITE, URL = sys.argv[2:4]
@@ -23,8 +22,8 @@ import torch  # noqa: E402
 
 import rolldock  # noqa: E402
 
-#: The longest time for processes to start, in seconds.
-START_S = 60.0
+#: The longest time for processes to start, or to end their loops, in seconds.
+ANSWER_S = 120.0
 
 IMPORT = """
 import time
@@ -79,6 +78,8 @@ class Client:
         }
         self.batch = None
         self.rounds = 0
+        #: The processes that `start_processes` has started, each with a pipe to it.
+        self.processes = []
 
     def round(self, way, partition, batch, calls):
         """Makes `calls` puts and then `calls` takes. Returns the seconds of the puts and of the takes."""
@@ -141,16 +142,40 @@ class Client:
             batch.nack()
         return {"seconds": seconds}
 
-    def processes(self, count, seconds, shape, socket_path):
-        """Loops per second of `count` processes together: of `rolldock_loop`, and then of `bare_loop`.
-
-        `shape` has the arguments of `large_batch` or of `small_batch`.
-        """
+    def start_processes(self, count, shape, socket_path):
+        """Starts processes for `rates`. `shape` has the arguments of `large_batch` or of `small_batch`."""
         context = multiprocessing.get_context("spawn")
-        arguments = (context.Barrier(count), shape, socket_path, seconds)
-        with ProcessPoolExecutor(count, context, initializer=begin_work, initargs=arguments) as pool:
-            rates = list(pool.map(work, range(count)))
-        return {"rolldock": sum(ours for ours, _ in rates), "bare": sum(bare for _, bare in rates)}
+        for number in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=work, args=(number, theirs, shape, socket_path), daemon=True)
+            process.start()
+            theirs.close()
+            self.processes.append((process, ours))
+        for _, pipe in self.processes:
+            reply(pipe)
+        return {}
+
+    def rates(self, count, warm_up_s, seconds):
+        """Loops per second of the first `count` processes: of `rolldock_loop`, and then of `bare_loop`.
+
+        Loops count that end within `seconds` after the warm-up.
+        """
+        rates = {}
+        for loop in ("rolldock", "bare"):
+            start = time.monotonic() + warm_up_s
+            for _, pipe in self.processes[:count]:
+                pipe.send((loop, start, seconds))
+            rates[loop] = sum(reply(pipe) for _, pipe in self.processes[:count]) / seconds
+        return rates
+
+    def end_processes(self):
+        """Ends the processes that `start_processes` has started."""
+        for _, pipe in self.processes:
+            pipe.close()
+        for process, _ in self.processes:
+            process.join()
+        self.processes = []
+        return {}
 
     def imported(self):
         """Seconds and bytes of `import rolldock` in a fresh process."""
@@ -162,32 +187,46 @@ class Client:
         return {"seconds": float(seconds), "bytes": float(resident)}
 
 
-def begin_work(*arguments):
-    """Keeps what all processes share: a barrier can be given to a process only when the process starts."""
-    global SHARED
-    SHARED = arguments
+def reply(pipe):
+    """The next answer of a process."""
+    if not pipe.poll(ANSWER_S):
+        raise TimeoutError(f"a process has not answered within {ANSWER_S} s")
+    answer = pipe.recv()
+    if isinstance(answer, str):
+        raise RuntimeError(answer)
+    return answer
 
 
-def work(number):
-    together, shape, socket_path, seconds = SHARED
+def work(number, pipe, shape, socket_path):
+    """Answers each command with a number of loops, until the pipe is closed.
 
-    def rate(loop):
-        loops = 0
-        loop("first")
-        together.wait(START_S)
-        started = time.perf_counter()
-        while (elapsed := time.perf_counter() - started) < seconds:
-            loop(f"{loops}")
-            loops += 1
-        # The exit of an interpreter that has imported torch takes half a second of CPU. The other processes
-        # must not lose this time.
-        together.wait(START_S)
-        return loops / elapsed
+    All processes stay until the end: a start with torch takes seconds of CPU, and an exit half a second.
+    """
+    try:
+        # More threads than cores would only take turns.
+        torch.set_num_threads(1)
+        batch = small_batch(**shape) if "payload_bytes" in shape else large_batch(**shape)
+        loops = {"rolldock": rolldock_loop(number, batch), "bare": bare_loop(number, batch, socket_path)}
+        for loop in loops.values():
+            loop("first")
+        pipe.send(0)
+        while True:
+            name, start, seconds = pipe.recv()
+            pipe.send(counted(loops[name], start, seconds))
+    except EOFError:
+        return
+    except Exception as error:
+        pipe.send(f"{type(error).__name__}: {error}")
 
-    # More threads than cores would only take turns.
-    torch.set_num_threads(1)
-    batch = small_batch(**shape) if "payload_bytes" in shape else large_batch(**shape)
-    return rate(rolldock_loop(number, batch)), rate(bare_loop(number, batch, socket_path))
+
+def counted(loop, start, seconds):
+    """Loops from now to the end of the window, and returns the number of loops that ended within it."""
+    count, number = 0, 0
+    while (now := time.monotonic()) < start + seconds:
+        count += now >= start and number > 0
+        loop(f"{number}")
+        number += 1
+    return count
 
 
 def rolldock_loop(number, batch):

@@ -16,14 +16,13 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::engine::{Engine, GenerateRequest, SamplingParams};
 use rolldock::scope::Scope;
+use rolldock_bench_figures::{Bar, Figure};
+use rolldock_bench_rollouts::workload::{EOS, EveryPrompt, Numbered, answers};
 use rolldock_loadbalancer::{
     BalancerConfig, LoadBalancer, Monitor, MonitorConfig, Outcome, PermitRequest, Policy, ServerSpec,
 };
 use rolldock_simengine::{Fault, LengthConfig, ServerConfig, SimServer, Workload, WorkloadConfig};
 use tokio::time::Instant;
-
-use rolldock_bench_figures::{Bar, Figure};
-use rolldock_bench_rollouts::workload::{EOS, EveryPrompt, Numbered, answers};
 
 const SEED: u64 = 42;
 const SERVERS: usize = 8;

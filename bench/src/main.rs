@@ -19,7 +19,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-
 use rolldock_bench_figures::{Counting, Report};
 use rolldock_bench_rollouts::{history, lifecycle, rollout, scale, truth};
 

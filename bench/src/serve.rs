@@ -10,11 +10,10 @@ use anyhow::Context;
 use clap::Args;
 use rolldock::process::unix_seconds;
 use rolldock::scope::Scope;
+use rolldock_bench_rollouts::workload::{EOS, answers};
 use rolldock_simengine::{
     Codec, Fault, LengthConfig, ServerConfig, SimServer, TextCodec, Workload, WorkloadConfig, http,
 };
-
-use rolldock_bench_rollouts::workload::{EOS, answers};
 
 /// The number and the properties of the simulated servers.
 #[derive(Debug, Clone, Args)]

@@ -6,7 +6,7 @@
 //! and in memory is the cost of the rollout.
 //!
 //! There are two fleets. Simulated servers behave like real ones, but their own cost is several times that of
-//! the rollout. Servers that only take time ([`timed`]) cost little, so they show how the cost of the rollout
+//! the rollout. Servers that only take time (`timed`) cost little, so they show how the cost of the rollout
 //! depends on the number of samples.
 //!
 //! Virtual time passes while nothing runs, so the share of a core is computed from the cost of a sample. The

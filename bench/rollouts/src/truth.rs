@@ -6,7 +6,6 @@
 
 pub mod bias;
 pub mod tokens;
-
 use rolldock_bench_figures::Figure;
 
 /// All comparisons.

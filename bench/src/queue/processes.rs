@@ -21,13 +21,18 @@ use rolldock_bench_figures::{Bar, Figure};
 
 /// Numbers of processes. The last is compared with the best of the others.
 const COUNTS: [usize; 4] = [1, 2, 4, 16];
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 8;
+const ROUNDS_QUICK: usize = 4;
+/// Time of the loops that are counted, and of those before them. In the warm-up, each process maps the regions of shared
+/// memory that it has not used yet.
+const SECONDS: f64 = 1.5;
+const WARM_UP_S: f64 = 1.0;
 /// Rows of a small group.
 const SMALL_ROWS: usize = 16;
 
 /// Loops per second of all processes. A loop puts, takes and acks one batch, or does without Rolldock.
 #[derive(Deserialize)]
-struct Totals {
+struct Rates {
     rolldock: f64,
     bare: f64,
 }
@@ -60,17 +65,23 @@ fn measured(
     shape: &Value,
     socket_path: &Path,
 ) -> anyhow::Result<([f64; 2], [f64; 2])> {
-    let seconds = if quick { 1.0 } else { 3.0 };
+    let most = COUNTS[COUNTS.len() - 1];
+    let start = json!({"do": "start_processes", "count": most, "shape": shape, "socket_path": socket_path});
+    client.ask::<Value>(&start)?;
     let (mut ours, mut bare) = (COUNTS.map(|_| Vec::new()), COUNTS.map(|_| Vec::new()));
-    for _ in 0..ROUNDS {
-        for (count, (ours, bare)) in COUNTS.into_iter().zip(ours.iter_mut().zip(&mut bare)) {
-            let totals: Totals = client.ask(&json!({
-                "do": "processes", "count": count, "seconds": seconds, "shape": shape, "socket_path": socket_path,
+    for round in 0..if quick { ROUNDS_QUICK } else { ROUNDS } {
+        let mut places: [usize; COUNTS.len()] = std::array::from_fn(|place| place);
+        // A machine that becomes slower or faster favours neither end.
+        places.rotate_left(round % COUNTS.len());
+        for place in places {
+            let rates: Rates = client.ask(&json!({
+                "do": "rates", "count": COUNTS[place], "warm_up_s": WARM_UP_S, "seconds": SECONDS,
             }))?;
-            ours.push(totals.rolldock);
-            bare.push(totals.bare);
+            ours[place].push(rates.rolldock);
+            bare[place].push(rates.bare);
         }
     }
+    client.ask::<Value>(&json!({"do": "end_processes"}))?;
     Ok((totals(&ours), totals(&bare)))
 }
 

@@ -6,10 +6,9 @@ use std::time::Duration;
 use anyhow::Context;
 use arrow_array::{ArrayRef, Float32Array, RecordBatch};
 use rolldock::scope::Scope;
+use rolldock_bench_figures::{Bar, Figure};
 use rolldock_queue::{Partition, PartitionSpec, Put, QueueConfig, Take, TransferQueue};
 use tokio::time::Instant;
-
-use rolldock_bench_figures::{Bar, Figure};
 
 /// The longest allowed time of a take in milliseconds, for a queue of any size. A take may wait for a slice
 /// of rows or for another thread.

@@ -11,9 +11,8 @@ mod run;
 use std::ops::Range;
 
 pub use cases::{Case, cases, told};
-pub use run::{Outcome, Reading, Step, run};
-
 use rolldock_bench_figures::{Bar, Figure};
+pub use run::{Outcome, Reading, Step, run};
 
 /// Number of runs of each configuration.
 pub const SEEDS: u64 = 25;
