@@ -21,7 +21,7 @@ import rolldock.transfer_queue as tq
 from rolldock.transfer_queue import lifecycle
 from rolldock.transfer_queue.dataloader.streaming_dataset import chunk_batch_fn
 from rolldock.transfer_queue.link import Link, Place
-from rolldock.transfer_queue.server import named_place
+from rolldock.transfer_queue.server import stored_place
 
 __all__ = ["call", "shared"]
 
@@ -344,7 +344,7 @@ def test_two_processes_share_a_queue(
 
 def test_a_client_with_another_secret_is_refused(shared: Any) -> None:
     with rolldock.Client(tq.init().rolldock.url) as queue:
-        place = named_place(queue)
+        place = stored_place(queue)
     assert place is not None
     with pytest.raises(ConnectionError, match="no answer of the controller"):
         Link(Place(place.address, b"another")).call("partition_list")

@@ -26,8 +26,8 @@ def main():
     settings = agents.ModelSettings(
         tool_choice="required", parallel_tool_calls=False, max_tokens=tools.CALL_TOKENS, store=False
     )
-    # After the first call the package resets the tool choice to auto. A model with random weights would then generate
-    # text without an end.
+    # After the first call the package resets the tool choice to auto, and a model with random weights would then generate
+    # text without an end. With AGENT_ENDLESS the agent therefore calls the tool in every turn, until max_turns.
     resets = "AGENT_ENDLESS" not in os.environ
     agent = agents.Agent(
         name="calculator",

@@ -73,10 +73,10 @@ pub(crate) struct Outlook {
     /// The confidence of the recipe, as a number of standard deviations of the normal distribution.
     deviations: f64,
     only_compares: bool,
-    /// The prior, as groups that were seen; by the number of alike samples less 1.
+    /// The prior, expressed as counts of groups. The index is the number of alike samples, less 1.
     prior: Vec<Seen>,
-    /// The run's own groups, by whether the first sample was right, and by the number of alike samples less
-    /// 1.
+    /// The counts of the run's own groups. The first index says whether the first sample was right. The second is the
+    /// number of alike samples, less 1.
     seen: [Vec<Seen>; 2],
     /// The number of wrong first samples, and the number of right first samples.
     first: [f64; 2],
@@ -85,7 +85,7 @@ pub(crate) struct Outlook {
     proven: usize,
     /// Running groups without a finished sample.
     blank: usize,
-    /// Running groups whose finished samples are alike, with the indices of `seen`.
+    /// Running groups whose finished samples are alike, indexed like `seen`.
     alike: [Vec<usize>; 2],
 }
 
@@ -221,7 +221,7 @@ impl Outlook {
         }
     }
 
-    /// The evidence, as bits of floating-point numbers, for [`Self::restore`].
+    /// The evidence without the counts of the other gates, as bits of floating-point numbers, for [`Self::restore`].
     pub(crate) fn to_bits(&self) -> Vec<u64> {
         let seen = self.seen.iter().flatten().flat_map(|seen| [seen.more, seen.differed]);
         self.first.into_iter().chain(seen).map(f64::to_bits).collect()
@@ -232,7 +232,8 @@ impl Outlook {
         &self.others
     }
 
-    /// Continues from the evidence of an earlier process. Evidence about groups of another size is ignored.
+    /// Continues from the evidence of an earlier process. `bits` is ignored if it has invalid numbers or is about groups
+    /// of another size. `others` does not depend on the size and is always used.
     pub(crate) fn restore(&mut self, others: AcceptRate, bits: &[u64]) {
         self.others = others;
         let numbers: Vec<f64> = bits.iter().map(|bits| f64::from_bits(*bits)).collect();
@@ -261,8 +262,8 @@ impl Outlook {
     }
 }
 
-/// The groups that the prior counts as seen: Jeffreys' prior over the chance of a right sample. After the
-/// last sample there is no further sample.
+/// The counts of groups to which the prior is equivalent: Jeffreys' prior over the chance of a right sample. After the
+/// last sample there is no further sample, so the last counts are 0.
 fn prior(samples: u32) -> Vec<Seen> {
     let mut more = PRIOR_GROUPS / 2.0;
     let seen = move |alike: u32| {

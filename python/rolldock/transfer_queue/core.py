@@ -15,7 +15,7 @@ from tensordict import TensorDict
 from rolldock.transfer_queue.fields import fields_of, values_of
 from rolldock.transfer_queue.link import Link
 from rolldock.transfer_queue.metadata import BatchMeta
-from rolldock.transfer_queue.server import connected, named_place
+from rolldock.transfer_queue.server import connected, stored_place
 from rolldock.transfer_queue.store import Store
 
 P = ParamSpec("P")
@@ -47,7 +47,7 @@ class ClientCore:
         self.client_id = client_id
         self._config = config
         self._queue = connected(config.rolldock)
-        place = named_place(self._queue)
+        place = stored_place(self._queue)
         if place is None:
             raise RuntimeError(f"the queue at {config.rolldock.url} has no controller; call init() first")
         self._link = Link(place)

@@ -16,7 +16,7 @@ from rolldock.transfer_queue.client import TransferQueueClient
 from rolldock.transfer_queue.config import merged, sampler_of
 from rolldock.transfer_queue.controller import Controller
 from rolldock.transfer_queue.link import Address, Answering, Link, Place
-from rolldock.transfer_queue.server import OwnServer, connected, forget_place, name_place, named_place
+from rolldock.transfer_queue.server import OwnServer, connected, remove_place, store_place, stored_place
 from rolldock.transfer_queue.store import Store
 
 #: The variable of the environment that names the queue's server to processes that are started later.
@@ -91,7 +91,7 @@ def _attached(config: DictConfig) -> _Session | None:
     if config.rolldock.url is None:
         return None
     with connected(config.rolldock) as queue:
-        place = named_place(queue)
+        place = stored_place(queue)
         if place is None:
             return None
         link = Link(place)
@@ -99,7 +99,7 @@ def _attached(config: DictConfig) -> _Session | None:
             theirs: DictConfig = link.call("config")
         except ConnectionError:
             # The controller's process has ended. The state of the samples was in its memory.
-            forget_place(queue, place)
+            remove_place(queue, place)
             return None
         finally:
             link.close()
@@ -123,11 +123,11 @@ def _begun(config: DictConfig) -> _Session:
     answering = Answering(Controller(sampler, config, reserve), address)
     try:
         with connected(config.rolldock) as queue:
-            earlier = named_place(queue) if server is not None else None
+            earlier = stored_place(queue) if server is not None else None
             if earlier is not None:
                 # The directory was served before.
-                forget_place(queue, earlier)
-            if not name_place(queue, answering.place):
+                remove_place(queue, earlier)
+            if not store_place(queue, answering.place):
                 # Another process was faster.
                 answering.close()
                 return _attached(config) or _begun(config)
@@ -177,7 +177,7 @@ def _end(session: _Session, place: Place) -> None:
         return
     # A server that has ended has no rows to free.
     with contextlib.suppress(errors.QueueError), connected(session.config.rolldock) as queue:
-        forget_place(queue, place)
+        remove_place(queue, place)
         Store(queue).clear_all()
 
 

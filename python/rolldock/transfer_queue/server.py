@@ -28,10 +28,12 @@ _SHELL = '"$@" & server=$!; exec >&-; read -r _; kill $server; wait $server'
 
 
 def binary() -> str:
-    """Returns the path of the command `rolldock`: the environment's `ROLLDOCK_BINARY`, or the wheel's binary.
+    """Returns the path of the command `rolldock`.
+
+    It is `ROLLDOCK_BINARY` of the environment, the binary beside Python, or the one in `PATH`.
 
     Raises:
-        FileNotFoundError: there is no command.
+        FileNotFoundError: the command was not found.
     """
     beside = Path(sys.executable).with_name("rolldock")
     found = os.environ.get("ROLLDOCK_BINARY") or (
@@ -71,7 +73,7 @@ class OwnServer:
             start_new_session=True,
         )
         said = _pipe(self._process.stdout).readline().decode()
-        found = re.match(r"serving a queue at http://(\S+) and (unix:\S+),", said)
+        found = re.match(rf"serving a queue at http://(\S+) and (unix:{re.escape(str(socket))}),", said)
         if found is None:
             self.close()
             raise RuntimeError(
@@ -108,7 +110,7 @@ def connected(options: Any) -> Client:
     return Client(options.url, token=None if options.url.startswith("unix:") else options.token)
 
 
-def named_place(client: Client) -> Place | None:
+def stored_place(client: Client) -> Place | None:
     """Returns the `Place` of the controller that a queue stores; `None` if the queue stores none."""
     try:
         row = client.find(CONTROLLER, ["controller"])[0].handle
@@ -120,7 +122,7 @@ def named_place(client: Client) -> Place | None:
     return Place(address, secret)
 
 
-def name_place(client: Client, place: Place) -> bool:
+def store_place(client: Client, place: Place) -> bool:
     """Stores the `Place` of a controller in a queue. Returns false if the queue stores one already."""
     client.declare(CONTROLLER, tasks=("none",), capacity_rows=16)
     host, port = (place.address, 0) if isinstance(place.address, str) else place.address
@@ -132,8 +134,8 @@ def name_place(client: Client, place: Place) -> bool:
     return True
 
 
-def forget_place(client: Client, place: Place) -> None:
-    """Removes the `Place` of this controller from a queue. Nothing happens if the queue stores another."""
-    if named_place(client) == place:
+def remove_place(client: Client, place: Place) -> None:
+    """Removes `place` from a queue. Does nothing if the queue stores another `Place`, or none."""
+    if stored_place(client) == place:
         with contextlib.suppress(errors.UnknownKey, errors.StaleHandle):
             client.clear(CONTROLLER, [client.find(CONTROLLER, ["controller"])[0].handle])

@@ -60,7 +60,7 @@ where
     let values = array.as_primitive::<T>().values();
     Box::new(move |place, out| match text(values[place].into()) {
         Some(text) => {
-            // A vector does not fail.
+            // Writing to a vector cannot fail.
             let _ = write!(out, "\"{text}\"");
         }
         None => write_json(&values[place], out),
@@ -79,22 +79,27 @@ fn durations<T: ArrowPrimitiveType<Native: Into<i64> + Serialize>>(array: &dyn A
     moments::<T>(array, |value| as_duration::<T>(value).map(|duration| duration.to_string()))
 }
 
-/// A date and a time without a zone. Their form for debugging is the one of ISO 8601, with a `T`.
+/// Dates with a time and without a zone. Their `Debug` format is the form of ISO 8601 with a `T`; their `Display`
+/// format has a space.
 fn datetimes<T: ArrowPrimitiveType<Native: Into<i64> + Serialize>>(array: &dyn Array) -> WriteValue<'_> {
     moments::<T>(array, |value| as_datetime::<T>(value).map(|moment| format!("{moment:?}")))
 }
 
-/// A timestamp with its offset. Only offsets such as `+02:00` are known, so the moment of a named zone is in UTC.
+/// Timestamps with their offset. Only offsets such as `+02:00` can be parsed, so a timestamp with a named zone is
+/// written in UTC.
 fn timestamps<'a, T: ArrowTimestampType>(array: &'a dyn Array, zone: Option<&str>) -> WriteValue<'a> {
     let Some(zone) = zone else { return datetimes::<T>(array) };
     let zone = zone.parse::<Tz>().ok();
     moments::<T>(array, move |value| {
-        let with_offset = |moment: DateTime<FixedOffset>| moment.to_rfc3339_opts(SecondsFormat::AutoSi, true);
+        let with_offset = |moment: DateTime<FixedOffset>| {
+            // The local time may be out of range although the time in UTC is not.
+            moment.naive_utc().checked_add_offset(*moment.offset())?;
+            Some(moment.to_rfc3339_opts(SecondsFormat::AutoSi, true))
+        };
         match zone {
-            Some(zone) => {
-                as_datetime_with_timezone::<T>(value, zone).map(|moment| with_offset(moment.fixed_offset()))
-            }
-            None => as_datetime::<T>(value).map(|moment| with_offset(moment.and_utc().fixed_offset())),
+            Some(zone) => as_datetime_with_timezone::<T>(value, zone)
+                .and_then(|moment| with_offset(moment.fixed_offset())),
+            None => as_datetime::<T>(value).and_then(|moment| with_offset(moment.and_utc().fixed_offset())),
         }
     })
 }

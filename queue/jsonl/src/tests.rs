@@ -22,6 +22,7 @@ use arrow_buffer::{IntervalDayTime, IntervalMonthDayNano, i256};
 use arrow_json::WriterBuilder;
 use arrow_json::writer::LineDelimited;
 use arrow_schema::Field;
+use chrono::{DateTime, Utc};
 use half::f16;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -131,6 +132,18 @@ fn a_moment_out_of_range_is_its_number() {
     let mut lines = Vec::new();
     write_lines(&batch, Nulls::Omitted, &mut lines);
     let expected = "{\"at\":9223372036854775807}\n{\"at\":\"1970-01-01T00:00:00\"}\n";
+    assert_eq!(String::from_utf8(lines).unwrap(), expected);
+}
+
+#[test]
+fn a_moment_whose_local_time_is_out_of_range_is_its_number() {
+    // The last second that chrono has, in UTC.
+    let last = DateTime::<Utc>::MAX_UTC.timestamp();
+    let column = TimestampSecondArray::from(vec![last, 0]).with_timezone("+02:00");
+    let batch = RecordBatch::try_from_iter([("at", Arc::new(column) as ArrayRef)]).unwrap();
+    let mut lines = Vec::new();
+    write_lines(&batch, Nulls::Omitted, &mut lines);
+    let expected = format!("{{\"at\":{last}}}\n{{\"at\":\"1970-01-01T02:00:00+02:00\"}}\n");
     assert_eq!(String::from_utf8(lines).unwrap(), expected);
 }
 

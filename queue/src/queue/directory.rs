@@ -6,11 +6,12 @@ use crate::error::QueueError;
 use crate::journal::journal_path;
 use crate::store::is_segment;
 
-/// Files that contain no rows. Opening a queue creates the first two before it writes to the journal, and a
-/// process that dies in between leaves them behind. The other two reserve disk space.
+/// Files that do not show that rows were lost. Opening a queue creates the first two, so a process that dies before its
+/// first write to the journal leaves them behind. The other two are the files to which logs are rewritten, and reserve
+/// disk space.
 const BEFORE_JOURNAL: [&str; 4] = ["LOCK", "journal.log", "journal.new", "leases.new"];
 /// Files that only a queue's directory has, besides its segments.
-const OF_QUEUES: [&str; 3] = ["journal.log", "leases.log", "unit-id"];
+const OF_QUEUES: [&str; 4] = ["journal.log", "journal.length", "leases.log", "unit-id"];
 /// The maximum number of files that an error names.
 const NAMED_MAX: usize = 3;
 
@@ -44,7 +45,11 @@ pub(super) fn check_is_new(dir: &Path) -> Result<(), QueueError> {
     found.sort_unstable();
     let more = found.len().saturating_sub(NAMED_MAX);
     found.truncate(NAMED_MAX);
-    let more = if more > 0 { format!(" and {more} more files") } else { String::new() };
+    let more = match more {
+        0 => String::new(),
+        1 => " and 1 more file".to_owned(),
+        more => format!(" and {more} more files"),
+    };
     let found = format!("{}{more}", found.join(", "));
     Err(QueueError::JournalMissing { journal: journal_path(dir), found })
 }

@@ -12,7 +12,7 @@ fn prompt(codec: &TextCodec, turns: usize) -> Vec<u32> {
 }
 
 #[test]
-fn the_turn_is_the_number_of_turns_in_the_prompt() {
+fn the_number_of_earlier_turns_in_the_prompt_chooses_the_turn() {
     let codec = TextCodec::builtin().unwrap();
     let made = script(
         &json!({ "turns": [{ "ids": [5] }, { "pieces": ["<t", "ool_ca", "ll>"] }, { "ids": [7, 8] }] }),

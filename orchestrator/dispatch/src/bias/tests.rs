@@ -67,12 +67,15 @@ fn a_cohort_counts_when_its_last_number_is_decided() {
 }
 
 #[test]
-fn groups_that_were_skipped_in_dispatch_order_do_not_count() {
+fn groups_after_the_first_that_was_passed_over_do_not_count() {
     let prefix = vec![Decision::Accepted(group(100, 1.0)), Decision::Filtered];
     let behind = [Decision::PassedOver, Decision::Filtered, Decision::Failed, Decision::PassedOver];
     let alone = after(false, std::slice::from_ref(&prefix));
     let reading = after(false, &[[prefix, behind.to_vec()].concat()]);
-    assert_eq!(reading, alone, "of the groups behind it, only those that ended early have a decision");
+    assert_eq!(
+        reading, alone,
+        "after a number that was passed over, only groups that ended early have a decision"
+    );
 }
 
 #[test]
@@ -115,7 +118,11 @@ fn a_reason_is_given_where_no_figure_is_known() {
     assert_eq!(unknown(true, few), Some(Unknown::NotYet));
     assert_eq!(unknown(false, vec![Decision::Filtered]), Some(Unknown::NotYet));
     let failed = vec![Decision::Accepted(group(100, 1.0)), Decision::Failed];
-    assert_eq!(unknown(false, failed), Some(Unknown::NotYet), "one group tells nothing of the other");
+    assert_eq!(
+        unknown(false, failed),
+        Some(Unknown::NotYet),
+        "a single complete group gives no estimate for the failed group"
+    );
 }
 
 #[test]
@@ -155,8 +162,8 @@ fn a_restart_takes_back_what_did_not_reach_the_queue_and_misses_no_number() {
     (0..4).for_each(|number| meter.sent(1, number, 1.0));
     meter.decided(0, Decision::Accepted(group(100, 1.0)));
     meter.decided(1, Decision::Accepted(group(300, 1.0)));
-    // The rows of number 1 are not in the queue, the rows of number 2 are in the queue, and number 3 was in
-    // flight.
+    // Number 1 was accepted, but its rows are not in the queue. Number 2 is not sent out again, and its decision was
+    // lost. Number 3 was in flight, and is sent out again.
     let happened = meter.after_restart(|number| [1, 3].contains(&number));
     let lost = BiasEvent::Decided(Decision::Failed);
     assert_eq!(happened, [(1, BiasEvent::TakenBack), (2, lost)]);
@@ -175,7 +182,7 @@ fn a_restart_takes_back_what_did_not_reach_the_queue_and_misses_no_number() {
 }
 
 #[test]
-fn a_number_that_is_never_decided_ends_the_figures_and_not_the_memory() {
+fn a_number_that_is_never_decided_is_given_up_and_memory_stays_bounded() {
     let mut meter = BiasMeter::default();
     let all = 3 * LAG_MAX as u64;
     for step in 1..=all {
@@ -198,8 +205,8 @@ fn a_number_that_is_never_decided_ends_the_figures_and_not_the_memory() {
     meter.decided(10 * all, Decision::Filtered);
 }
 
-/// Two of six prompts of a kind are sent out, so each of the two stands for three. The figures equal the
-/// figures of all groups.
+/// Of nine prompts of a kind, three are sent out, so each of the three stands for three: two are valid, and one is
+/// filtered. The figures equal the figures of all eleven groups.
 #[test]
 fn groups_count_with_their_importance_weights() {
     let mut meter = BiasMeter::default();
@@ -218,8 +225,8 @@ fn groups_count_with_their_importance_weights() {
     meter.close(1);
     let BiasReading { length, accuracy, accept_rate, .. } = meter.reading(false);
     let (length, accuracy, accept_rate) = (length.unwrap(), accuracy.unwrap(), accept_rate.unwrap());
-    // All groups: twice 100 and six times 400 tokens. Accepted ones: twice 100 and three times 400. All
-    // groups have two samples.
+    // All valid groups: two with 100 tokens and six with 400. Accepted groups: two with 100 and three with 400. Each
+    // group has two samples.
     assert!((length.dispatched - 2600.0 / 16.0).abs() < 1e-9, "{length:?}");
     assert!((length.accepted - 1400.0 / 10.0).abs() < 1e-9, "{length:?}");
     assert!((accuracy.dispatched - 10.0 / 16.0).abs() < 1e-9, "{accuracy:?}");

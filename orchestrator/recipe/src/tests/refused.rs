@@ -1,4 +1,4 @@
-//! Values that are refused, alone or in combination with others, and boundary values that are accepted.
+//! Values that are refused, alone or in combination with others, and values and combinations that are just valid.
 
 use super::{LoadOptions, MINIMAL, complaint, load_text};
 
@@ -21,6 +21,10 @@ fn both_fleets_or_none_is_an_error() {
     assert!(both.contains("found both"), "{both}");
     let none = complaint(&MINIMAL.replace("[fleet.simulated]\nservers = 2", "[fleet]"));
     assert!(none.contains("`fleet`"), "{none}");
+}
+
+#[test]
+fn an_https_endpoint_is_refused() {
     let https =
         complaint(&MINIMAL.replace("[fleet.simulated]\nservers = 2", "[fleet]\nendpoints = [\"https://h\"]"));
     assert!(https.contains("https is not available yet"), "{https}");
@@ -186,7 +190,7 @@ fn a_value_that_cannot_work_is_refused_with_its_key() {
 }
 
 #[test]
-fn limits_are_refused_only_beyond_their_edge() {
+fn boundary_values_and_valid_combinations_are_accepted() {
     for sets in [
         &["queue.capacity_rows=32"][..],
         &["queue.capacity_rows=64", "run.steps=2"],
@@ -222,7 +226,8 @@ fn limits_are_refused_only_beyond_their_edge() {
     ] {
         let options =
             LoadOptions { set: sets.iter().map(|set| (*set).to_owned()).collect(), ..Default::default() };
-        load_text(MINIMAL, &options).unwrap_or_else(|error| panic!("{sets:?} is fine, but:\n{error}"));
+        load_text(MINIMAL, &options)
+            .unwrap_or_else(|error| panic!("expected {sets:?} to be accepted, found:\n{error}"));
     }
 }
 

@@ -9,7 +9,7 @@ from rolldock.transfer_queue.sampler.base import BaseSampler
 
 
 class RankAwareSampler(BaseSampler):
-    """Gives all processes of a data-parallel rank equal batches, and different ranks different samples."""
+    """Gives all processes of a data-parallel rank the same batches, and different ranks different samples."""
 
     def sample(
         self,
@@ -35,8 +35,8 @@ class RankAwareSampler(BaseSampler):
             **kwargs: ignored.
 
         Returns:
-            The chosen indexes and the consumed indexes, which are equal. Both are empty if fewer than
-            `batch_size` samples are ready.
+            The chosen indexes and the consumed indexes, which are equal. Both are empty if the batch
+            has not been chosen before and fewer than `batch_size` samples are ready.
 
         Raises:
             ValueError: `dp_rank` is negative.
