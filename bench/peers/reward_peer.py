@@ -53,7 +53,7 @@ class Peer:
         return {"seconds": time.process_time() - started, "right": right}
 
     def verdicts(self, response: str, truth: str) -> dict:
-        """The verdict of every scorer, in the shape of `bench/src/reward/fuzz.rs`."""
+        """The verdict of every scorer, in the shape of `bench/reward/src/fuzz.rs`."""
         found = {}
         for year, module in self.math_dapo.items():
             for box in (False, True):

@@ -5,11 +5,9 @@
 //! - `receiving`: the CPU time of a request, compared with a client that drops the bytes of the answer;
 //! - `bodies`, `typed`, `replay`: the answers, their types for the libraries, and the server that sends them.
 
-mod bodies;
 mod reading;
 mod receiving;
 mod replay;
-mod typed;
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;

@@ -10,9 +10,7 @@ mod client;
 mod fleet;
 mod gateway;
 mod process;
-mod python;
 mod queue;
-mod reward;
 mod serve;
 
 use std::path::PathBuf;
@@ -20,6 +18,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use rolldock_bench_figures::{Counting, Report};
+use rolldock_bench_reward as reward;
 use rolldock_bench_rollouts::{history, lifecycle, rollout, scale, truth};
 
 #[global_allocator]

@@ -19,12 +19,13 @@ pub struct TaskStats {
     pub ready_rows: usize,
     /// Complete groups that can be taken.
     pub ready_groups: usize,
-    /// Rows that are leased.
+    /// Rows that are leased, rows whose ack or drop is not durable yet, and rows that were returned to a partition that
+    /// gives each row only once.
     pub leased_rows: usize,
     /// Rows that would be ready if their storage unit answered.
     #[serde(default)]
     pub away_rows: usize,
-    /// Rows that the task has acked and other tasks have not.
+    /// Rows that the task has acked and that at least one other task has not.
     pub acked_rows: usize,
 }
 
@@ -44,8 +45,8 @@ pub struct PartitionStats {
     pub rows_reserved: usize,
     /// The capacity in rows.
     pub capacity_rows: usize,
-    /// The bytes of the payload of existing rows, as Arrow arrays and in whole KiB for each put. It is 0 if
-    /// the partition has no capacity in bytes.
+    /// The bytes that the payload of existing rows takes as Arrow arrays. The bytes of each put are rounded up to whole
+    /// KiB. The value is 0 if the partition has no capacity in bytes.
     pub payload_bytes: u64,
     /// The capacity in bytes, if there is one.
     pub capacity_bytes: Option<u64>,
@@ -140,7 +141,7 @@ pub struct KeyedRow {
     pub row: RowHandle,
     /// The name of the row's group.
     pub group: String,
-    /// The owner's JSON, or null if there is none.
+    /// The tags of the row, as JSON that only the owner interprets; null if the row has none.
     #[serde(default)]
     pub tags: Value,
 }

@@ -1,7 +1,9 @@
-//! What all benchmarks share: figures with their bars, CPU time, and an allocator that counts.
+//! What all benchmarks share: figures with their bars, CPU time, an allocator that counts, and peers in
+//! Python.
 
 mod counting;
 pub mod cpu;
+pub mod python;
 mod report;
 
 pub use counting::{Counting, held_bytes};

@@ -16,10 +16,10 @@ use rolldock::scope::Scope;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::bodies::{Body, Face};
 use super::reading::{LENGTHS, median};
 use super::replay::ReplayArgs;
 use super::{connect, request};
+use rolldock_bench_answers::{Body, Face};
 use rolldock_bench_figures::cpu;
 use rolldock_bench_figures::{Bar, Figure};
 

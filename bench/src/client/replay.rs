@@ -12,9 +12,9 @@ use clap::{Args, ValueEnum};
 use rolldock::scope::Scope;
 use tokio::net::TcpListener;
 
-use super::bodies::{Body, Face};
 use crate::answering::{answer, answer_each};
 use crate::serve::{MODEL, Served};
+use rolldock_bench_answers::{Body, Face};
 
 /// Requests of the probe are shorter than this, and other requests are longer.
 const PROBE_BYTES_MAX: usize = 512;

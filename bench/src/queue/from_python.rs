@@ -17,7 +17,7 @@ use super::peer::{self, Peer};
 use super::processes;
 use super::rounds::{Rates, Round, median, rounds};
 use super::server::Server;
-use crate::python::{Script, python, run};
+use rolldock_bench_figures::python::{Script, python, run};
 use rolldock_bench_figures::{Bar, Figure};
 
 const SCRIPT: &str = include_str!("../../peers/rolldock_client.py");

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::data::{LARGE_ROWS, PROMPT_TOKENS, RESPONSE_TOKENS, SMALL_BYTES};
 use super::rounds::Round;
-use crate::python::{Environment, Installation, Script, python};
+use rolldock_bench_figures::python::{Environment, Installation, Script, python};
 
 pub(super) const NAME: &str = "transferqueue 0.1.11";
 const ENVIRONMENT: Environment =

@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use super::data::{LARGE_ROWS, PROMPT_TOKENS, RESPONSE_TOKENS, SMALL_BYTES};
 use super::rounds::median;
-use crate::python::Script;
+use rolldock_bench_figures::python::Script;
 use rolldock_bench_figures::{Bar, Figure};
 
 /// Numbers of processes. The last is compared with the best of the others.

@@ -3,7 +3,7 @@
 //! and about a long time without progress.
 //!
 //! The rollout applies the modes. The crate of recipes uses these types and does not depend on the rollout.
-//! Recipes and displays name each mode in snake case.
+//! Recipes name each mode in snake case, and so does `Display` where a mode implements it.
 
 mod early_stop;
 
@@ -39,8 +39,8 @@ pub enum Launch {
     /// Prompts are sent out in generation batches of a fixed size.
     #[default]
     Batch,
-    /// A prompt is sent out while the probability that the groups under way reach the target is below the
-    /// recipe's `launch_confidence`.
+    /// Prompts are sent out one by one as long as the probability that the groups under way reach the target is below
+    /// the recipe's `launch_confidence`.
     OnDemand,
 }
 
@@ -79,7 +79,7 @@ pub enum RequestShape {
 pub enum OnStale {
     /// The group is discarded, and its prompt too.
     Drop,
-    /// The group is discarded, and its prompt is sent out again.
+    /// The group is discarded, and its prompt is sent out again, up to a maximum number of times.
     #[default]
     Requeue,
     /// The group is delivered, and the tokens that are too old are masked.
@@ -95,7 +95,8 @@ pub enum OnSilence {
     /// The silence is reported.
     #[default]
     Report,
-    /// The group for which the run waits is given up, and its prompt is sent out again.
+    /// If the run waits for an engine, an environment or a reward, the group that waits there is given up. Its prompt is
+    /// sent out again, up to a maximum number of times.
     CancelAndRequeue,
     /// The run ends with the report. Accepted groups are kept.
     Stop,
@@ -107,7 +108,7 @@ pub enum OnSilence {
 pub struct BiasGuard {
     /// The share by which accepted responses may be shorter than dispatched ones, above 0 and below 1.
     pub share: f64,
-    /// The action if accepted responses are shorter by more than `share`.
+    /// The action if accepted responses are shorter by more than `share`, and the difference is significant.
     #[serde(default)]
     pub action: GuardAction,
 }
@@ -116,7 +117,7 @@ pub struct BiasGuard {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GuardAction {
-    /// Accept groups in dispatch order from now on.
+    /// From the next step on, accept groups in dispatch order.
     #[default]
     Fifo,
     /// From the next step on, await all groups of each step. This ends after a step in which the bias is no

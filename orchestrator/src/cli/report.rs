@@ -1,4 +1,4 @@
-//! `rolldock report`: a page with plots of a run.
+//! `rolldock report` writes a page with plots of a run.
 
 use anyhow::Context;
 use rolldock_cli::UsageError;
@@ -15,7 +15,9 @@ pub(super) async fn run(args: ReportArgs) -> anyhow::Result<()> {
     let file = args.output.clone().unwrap_or_else(|| args.dir.join(PAGE));
     let writing = move || {
         let page = report_page(&args.dir, args.step).map_err(|error| match error {
-            PageError::NoTimeline { .. } => UsageError(error.to_string()).into(),
+            PageError::NoTimeline { .. } | PageError::NoTimelines { .. } => {
+                UsageError(error.to_string()).into()
+            }
             error => anyhow::Error::from(error),
         })?;
         std::fs::write(&file, page).with_context(|| format!("cannot write {}", file.display()))?;

@@ -19,7 +19,8 @@ pub enum GateRule {
         #[serde(default)]
         tolerance: f64,
     },
-    /// The mean must lie in a range: prompts that are too easy or too hard teach little.
+    /// The mean must lie in a range: prompts that are too easy or too hard teach little. The mean and the bounds are
+    /// compared in single precision, like the values: a reward of 0.7 is not below a bound of 0.7.
     MeanRange {
         /// The values whose mean counts.
         #[serde(default)]
@@ -121,6 +122,11 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     values.sum::<f64>() / count
 }
 
+/// A number, rounded to single precision.
+fn single(value: f64) -> f64 {
+    f64::from(value as f32)
+}
+
 /// The largest value less the smallest; 0 for an empty list and for equal infinities.
 fn spread(values: &[f32]) -> f64 {
     let wide = || values.iter().map(|value| f64::from(*value));
@@ -166,7 +172,11 @@ impl Gate for GateRule {
             Self::Variance { metric, tolerance } => check_variance(metric, tolerance, group),
             Self::MeanRange { metric, min, max } => {
                 let value = mean(values(metric, group).iter().map(|value| f64::from(*value)));
-                check_mean(value, (min, max), ["mean_too_low", "mean_too_high"])
+                check_mean(
+                    single(value),
+                    (min.map(single), max.map(single)),
+                    ["mean_too_low", "mean_too_high"],
+                )
             }
             Self::MinSamples { samples } => {
                 let count = group.accs.len();

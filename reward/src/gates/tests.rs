@@ -71,6 +71,22 @@ fn samples_cuts_and_lengths_are_counted() {
 }
 
 #[test]
+fn a_mean_that_equals_a_bound_in_single_precision_passes() {
+    let exactly = one(json!({"gate": "mean_range", "metric": "reward", "min": 0.7, "max": 0.7}));
+    for (rewards, expected) in [
+        ([0.7_f32, 0.7], None),
+        ([0.4, 1.0], None),
+        ([0.699_99, 0.7], Some("mean_too_low")),
+        ([0.7, 0.700_01], Some("mean_too_high")),
+    ] {
+        let group =
+            GroupView { accs: &[0.0, 1.0], rewards: &rewards, truncated: &[false; 2], tokens: &[1, 1] };
+        let found = reason(exactly.check(&group, true)).map(|(reason, _)| reason);
+        assert_eq!(found, expected, "{rewards:?}");
+    }
+}
+
+#[test]
 fn a_group_yields_when_every_gate_behind_its_rejection_does() {
     let gates = gates(json!({
         "gates": [

@@ -52,7 +52,6 @@ fn check_tokens(early_stop: EarlyStop) {
     let (mut cases, mut with_bias) = (0, 0);
     for case in Case::all().into_iter().filter(|case| case.early_stop == early_stop) {
         let outcome = tokens::run(case).unwrap();
-        println!("{}: {:?}", case.name(), outcome.tokens);
         if let Err(violation) = outcome.check() {
             panic!("{}: {violation}: {outcome:?}", case.name());
         }

@@ -20,12 +20,12 @@ pub(crate) enum CallError {
     #[error("server={server} is busy: {reason}")]
     Busy { server: String, retry_after: Option<Duration>, reason: String },
     /// The server has no such endpoint, or has it switched off.
-    #[error("server={server} does not offer the endpoint: {reason}")]
-    Missing { server: String, reason: String },
-    /// The server answered another 4xx: the request is wrong.
+    #[error("server={server} does not offer {path}: {reason}")]
+    Missing { server: String, path: String, reason: String },
+    /// The server answered another 4xx: the request or its API key is wrong.
     #[error("server={server} refused the request with status={status}: {reason}")]
     Refused { server: String, status: u16, reason: String },
-    /// The server answered a 5xx, or the connection was lost.
+    /// The server answered with another status than 200, 4xx or 503, or the connection was lost.
     #[error("server={server} failed: {reason}")]
     Failed { server: String, reason: String },
     /// The answer cannot be trusted.
@@ -52,9 +52,10 @@ impl CallError {
         }
     }
 
-    /// The error that a status and a body describe.
-    pub(super) fn refused(
+    /// The error that the status and the body of an answer at `path` describe.
+    pub(super) fn from_status(
         server: &str,
+        path: &str,
         status: StatusCode,
         retry_after: Option<Duration>,
         body: &[u8],
@@ -68,9 +69,13 @@ impl CallError {
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
                 Self::Busy { server, retry_after, reason }
             }
-            StatusCode::FORBIDDEN | StatusCode::METHOD_NOT_ALLOWED => Self::Missing { server, reason },
+            StatusCode::FORBIDDEN | StatusCode::METHOD_NOT_ALLOWED => {
+                Self::Missing { server, path: path.to_owned(), reason }
+            }
             // An unknown model is a 404 too, but with the engine's own form of an error.
-            StatusCode::NOT_FOUND if message.is_none() => Self::Missing { server, reason },
+            StatusCode::NOT_FOUND if message.is_none() => {
+                Self::Missing { server, path: path.to_owned(), reason }
+            }
             StatusCode::BAD_REQUEST if reason.contains(NAN_WORDS) => {
                 let reason = "the engine's log-probabilities are not finite".to_owned();
                 Self::Bad { server, reason }

@@ -110,7 +110,7 @@ impl EngineCalls {
 
     /// The first model of the server at `base`. Cancel-safe.
     pub(crate) async fn model(&self, base: &str) -> Result<Model, CallError> {
-        let body = self.answer(base, |client| client.get(at(base, "/v1/models"))).await?;
+        let body = self.answer(base, "/v1/models", |client, url| client.get(url)).await?;
         let models: Value = read(base, &body)?;
         let first = &models["data"][0];
         let name = first["id"].as_str().ok_or_else(|| CallError::bad(base, "the list of models is empty"))?;
@@ -130,16 +130,19 @@ impl EngineCalls {
         let mut written = Vec::with_capacity(bytes);
         serde_json::to_writer(&mut written, body)
             .map_err(|error| CallError::bad(base, &format!("the request cannot be written: {error}")))?;
-        let request = |client: &Client| client.post(at(base, path)).header(CONTENT_TYPE, JSON).body(written);
-        self.answer(base, request).await
+        let request =
+            |client: &Client, url: String| client.post(url).header(CONTENT_TYPE, JSON).body(written);
+        self.answer(base, path, request).await
     }
 
     async fn answer(
         &self,
         base: &str,
-        request: impl FnOnce(&Client) -> RequestBuilder,
+        path: &str,
+        request: impl FnOnce(&Client, String) -> RequestBuilder,
     ) -> Result<Bytes, CallError> {
-        let request = request(self.client().map_err(|error| CallError::unanswered(base, &error))?);
+        let client = self.client().map_err(|error| CallError::unanswered(base, &error))?;
+        let request = request(client, at(base, path));
         let request = match &self.api_key {
             Some(key) => request.bearer_auth(key),
             None => request,
@@ -151,7 +154,7 @@ impl EngineCalls {
         if status == StatusCode::OK {
             Ok(body)
         } else {
-            Err(CallError::refused(base, status, retry_after, &body))
+            Err(CallError::from_status(base, path, status, retry_after, &body))
         }
     }
 }

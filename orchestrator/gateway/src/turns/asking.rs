@@ -1,32 +1,33 @@
-//! Counts the tokens of a request once, whether it is answered, fails or is dropped.
+//! Reports each request that an engine may have begun exactly once: with its tokens if it was answered, and otherwise as
+//! given up.
 
 use tokio::time::Instant;
 
 use crate::calls::CallError;
 use crate::trajectories::One;
 
-/// A request for tokens that an engine works on. If this is dropped before its end is reported, the request was
-/// given up.
+/// A request for tokens that is in progress. If it is dropped before [`Self::settle`] has seen its end, it is reported
+/// as given up.
 #[derive(Debug)]
 pub(super) struct Asking<'a> {
     one: &'a One,
     since: Instant,
-    is_counted: bool,
+    is_settled: bool,
 }
 
 impl<'a> Asking<'a> {
     pub(super) fn begin(one: &'a One) -> Self {
-        Self { one, since: Instant::now(), is_counted: false }
+        Self { one, since: Instant::now(), is_settled: false }
     }
 
-    /// Counts the tokens of an answer. A request that failed before the engine can have begun it has no
-    /// tokens.
-    pub(super) fn counted<T>(
+    /// Reports the tokens of an answer. A request that failed before the engine could begin it is not reported. Any other
+    /// failed request is reported as given up.
+    pub(super) fn settle<T>(
         mut self,
         answer: Result<T, CallError>,
         tokens: impl Fn(&T) -> usize,
     ) -> Result<T, CallError> {
-        self.is_counted = match &answer {
+        self.is_settled = match &answer {
             Ok(answer) => {
                 self.one.has_drawn(tokens(answer) as u64, self.since.elapsed());
                 true
@@ -39,7 +40,7 @@ impl<'a> Asking<'a> {
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        if !self.is_counted {
+        if !self.is_settled {
             self.one.gave_up(self.since.elapsed());
         }
     }

@@ -142,7 +142,7 @@ impl Maker {
             let asking = Asking::begin(job.one);
             let conversing = self.calls.converse(base, job.asked.form, &request);
             let conversed = self.timed("converse", conversing).await;
-            let conversed = asking.counted(conversed, |conversed| conversed.drawn.ids.len())?;
+            let conversed = asking.settle(conversed, |conversed| conversed.drawn.ids.len())?;
             if conversed.drawn.finish == Finish::Abort { Err(Failed::Aborted) } else { Ok(conversed) }
         };
         let (Conversed { prompt_ids, drawn, choice }, permit) = under(permit, calling).await?;

@@ -62,7 +62,7 @@ impl Draw<'_> {
             };
             let asking = Asking::begin(self.job.one);
             let drawn = calls.generate(self.base, &request).await;
-            let drawn = asking.counted(drawn, |drawn| drawn.ids.len())?;
+            let drawn = asking.settle(drawn, |drawn| drawn.ids.len())?;
             if !drawn.ids.is_empty() {
                 metrics::counter!("rolldock_gateway_sampled_tokens_total").increment(drawn.ids.len() as u64);
                 add(&mut sample, &drawn, Stamp { sent, now: self.job.one.policy_version().max(sent) })?;

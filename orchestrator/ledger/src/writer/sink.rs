@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::Item;
 use crate::codec::{Encoder, encode};
@@ -11,7 +12,7 @@ use crate::tokens::TokenFiles;
 use crate::{LedgerError, LedgerState, LogEnd, Next, Record, ledger_file};
 
 /// Whether a process has the ledger of the run in `dir` open for writing, which means that the run is in
-/// progress. Blocks.
+/// progress. Takes a shared lock for a moment. Blocks.
 ///
 /// # Errors
 /// [`LedgerError::NoLedger`] if there is no ledger, and [`LedgerError::Io`].
@@ -31,6 +32,24 @@ pub fn is_being_written(dir: &Path) -> Result<bool, LedgerError> {
     }
 }
 
+/// How often a lock is tried, and the time between two tries. [`is_being_written`] of another process holds its lock for
+/// microseconds.
+const LOCK_TRIES: u32 = 20;
+const LOCK_AGAIN: Duration = Duration::from_millis(10);
+
+#[expect(clippy::disallowed_methods, reason = "the ledger is opened where a thread may block")]
+fn lock(file: &File, path: &Path) -> Result<(), LedgerError> {
+    for tried in 1..=LOCK_TRIES {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if tried < LOCK_TRIES => std::thread::sleep(LOCK_AGAIN),
+            Err(TryLockError::WouldBlock) => break,
+            Err(TryLockError::Error(error)) => return Err(LedgerError::io("lock", path)(error)),
+        }
+    }
+    Err(LedgerError::InUse { file: path.to_owned() })
+}
+
 /// Writes batches of records. A batch is in the log completely or not at all.
 #[derive(Debug)]
 pub(super) struct Sink {
@@ -39,7 +58,8 @@ pub(super) struct Sink {
     file: File,
     length: u64,
     tokens: TokenFiles,
-    is_synced: bool,
+    /// Whether each batch is synced before it is acknowledged.
+    fsync: bool,
     /// The state after all written records. The next record must not contradict it.
     state: LedgerState,
     /// The step whose file receives new tokens.
@@ -61,27 +81,15 @@ impl Sink {
         }
         let opened = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path);
         let file = opened.map_err(LedgerError::io("open", &path))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(LedgerError::InUse { file: path }),
-            Err(TryLockError::Error(error)) => return Err(LedgerError::io("lock", &path)(error)),
-        }
+        lock(&file, &path)?;
         let (state, LogEnd { sound_bytes, torn_bytes }) = LedgerState::read(dir)?;
         if torn_bytes > 0 {
             tracing::warn!(file = %path.display(), torn_bytes, "the last write was not finished; it is cut off");
             file.set_len(sound_bytes).map_err(LedgerError::io("truncate", &path))?;
         }
         let step = state.steps().last_key_value().map_or(0, |(step, _)| *step);
-        let mut sink = Self {
-            path,
-            file,
-            length: sound_bytes,
-            tokens,
-            is_synced: fsync,
-            state: state.clone(),
-            step,
-            failed: None,
-        };
+        let mut sink =
+            Self { path, file, length: sound_bytes, tokens, fsync, state: state.clone(), step, failed: None };
         if sink.length == 0 {
             sink.append(FORMAT.magic)?;
         }
@@ -120,13 +128,13 @@ impl Sink {
             let reason = error.to_string();
             LedgerError::Io { action: "write", file: self.path.clone(), reason }
         })?;
-        if self.is_synced {
+        if self.fsync {
             // Tokens are synced before the log, which must never name tokens that are not on disk.
             self.tokens.sync()?;
         }
         let sound = self.length;
         self.append(&frame)?;
-        if self.is_synced
+        if self.fsync
             && let Err(error) = self.sync()
         {
             // The state of the disk is unknown now. A record that was not acknowledged must not be read

@@ -119,6 +119,18 @@ fn a_second_writer_is_refused() {
     open(dir.path(), INLINE);
 }
 
+#[test]
+fn a_writer_waits_for_a_process_that_looks_at_the_ledger() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path(), INLINE));
+    let looking = std::fs::File::open(ledger_file(dir.path())).unwrap();
+    looking.lock_shared().unwrap();
+    std::thread::scope(|threads| {
+        threads.spawn(move || drop(looking));
+        open(dir.path(), INLINE);
+    });
+}
+
 #[tokio::test]
 async fn a_torn_tail_is_cut_off_and_written_over() {
     let dir = tempfile::tempdir().unwrap();

@@ -3,13 +3,13 @@
 //!
 //! A server decodes in steps. A step costs a fixed time, a time per sample, and a time per token of the KV cache
 //! that it reads. The costs per sample and per token are sums over the tokens, so a schedule can only save
-//! steps. A step decodes at most one token of each sample that has a place. The samples of a step hold at most
-//! as many tokens as the KV cache. For each decoded token, count the response tokens that its sample then
+//! steps. A step yields at most one token of each sample that has a place; the first token of a sample comes from the
+//! step of its prefill. The samples of a step hold at most as many tokens as the KV cache. For each decoded token, count the response tokens that its sample then
 //! holds. The number of steps is at least the sum of these counts divided by the size of the cache in tokens.
 //!
 //! # Deliberately absent
 //! Prefill, the prompts' part of the cache (samples may share it), the rounding to blocks, and the end of a
-//! step, where few samples are left. All of them would raise the bound.
+//! rollout step, where few samples are left. All of them would raise the bound.
 
 use rolldock_simengine::ServerConfig;
 
@@ -22,8 +22,8 @@ pub(super) struct Work {
     decoded: f64,
     /// The sum, over all decoded tokens, of the tokens in the cache that a step reads for them.
     read: f64,
-    /// The part of `read` that consists of response tokens: the sum, over all decoded tokens, of the tokens that were
-    /// decoded before them in their sample.
+    /// The part of `read` that consists of response tokens: the sum, over all decoded tokens, of the response
+    /// tokens before them in their sample.
     held: f64,
     longest_s: f64,
 }
@@ -66,7 +66,8 @@ impl Work {
         self.longest_s
     }
 
-    /// The least seconds of all samples on a server of speed 1, with at most `places` of them in a step.
+    /// A lower bound on the seconds that a server of speed 1 needs for all samples together, with at most `places` of
+    /// them in a step.
     pub(super) fn seconds(&self, server: &ServerConfig, places: u32, limit: Limit) -> f64 {
         let by_places = self.tokens / f64::from(places);
         let cache_tokens = f64::from(server.kv_blocks) * f64::from(server.block_tokens);
@@ -78,7 +79,7 @@ impl Work {
     }
 }
 
-/// The part of the costs that belongs to the tokens themselves.
+/// The costs per sample and per token of the cache that is read, in ns. No schedule can save them.
 fn own_ns(server: &ServerConfig, decoded: f64, read: f64) -> f64 {
     decoded * server.decode_ns_per_seq as f64 + read * server.decode_ns_per_kv_token as f64
 }

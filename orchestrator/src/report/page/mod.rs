@@ -53,6 +53,14 @@ pub enum PageError {
         /// The steps whose times are kept.
         kept: Vec<u64>,
     },
+    /// The run keeps no times of requests.
+    #[error("found --step {step}, but {} keeps no times of requests; expected no --step", run.display())]
+    NoTimelines {
+        /// The step.
+        step: u64,
+        /// The directory of the run.
+        run: PathBuf,
+    },
 }
 
 /// Makes the page of the run whose directory is `run`. The chart of requests shows `step`, or the newest step
@@ -118,6 +126,9 @@ fn timeline(run: &Path, step: Option<u64>) -> Result<Option<KeptTimeline>, PageE
     let unreadable = |file: PathBuf| move |source| PageError::Unreadable { file, source };
     let kept = kept_timelines(run).map_err(unreadable(run.to_owned()))?;
     let step = match step {
+        Some(step) if kept.is_empty() => {
+            return Err(PageError::NoTimelines { step, run: run.to_owned() });
+        }
         Some(step) if !kept.contains(&step) => return Err(PageError::NoTimeline { step, kept }),
         Some(step) => step,
         None => match kept.last() {

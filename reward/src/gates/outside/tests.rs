@@ -9,22 +9,25 @@ use super::*;
 use crate::{GatesConfig, Score};
 
 /// Always gives the same score, and counts the calls.
-struct Says(f64, AtomicUsize);
+struct FixedScore {
+    score: f64,
+    calls: AtomicUsize,
+}
 
-impl RewardRunner for Says {
+impl RewardRunner for FixedScore {
     fn score<'a>(&'a self, _job: &'a RewardJob) -> BoxFuture<'a, Result<Score, RewardError>> {
-        self.1.fetch_add(1, Ordering::Relaxed);
-        let score = self.0;
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let score = self.score;
         Box::pin(std::future::ready(Ok(Score { score, ..Score::default() })))
     }
 }
 
-/// Outside gates from their scores and whether they yield; their names are their indices.
-fn gates(outside: &[(f64, bool)]) -> (Gates, Vec<Arc<Says>>) {
+/// Makes one outside gate for each pair of a score and whether the gate yields. The name of a gate is its index.
+fn gates(outside: &[(f64, bool)]) -> (Gates, Vec<Arc<FixedScore>>) {
     let mut gates = Gates::new(&GatesConfig::default()).unwrap();
     let mut runners = Vec::new();
-    for (index, (says, yields)) in outside.iter().enumerate() {
-        let runner = Arc::new(Says(*says, AtomicUsize::new(0)));
+    for (index, (score, yields)) in outside.iter().enumerate() {
+        let runner = Arc::new(FixedScore { score: *score, calls: AtomicUsize::new(0) });
         gates.push_outside(&index.to_string(), Arc::clone(&runner) as _, *yields).unwrap();
         runners.push(runner);
     }
@@ -38,7 +41,7 @@ fn ask(gates: &Gates) -> Result<(), Rejection> {
 }
 
 #[test]
-fn a_hard_refusal_goes_before_a_soft_one() {
+fn a_rejection_that_does_not_yield_is_reported_before_one_that_yields() {
     let (pass, refuse) = (1.0, 0.0);
     for (outside, expected, asked) in [
         (vec![(pass, false), (pass, true)], None, vec![1, 1]),
@@ -50,7 +53,7 @@ fn a_hard_refusal_goes_before_a_soft_one() {
         let verdict = ask(&gates).err().map(|rejection| (rejection.gate.to_string(), rejection.yields));
         let expected = expected.map(|(gate, yields)| (gate.to_owned(), yields));
         assert_eq!(verdict, expected, "{outside:?}");
-        let calls: Vec<usize> = runners.iter().map(|runner| runner.1.load(Ordering::Relaxed)).collect();
+        let calls: Vec<usize> = runners.iter().map(|runner| runner.calls.load(Ordering::Relaxed)).collect();
         assert_eq!(calls, asked, "{outside:?}");
         for counts in gates.counts() {
             assert_eq!(counts.add_up(), Ok(()));
@@ -59,13 +62,18 @@ fn a_hard_refusal_goes_before_a_soft_one() {
 }
 
 #[test]
-fn groups_that_only_yielding_gates_reject_are_asked_about_too() {
+fn outside_gates_are_asked_about_groups_that_only_yielding_gates_rejected() {
     let rejection = |gate: &str, yields| Rejection { gate: gate.into(), reason: "r", value: 0.0, yields };
     let (soft, hard) = (rejection("soft", true), rejection("hard", false));
     let (some, _) = gates(&[(1.0, false)]);
     assert!(some.asks_after(&Ok(())) && some.asks_after(&Err(soft.clone())));
     assert!(!some.asks_after(&Err(hard.clone())) && !Gates::default().asks_after(&Ok(())));
+}
 
+#[test]
+fn a_rejection_that_does_not_yield_takes_precedence() {
+    let rejection = |gate: &str, yields| Rejection { gate: gate.into(), reason: "r", value: 0.0, yields };
+    let (soft, hard) = (rejection("soft", true), rejection("hard", false));
     let outside_soft = rejection("outside", true);
     for (inside, outside, expected) in [
         (Ok(()), Ok(()), Ok(())),

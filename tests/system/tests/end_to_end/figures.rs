@@ -275,6 +275,9 @@ fn a_timeline_has_the_requests_of_each_server_and_a_page_shows_them() {
     );
     Rolldock::new(&["report"]).arg(&out).succeeds();
     assert!(out.join("report.html").exists());
+    fs::remove_dir_all(out.join("timeline")).unwrap();
+    let without = report(&["--step", "3"]).fails(2);
+    assert!(without.stderr.contains("keeps no times of requests; expected no --step"), "{}", without.stderr);
 
     let nothing = Rolldock::new(&["report"]).arg(dir.path()).fails(1);
     assert!(

@@ -9,7 +9,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::python::{Environment, Installation, Script, python};
+use rolldock_bench_figures::python::{Environment, Installation, Script, python};
 
 pub(super) const VERIFIER: &str = "math-verify 0.9.0";
 pub(super) const REFERENCE: &str = "verl";

@@ -7,14 +7,16 @@ use serde::Deserialize;
 
 /// The columns of a sample.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Columns {
-    pub(crate) ids: Vec<u32>,
-    pub(crate) logprobs: Vec<f32>,
+pub struct Columns {
+    /// Token ids of the response.
+    pub ids: Vec<u32>,
+    /// Log-probabilities of these tokens.
+    pub logprobs: Vec<f32>,
 }
 
 impl Columns {
     /// Whether all values are equal, bit for bit.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
+    pub fn is_same(&self, other: &Self) -> bool {
         let bits = |columns: &Self| columns.logprobs.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
         self.ids == other.ids && bits(self) == bits(other)
     }
@@ -82,15 +84,20 @@ impl Answer<'_> {
     }
 }
 
-pub(crate) fn by_serde_json(body: &[u8], prompt_ids: &[u32]) -> anyhow::Result<Columns> {
+/// Reads an answer with serde_json.
+///
+/// # Errors
+/// The text is not an answer, or its prompt ids are not `prompt_ids`.
+pub fn by_serde_json(body: &[u8], prompt_ids: &[u32]) -> anyhow::Result<Columns> {
     serde_json::from_slice::<Answer<'_>>(body)?.into_columns(prompt_ids)
 }
 
 /// simd-json decodes strings in place, so it needs a body that it may change.
-pub(crate) fn by_simd_json(body: &mut [u8], prompt_ids: &[u32]) -> anyhow::Result<Columns> {
+pub fn by_simd_json(body: &mut [u8], prompt_ids: &[u32]) -> anyhow::Result<Columns> {
     simd_json::from_slice::<Answer<'_>>(body)?.into_columns(prompt_ids)
 }
 
-pub(crate) fn by_sonic_rs(body: &[u8], prompt_ids: &[u32]) -> anyhow::Result<Columns> {
+/// Reads an answer with sonic-rs. Errors are those of [`by_serde_json`].
+pub fn by_sonic_rs(body: &[u8], prompt_ids: &[u32]) -> anyhow::Result<Columns> {
     sonic_rs::from_slice::<Answer<'_>>(body)?.into_columns(prompt_ids)
 }

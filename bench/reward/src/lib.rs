@@ -1,9 +1,10 @@
 //! `reward`: the cost of a score, and whether our scorers agree with others.
 //!
-//! Without a peer the sub-command measures three things: the speed of `math_dapo` ([`speed`]), the longest
-//! time of a score over many hostile texts of a megabyte ([`nasty`]), and the accuracy of `math_equiv` on pairs
-//! with a known right verdict ([`agreement`]). With `--peer` it also measures the library `math-verify` and verl's
-//! scorers, both in Python. Our scorers must agree with verl's on any text ([`fuzz`]).
+//! Without a peer the sub-command measures three things: the speed of `math_dapo` (`speed`), the longest
+//! time of a score over many hostile texts of a megabyte (`nasty`), and the accuracy of `math_equiv` on pairs
+//! with a known right verdict (`agreement`). With `--peer` it also measures the library `math-verify` and verl's
+//! scorers, both in Python. Our scorers must agree with verl's on any text (`fuzz`).
+#![allow(clippy::print_stdout, reason = "part of a command-line program that prints its results")]
 
 mod agreement;
 mod data;
@@ -24,8 +25,9 @@ use rolldock_bench_figures::Figure;
 const FUZZ_S: u64 = 20;
 const QUICK_FUZZ_S: u64 = 5;
 
+/// The options of `rolldock-bench reward`.
 #[derive(Args)]
-pub(crate) struct RewardArgs {
+pub struct RewardArgs {
     /// Also measures verl's scorers and the library math-verify, both in Python; installs them first into
     /// ~/.cache/rolldock-scorers or the folder that ROLLDOCK_SCORERS_ENV names
     #[arg(long)]
@@ -38,7 +40,11 @@ pub(crate) struct RewardArgs {
     seed: u64,
 }
 
-pub(crate) fn measure(quick: bool, args: &RewardArgs) -> anyhow::Result<Vec<Figure>> {
+/// All figures; with `quick` from fewer texts and rows.
+///
+/// # Errors
+/// A peer cannot be installed or started, or its answers cannot be read.
+pub fn measure(quick: bool, args: &RewardArgs) -> anyhow::Result<Vec<Figure>> {
     let mut peer = args.peer.then(Peer::start).transpose()?;
     let mut figures = speed::figures(quick, peer.as_mut())?;
     figures.extend(nasty::figures(quick)?);

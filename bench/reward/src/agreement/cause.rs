@@ -6,7 +6,7 @@
 use rolldock_reward::scorer::math_equiv::{Reason, Verdict};
 
 use super::pairs::{Kind, Pair};
-use crate::reward::peer::Said;
+use crate::peer::Said;
 
 /// A cause of disagreements. In each disagreement one side is wrong by construction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,8 +80,8 @@ mod tests {
     use rolldock_reward::scorer::math_equiv::equivalent;
 
     use super::{Cause, of};
-    use crate::reward::agreement::pairs::{Kind, Pair};
-    use crate::reward::peer::Said;
+    use crate::agreement::pairs::{Kind, Pair};
+    use crate::peer::Said;
 
     #[test]
     fn a_rule_explains_only_its_own_cases() {

@@ -27,7 +27,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(180);
 const END_WAIT: Duration = Duration::from_secs(30);
 
 /// A script and the processes that it starts. All of them end when this value is dropped.
-pub(crate) struct Script {
+pub struct Script {
     name: &'static str,
     child: Child,
     /// The script's standard input, which is closed to end the script.
@@ -39,7 +39,7 @@ pub(crate) struct Script {
 
 impl Script {
     /// Runs the text of a script and waits until it is ready.
-    pub(crate) fn start<A: AsRef<OsStr>>(
+    pub fn start<A: AsRef<OsStr>>(
         name: &'static str,
         python: &Path,
         script: &str,
@@ -72,7 +72,7 @@ impl Script {
     }
 
     /// Sends a line and waits for its answer.
-    pub(crate) fn ask<T: DeserializeOwned>(&mut self, command: &Value) -> anyhow::Result<T> {
+    pub fn ask<T: DeserializeOwned>(&mut self, command: &Value) -> anyhow::Result<T> {
         let commands = self.commands.as_mut().context("the peer is ending")?;
         // If the script has ended, reading its answer fails below, and that error has the reason.
         let _ = writeln!(commands, "{command}").and_then(|()| commands.flush());
@@ -149,18 +149,18 @@ fn end(text: &[u8]) -> String {
 }
 
 /// A virtual environment of one peer.
-pub(crate) struct Environment {
+pub struct Environment {
     /// The pinned packages. When they change, the environment is set up again.
-    pub(crate) packages: &'static str,
+    pub packages: &'static str,
     /// The environment variable that may name the folder.
-    pub(crate) variable: &'static str,
+    pub variable: &'static str,
     /// The folder in the user's cache that is used if the variable is not set.
-    pub(crate) folder: &'static str,
+    pub folder: &'static str,
 }
 
 impl Environment {
     /// The folder with the installed packages. If no earlier run has set the folder up, calls `install`.
-    pub(crate) fn ready(
+    pub fn ready(
         &self,
         install: impl FnOnce(&Installation) -> anyhow::Result<()>,
     ) -> anyhow::Result<PathBuf> {
@@ -189,20 +189,21 @@ impl Environment {
 }
 
 /// An environment that is being set up.
-pub(crate) struct Installation {
-    pub(crate) folder: PathBuf,
+pub struct Installation {
+    /// The folder of the virtual environment.
+    pub folder: PathBuf,
 }
 
 impl Installation {
     /// The command `pip install` of this environment.
-    pub(crate) fn pip(&self) -> Command {
+    pub fn pip(&self) -> Command {
         let mut command = Command::new(python(&self.folder));
         command.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
         command
     }
 
     /// Runs a command to its end and prints its duration. An error contains the end of the command's output.
-    pub(crate) fn step(&self, what: &str, command: &mut Command) -> anyhow::Result<()> {
+    pub fn step(&self, what: &str, command: &mut Command) -> anyhow::Result<()> {
         let started = Instant::now();
         let place = self.folder.display();
         run(command).with_context(|| format!("cannot set up the peer in {place}: {what}"))?;
@@ -212,12 +213,12 @@ impl Installation {
 }
 
 /// The interpreter of an environment.
-pub(crate) fn python(folder: &Path) -> PathBuf {
+pub fn python(folder: &Path) -> PathBuf {
     folder.join("bin/python")
 }
 
 /// Runs a command to its end. An error contains the end of its output.
-pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
+pub fn run(command: &mut Command) -> anyhow::Result<()> {
     let program = command.get_program().display().to_string();
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {program}"))?;
     anyhow::ensure!(

@@ -12,7 +12,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
-use super::typed::Columns;
+use crate::typed::Columns;
 
 const SEED: u64 = 42;
 const PROMPT_TOKENS: u32 = 256;
@@ -56,15 +56,19 @@ const PIECES: [&str; 32] = [
 
 /// The two endpoints of vLLM that return token ids with log-probabilities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Face {
+pub enum Face {
+    /// `/inference/v1/generate`.
     Generate,
+    /// `/v1/completions`.
     Completions,
 }
 
 impl Face {
-    pub(crate) const ALL: [Self; 2] = [Self::Generate, Self::Completions];
+    /// Both endpoints.
+    pub const ALL: [Self; 2] = [Self::Generate, Self::Completions];
 
-    pub(crate) fn path(self) -> &'static str {
+    /// The path of the endpoint.
+    pub fn path(self) -> &'static str {
         match self {
             Self::Generate => "/inference/v1/generate",
             Self::Completions => "/v1/completions",
@@ -101,16 +105,20 @@ impl Face {
 }
 
 /// An answer, with the values that a reader has to find in it.
-pub(crate) struct Body {
-    pub(crate) face: Face,
-    pub(crate) prompt_ids: Vec<u32>,
-    pub(crate) text: Vec<u8>,
-    pub(crate) columns: Columns,
+pub struct Body {
+    /// The endpoint that gives this answer.
+    pub face: Face,
+    /// The token ids of the prompt.
+    pub prompt_ids: Vec<u32>,
+    /// The JSON text of the answer.
+    pub text: Vec<u8>,
+    /// The columns that a reader must find in the text.
+    pub columns: Columns,
 }
 
 impl Body {
     /// An answer with one sample of `tokens` tokens. Equal arguments give equal bytes on one machine.
-    pub(crate) fn new(face: Face, tokens: usize) -> anyhow::Result<Self> {
+    pub fn new(face: Face, tokens: usize) -> anyhow::Result<Self> {
         let mut frame = frame(face)?;
         let draws = draw(tokens);
         let prompt_ids: Vec<u32> = (0..PROMPT_TOKENS).map(|place| place * 577 % 151_643).collect();
