@@ -63,6 +63,22 @@ async fn an_export_has_the_rows_of_every_put_that_has_returned() {
     }
 }
 
+/// The columns of a file are known when an export begins, so a first put either is in the file or is not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_export_during_the_first_put_has_its_row_or_none() {
+    for number in 0..2_000 {
+        let partition = declared(QueueConfig::default()).await;
+        let mut putting = JoinSet::new();
+        putting.spawn({
+            let partition = partition.clone();
+            async move { partition.put(numbered(1), None).await.unwrap() }
+        });
+        let exported = partition.export(FORMATS[number % 3], Vec::new()).await.unwrap();
+        assert!(exported <= 1);
+        putting.join_next().await.unwrap().unwrap();
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_that_are_consumed_meanwhile_do_not_end_an_export() {
     let folder = tempfile::tempdir().unwrap();

@@ -206,9 +206,11 @@ impl Partition {
         on_damage: OnDamage,
     ) -> Result<Export, QueueError> {
         self.settled().await?;
+        // The groups come before the schema, which therefore has the columns of all their rows.
+        let left = self.all_groups();
         let (schema, made) = (self.export_schema(), Made::default());
         let writer = Some(Writer::new(format, &schema, made.clone())?);
-        let (partition, left, groups) = (self.clone(), self.all_groups(), VecDeque::new());
+        let (partition, groups) = (self.clone(), VecDeque::new());
         Ok(Export { partition, left, groups, schema, writer, made, on_damage, exported: Exported::default() })
     }
 
