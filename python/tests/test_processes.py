@@ -276,3 +276,20 @@ def test_the_interpreter_ends_while_a_thread_of_the_runtime_is_in_python(script:
     program = script(SLOW_TO_RETURN)
     _, err = program.communicate(timeout=PATIENCE_S)
     assert (program.returncode, err) == (0, "")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("way", ["http", "unix"])
+def test_puts_of_a_forked_child_and_of_its_parent_are_different(
+    server: Server, partition: str, way: str
+) -> None:
+    client = Client(server.http, token=TOKEN) if way == "http" else Client(server.unix)
+    client.put(partition, "before", {"x": [1]})
+
+    def child() -> str:
+        client.put(partition, "child", {"x": [2]})
+        return "done"
+
+    assert in_a_child(child) == "done"
+    client.put(partition, "parent", {"x": [3]})
+    assert client.status(partition)["rows"] == 3

@@ -18,6 +18,9 @@ use arrow_ipc::writer::{StreamEncoder, StreamWriter};
 use arrow_schema::{Schema, SchemaRef};
 use arrow_select::concat::concat_batches;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use rand::RngExt;
+use rand::rand_core::UnwrapErr;
+use rand::rngs::SysRng;
 
 use crate::QueueError;
 use crate::batches::{common_schema, conformed};
@@ -195,8 +198,11 @@ pub(crate) fn encode(batch: &RecordBatch) -> Result<Bytes, QueueError> {
 }
 
 /// A random token, by which the repetition of a call is recognised.
+///
+/// It comes from the operating system. The generator of a thread is copied by `fork`, so parent and child would make
+/// equal tokens, and the server would take the put of one process for a repetition of the other's.
 pub(crate) fn fresh_token() -> String {
-    format!("{:032x}", rand::random::<u128>())
+    format!("{:032x}", UnwrapErr(SysRng).random::<u128>())
 }
 
 /// Joins batches into one. Several batches are copied.
