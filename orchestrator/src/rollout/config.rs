@@ -105,10 +105,10 @@ impl RolloutConfig {
         self.history.is_some_and(|history| history.chooses())
     }
 
-    /// The share of cut-off groups that run on. It is 0 except under `first` with `discard`: in the other
-    /// modes every group is decided at some time.
+    /// The share of cut-off groups that run on. It is 0 unless the step discards groups because they take long,
+    /// as under `first` with `discard`. In all other cases the bias is known without an audit.
     pub(crate) fn audit_share(&self) -> f64 {
-        let leaves_undecided = !self.early_stop.keeps_dispatch_order() && self.on_stop == OnStop::Discard;
-        if leaves_undecided { self.bias_audit } else { 0.0 }
+        let discards_long_groups = self.early_stop.cuts_off_by_length() && self.on_stop == OnStop::Discard;
+        if discards_long_groups { self.bias_audit } else { 0.0 }
     }
 }

@@ -74,6 +74,12 @@ impl EarlyStop {
     pub fn awaits_all(self) -> bool {
         self.rule().at_target == AtTarget::AwaitAll
     }
+
+    /// Whether the groups that a step cuts off are the ones that take long. If they are also discarded, their
+    /// lengths are never known, and only an audit can measure the bias.
+    pub fn cuts_off_by_length(self) -> bool {
+        !self.keeps_dispatch_order() && !self.awaits_all()
+    }
 }
 
 impl fmt::Display for EarlyStop {

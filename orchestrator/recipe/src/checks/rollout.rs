@@ -47,11 +47,13 @@ fn check_bias_audit(recipe: &Recipe, checks: &mut Checks<'_>) {
     checks.require((0.0..=1.0).contains(&rollout.bias_audit), "rollout.bias_audit", || {
         format!("expected a share from 0 to 1, found {}", rollout.bias_audit)
     });
-    let discards_undecided = rollout.on_stop == OnStop::Discard && !rollout.early_stop.keeps_dispatch_order();
-    let is_measured = rollout.bias_guard.is_none() || !discards_undecided || rollout.bias_audit > 0.0;
+    let discards_long_groups = rollout.on_stop == OnStop::Discard && rollout.early_stop.cuts_off_by_length();
+    let is_measured = rollout.bias_guard.is_none() || !discards_long_groups || rollout.bias_audit > 0.0;
     checks.require(is_measured, "rollout.bias_audit", || {
-        "early_stop = \"first\" with on_stop = \"discard\" leaves nothing from which rollout.bias_guard could \
-         know the bias: expected a share above 0, such as 0.05"
-            .to_owned()
+        format!(
+            "early_stop = \"{}\" with on_stop = \"discard\" leaves nothing from which rollout.bias_guard could \
+             know the bias: expected a share above 0, such as 0.05",
+            rollout.early_stop
+        )
     });
 }
