@@ -247,9 +247,11 @@ async fn waiting_run(urls: &[String], quick: bool) -> anyhow::Result<Figure> {
         binary.display()
     );
     let out = tempfile::tempdir()?;
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
     let mut command = Command::new(binary);
-    command.current_dir(root).args(["run", "recipes/quickstart.toml", "--out"]).arg(out.path().join("run"));
+    command
+        .current_dir(rolldock_bench_figures::checkout())
+        .args(["run", "recipes/quickstart.toml", "--out"])
+        .arg(out.path().join("run"));
     command.args(urls.iter().flat_map(|url| ["--endpoint", url]));
     for setting in [
         "model.name=bench",

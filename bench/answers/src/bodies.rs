@@ -6,7 +6,6 @@
 //! formats them.
 
 use std::fmt::Write;
-use std::path::PathBuf;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -161,7 +160,7 @@ impl Body {
 
 /// The frame of a recorded answer, or the built-in frame with the same members.
 fn frame(face: Face) -> anyhow::Result<Value> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/vllm/captures");
+    let folder = rolldock_bench_figures::shared("vllm/captures");
     let Ok(recorded) = std::fs::read_to_string(folder.join(face.recorded())) else {
         return Ok(serde_json::from_str(face.frame())?);
     };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use arrow_array::RecordBatch;
@@ -20,7 +20,7 @@ pub(super) struct Row {
 /// The path of a data set's file. The data sets are not part of the project; `data/README.md` says where they
 /// come from.
 fn path(name: &str) -> anyhow::Result<PathBuf> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data").join(name);
+    let file = rolldock_bench_figures::shared("data").join(name);
     anyhow::ensure!(
         file.is_file(),
         "{} does not exist: the measurements use real answers, whose files are in shared/data beside the checkout",

@@ -18,8 +18,8 @@ const MEMORY_MB_MAX: f64 = 512.0;
 
 /// Creates a folder in `target`, because the system's folder for temporary files may be in memory.
 fn directory() -> anyhow::Result<tempfile::TempDir> {
-    let target = concat!(env!("CARGO_MANIFEST_DIR"), "/../target");
-    std::fs::create_dir_all(target)?;
+    let target = rolldock_bench_figures::checkout().join("target");
+    std::fs::create_dir_all(&target)?;
     Ok(tempfile::tempdir_in(target)?)
 }
 

@@ -99,7 +99,7 @@ fn wheel(folder: &Path) -> anyhow::Result<PathBuf> {
         return Ok(wheel.into());
     }
     eprintln!("building the wheel; ROLLDOCK_WHEEL can name one that was built before");
-    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python");
+    let package = rolldock_bench_figures::checkout().join("python");
     let mut build = Command::new("python3");
     build.args(["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]).args([folder, &package]);
     run(&mut build).context("cannot build the wheel")?;

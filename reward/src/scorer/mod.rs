@@ -148,8 +148,8 @@ pub enum ScorerConfig {
     Rubric(RubricConfig),
 }
 
-const NAMES: &str = "math_dapo, gsm8k, math, math_equiv, routed, choice, exact_match, regex, json_schema, format, length, \
-                     repetition, rubric";
+const NAMES: &str = "math_dapo, gsm8k, math, math_equiv, routed, choice, exact_match, regex, json_schema, format, \
+                     length, repetition, rubric";
 
 impl ScorerConfig {
     /// The scorer `name` with its default options. A scorer that has options without defaults is an error.
