@@ -272,7 +272,7 @@ pub enum QueueError {
         chunk: u64,
     },
     /// A wait reached its deadline.
-    #[error("{what} did not happen before the deadline; partition={partition}: {state}")]
+    #[error("there was no {what} before the deadline; partition={partition}: {state}")]
     Deadline {
         /// The event that was awaited.
         what: Cow<'static, str>,

@@ -1,5 +1,5 @@
-"""The agent of the package mini-swe-agent with its own configuration for models without tools. It reads a command in
-each answer and runs it in an empty folder."""
+"""The agent of the package mini-swe-agent, with the package's configuration for models without tool calls. The agent
+reads a command in each answer of the model, and runs the command in a temporary folder."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from minisweagent.models.litellm_textbased_model import LitellmTextbasedModel
 def main():
     configuration = pathlib.Path(minisweagent.__file__).parent / "config/mini_textbased.yaml"
     settings = yaml.safe_load(configuration.read_text())
-    # Keys of the interactive program.
+    # The key "mode" is only for the interactive program.
     agent_settings = {key: value for key, value in settings["agent"].items() if key != "mode"}
     arguments = {
         "api_base": os.environ["AGENT_BASE_URL"] + "/v1",

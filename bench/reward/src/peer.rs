@@ -1,8 +1,8 @@
 //! The peers: verl's scorers, whose results our scorers reproduce exactly, and `math-verify`, which compares
 //! answers by value like `math_equiv`.
 //!
-//! The script `bench/peers/reward_peer.py` runs them. Two releases of verl are installed for their two
-//! versions of `math_dapo`. Only three of their files are loaded, so their dependencies are not installed.
+//! The script `bench/peers/reward_peer.py` runs them. Two releases of verl are installed, because their
+//! versions of `math_dapo` differ. Only four files of verl are loaded, so verl's dependencies are not installed.
 
 use std::path::Path;
 
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use rolldock_bench_figures::python::{Environment, Installation, Script, python};
 
+// The names of the two peers in figures.
 pub(super) const VERIFIER: &str = "math-verify 0.9.0";
 pub(super) const REFERENCE: &str = "verl";
 
@@ -50,7 +51,7 @@ impl Peer {
         Ok(Self { script: Script::start("the scorers in Python", &python(&folder), SCRIPT, &[&folder])? })
     }
 
-    /// Lets the peer read the responses that the rounds score; returns their number.
+    /// Lets the peer read from `file` the responses that each round scores. Returns the number of responses.
     pub(super) fn load(&mut self, file: &Path) -> anyhow::Result<usize> {
         #[derive(Deserialize)]
         struct Loaded {
@@ -59,12 +60,12 @@ impl Peer {
         Ok(self.script.ask::<Loaded>(&json!({"do": "load", "file": file}))?.rows)
     }
 
-    /// Scores all responses once.
+    /// Scores all responses once with a variant of verl's `math_dapo`: "2025" or "2026".
     pub(super) fn round(&mut self, variant: &str) -> anyhow::Result<Round> {
         self.script.ask(&json!({"do": "round", "variant": variant}))
     }
 
-    /// The verdicts of every scorer on responses and truths.
+    /// The verdicts of verl's scorers on pairs of a response and a truth.
     pub(super) fn score(&mut self, rows: &[(String, String)]) -> anyhow::Result<Vec<Value>> {
         #[derive(Deserialize)]
         struct Scored {
@@ -89,7 +90,7 @@ fn install(environment: &Installation) -> anyhow::Result<()> {
     for release in RELEASES {
         let target = environment.folder.join(format!("verl-{release}"));
         let mut pip = environment.pip();
-        pip.args(["--no-deps", "--target"]).arg(target).arg(format!("verl=={release}"));
+        pip.args(["--no-deps", "--upgrade", "--target"]).arg(target).arg(format!("verl=={release}"));
         environment.step(&format!("pip install verl {release}, without its dependencies"), &mut pip)?;
     }
     Ok(())

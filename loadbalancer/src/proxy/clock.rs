@@ -1,8 +1,8 @@
-//! The time limits of requests. Each connection has one alarm that watches them.
+//! The time limits of requests. Each connection has one alarm for the limits of its requests.
 //!
 //! Nearly all requests end before their limit, so a timer for every request would be wasted work. Instead, a
-//! request only stores its limit. The connection's alarm is set to the earliest limit that it has seen. When
-//! the alarm goes off, it compares the time with the present limit.
+//! request only stores its limit. The alarm is set to the earliest limit that was stored since it last went off. When
+//! the alarm goes off and the present limit has not passed, it is set to that limit. Otherwise the time is over.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -42,16 +42,17 @@ impl Clock {
 #[derive(Debug)]
 pub(super) struct Over;
 
-/// The time limit of the present request. Dropping this value ends the request.
+/// The time limit of the present request. Dropping this value removes the limit.
 #[derive(Debug)]
 pub(super) struct Timed {
     clock: Rc<Clock>,
 }
 
 impl Timed {
-    /// Sets a new limit.
+    /// Sets a new limit, also if the earlier one has passed.
     pub(super) fn until(&self, until: Instant) {
         self.clock.until.set(Some(until));
+        self.clock.is_over.set(false);
     }
 
     pub(super) fn is_over(&self) -> bool {

@@ -18,10 +18,11 @@ use crate::server::{ServerId, ServerState};
 use crate::{BalancerError, Permit, PermitRequest};
 
 impl Worker {
-    /// Sends a request to the server that a permit names. If the attempt fails before the server can have
-    /// begun with the request, the request is sent again with a new permit.
+    /// Sends a request to the server that a permit names. If the server cannot have begun with the request
+    /// (it was not sent, or was refused with 503 or 429) and [`may_replay`](Self::may_replay) allows it, the request
+    /// is sent again with a new permit.
     ///
-    /// Cancel-safe: the connection to the engine is closed, and the permit is returned.
+    /// Cancel-safe: if the call is dropped, the connection to the engine is closed and the permit is returned.
     pub(super) async fn forward(
         &self,
         request: Request<Incoming>,
@@ -41,13 +42,13 @@ impl Worker {
             return Err(Refusal::bad_request(message));
         }
         self.shared.replays.earn();
-        let mut failed_on: Vec<ServerId> = Vec::new();
+        let mut tried: Vec<ServerId> = Vec::new();
         loop {
-            let permit = match timed.bound(self.permit(&demand, &failed_on)).await {
+            let permit = match timed.bound(self.permit(&demand, &tried)).await {
                 Ok(granted) => granted?,
                 Err(Over) => return Err(self.late("permit")),
             };
-            failed_on.push(permit.server());
+            tried.push(permit.server());
             let sent = tokio::select! {
                 biased;
                 sent = self.upstreams.send(&permit, &head, &bytes) => sent,
@@ -63,7 +64,7 @@ impl Worker {
                 Ok(answer) => {
                     let outcome = outcome_of(&answer.head);
                     let is_refused = matches!(outcome, Outcome::Backpressure { .. });
-                    if !is_refused || !self.may_replay(&failed_on) {
+                    if !is_refused || !self.may_replay(&tried) {
                         let patience = Patience { timed, deadline, idle: config.idle_timeout };
                         return Ok(Relayed::response(
                             answer,
@@ -83,9 +84,9 @@ impl Worker {
                 }
                 Err(failure) => {
                     permit.finish(Outcome::Fault);
-                    let attempts = failed_on.len();
+                    let attempts = tried.len();
                     tracing::debug!(attempts, %failure, "a request has failed");
-                    if !failure.is_unsent || !self.may_replay(&failed_on) {
+                    if !failure.is_unsent || !self.may_replay(&tried) {
                         let message = format!("attempts={attempts}, the last one failed: {failure}");
                         return Err(Refusal::new(StatusCode::BAD_GATEWAY, "bad_gateway", message));
                     }
@@ -95,18 +96,17 @@ impl Worker {
         }
     }
 
-    /// Whether a request that no server has begun with may be sent once more. Another server has to be
-    /// active, and the limit of attempts and the budget of replays must allow it. Takes the replay from the
-    /// budget.
-    fn may_replay(&self, failed_on: &[ServerId]) -> bool {
-        if failed_on.len() >= self.shared.config.attempts_max as usize {
+    /// Whether a request that no server has begun with may be sent once more. A server that was not tried must
+    /// be active, and the limit of attempts and the budget of replays must allow it. If so, the replay is taken from
+    /// the budget.
+    fn may_replay(&self, tried: &[ServerId]) -> bool {
+        if tried.len() >= self.shared.config.attempts_max as usize {
             return false;
         }
         let servers = self.shared.balancer.snapshot().servers;
-        // A suspect server may be in a cooldown of a minute, which is too long to wait for.
-        let is_other = servers
-            .iter()
-            .any(|server| server.state == ServerState::Active && !failed_on.contains(&server.id));
+        // A server in the state `Probing` may be in a cooldown of a minute, which is too long to wait for.
+        let is_other =
+            servers.iter().any(|server| server.state == ServerState::Active && !tried.contains(&server.id));
         if !is_other {
             return false;
         }

@@ -1,9 +1,9 @@
 //! Tasks for agents that run elsewhere. Each task is a row in a partition of the run's queue, and workers lease
 //! the rows.
 //!
-//! A row is one attempt at a sample, with a capability of its own. The worker acks the row when the agent has
-//! ended. If the worker gives the row back, or the lease expires, no other worker gets this row: the run clears
-//! the row and puts a new row with a new capability.
+//! A row is one attempt at a sample, with its own capability (the API key of the attempt's trajectory). The worker acks
+//! the row when the agent has ended. If the worker gives the row back, or the lease expires, no other worker gets this
+//! row: the run clears it and, up to `agent.attempts_max` attempts, puts a new row with a new capability.
 //!
 //! # Invariants
 //! - A row exists only as long as its [`Offer`]. Dropping the offer clears the row, leased or not.
@@ -21,11 +21,12 @@ use tokio::time::Instant;
 
 use crate::config::{CONCURRENCY_MAX, TASKS_PARTITION};
 
-/// The task of the queue with which workers read the partition.
+/// The queue's task, that is the name of a consumer, with which workers lease rows.
 const WORKERS: &str = "agent";
-/// The task of the queue for the run itself. It keeps acked rows in the partition until the run has seen them.
+/// The queue's task of the run itself. The run never acks, so rows that workers have acked stay until the run clears
+/// them.
 const RUN: &str = "run";
-/// The column with the task, as JSON.
+/// The column with the agent's task, as JSON.
 const COLUMN: &str = "task";
 /// The time between two polls of a row's state.
 const LOOK: Duration = Duration::from_millis(100);
@@ -69,7 +70,7 @@ impl Tasks {
         }
         let spec = PartitionSpec {
             lease_ms: u64::try_from(lease.as_millis()).unwrap_or(u64::MAX),
-            // The tasks end with the run.
+            // Rows are removed when a run continues, so they need not survive the death of the machine.
             durability: Some(Durability::Os),
             // Tasks that were taken back use capacity until they are cleared.
             ..PartitionSpec::new(TASKS_PARTITION, [WORKERS, RUN], 2 * CONCURRENCY_MAX)
@@ -85,8 +86,8 @@ impl Tasks {
         let put = Put::group(name, RecordBatch::try_from_iter([(COLUMN, column)])?);
         let (reply, offered) = tokio::sync::oneshot::channel();
         let tasks = self.clone();
-        // A put that has begun adds its row even if this call is dropped. In that case the spawned task owns
-        // the row.
+        // A put that has begun adds its row even if this call is dropped. In that case the reply
+        // cannot be sent, and the dropped offer clears the row.
         self.scope.spawn_detached("agent task", async move {
             let put = tasks.partition.put(put, None).await;
             let first = put.and_then(|rows| rows.first().copied().ok_or(QueueError::Empty));
@@ -103,8 +104,9 @@ impl Tasks {
 }
 
 impl Offer {
-    /// Waits for the end of the task. A worker may hold the task for `time`; `taken` is called when a worker
-    /// takes it. Cancel-safe.
+    /// Waits for the end of the offer. `time` limits how long a worker holds the task; the wait for a worker has no
+    /// limit here. `taken` is called once when a poll finds the task leased, so it is not called if a worker takes and
+    /// acks the task between two polls. Cancel-safe.
     pub(crate) async fn until_ended(&self, time: Duration, taken: impl Fn()) -> Result<OfferEnd, QueueError> {
         let mut since: Option<Instant> = None;
         loop {

@@ -119,7 +119,7 @@ impl HttpEnvironments {
             return Err(EnvironmentError::Failed { reason });
         }
         serde_json::from_slice(&bytes).map_err(|error| EnvironmentError::Failed {
-            reason: format!("{}/{path} answered with something else than JSON: {error}", self.url),
+            reason: format!("{}/{path} answered with a body that is not JSON: {error}", self.url),
         })
     }
 
@@ -136,7 +136,7 @@ impl HttpEnvironments {
     }
 
     fn failed(&self, error: &reqwest::Error) -> EnvironmentError {
-        let mut words = format!("no answer of {}", self.url);
+        let mut words = format!("no answer from {}", self.url);
         let mut source: Option<&dyn std::error::Error> = Some(error);
         while let Some(error) = source {
             words.push_str(&format!(": {error}"));

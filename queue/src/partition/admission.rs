@@ -112,7 +112,7 @@ impl Partition {
                     None => settled.await,
                     Some(deadline) => {
                         let waited = tokio::time::timeout_at(deadline, settled).await;
-                        waited.map_err(|_| self.late("the first put of a token"))?;
+                        waited.map_err(|_| self.late("end of the first put with this token"))?;
                     }
                 },
             }

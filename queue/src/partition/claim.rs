@@ -96,7 +96,7 @@ impl Partition {
             };
             let Some(deadline) = take.deadline else { return Ok(None) };
             if Instant::now() >= deadline {
-                return Err(self.late("a ready group"));
+                return Err(self.late("ready group"));
             }
             // The table is read again, whether the take was woken or the time is over.
             let _ = tokio::time::timeout_at(next_expiry.min(deadline), waiter.woken()).await;

@@ -12,7 +12,8 @@ use tokio::net::TcpListener;
 use super::{HttpConfig, HttpEnvironments};
 use crate::environment::{Action, Environment, Observation, Task};
 
-/// Serves an environment that echoes, and keeps the bodies that it got.
+/// Serves an environment that echoes, except for the texts "fail", "page" and "large". Returns its URL, and the
+/// bodies of the calls that it gets.
 async fn serve() -> (String, Arc<Mutex<Vec<Value>>>) {
     let bodies: Arc<Mutex<Vec<Value>>> = Arc::default();
     let (of_reset, of_step) = (Arc::clone(&bodies), Arc::clone(&bodies));
@@ -85,7 +86,7 @@ async fn a_server_that_fails_is_named_with_what_it_said() {
     let mut environment = server.begin(&"t-1".into());
     for (text, expected) in [
         ("fail", "answered status=500 with \"no such room\""),
-        ("page", "something else than JSON"),
+        ("page", "a body that is not JSON"),
         ("large", "more than 1048576 bytes"),
     ] {
         let error = environment.step(Action { text, ids: &[] }).await.unwrap_err().to_string();
@@ -96,5 +97,5 @@ async fn a_server_that_fails_is_named_with_what_it_said() {
     let closed = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
     let error = open(&closed).begin(&"t-1".into()).reset(&task()).await.unwrap_err().to_string();
-    assert!(error.contains("no answer of http://127.0.0.1"), "{error}");
+    assert!(error.contains("no answer from http://127.0.0.1"), "{error}");
 }
