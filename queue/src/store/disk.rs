@@ -254,7 +254,7 @@ impl Store for Arc<DiskStore> {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { outlives_process: true, is_local: true }
+        Capabilities { outlives_process: true }
     }
 
     fn put(&self, chunks: Vec<NewChunk>) -> BoxFuture<'_, Result<Vec<Stored>, QueueError>> {

@@ -48,7 +48,7 @@ impl Store for MemoryStore {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { outlives_process: false, is_local: true }
+        Capabilities { outlives_process: false }
     }
 
     fn put(&self, chunks: Vec<NewChunk>) -> BoxFuture<'_, Result<Vec<Stored>, QueueError>> {

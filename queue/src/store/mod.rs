@@ -211,9 +211,6 @@ pub struct Capabilities {
     /// Whether a chunk whose note was written still exists when the store is opened again after the process
     /// has died. Only such a store can serve a queue with a directory.
     pub outlives_process: bool,
-    /// Whether chunks are read without a network. If so, [`verify`](crate::TransferQueue::verify) reads every
-    /// chunk.
-    pub is_local: bool,
 }
 
 /// A file of a store that holds no chunk of the queue.

@@ -75,7 +75,7 @@ impl Store for Units {
 
     /// Units check their own rows, so the store counts as not local.
     fn capabilities(&self) -> Capabilities {
-        Capabilities { outlives_process: true, is_local: false }
+        Capabilities { outlives_process: true }
     }
 
     fn put(&self, chunks: Vec<NewChunk>) -> BoxFuture<'_, Result<Vec<Stored>, QueueError>> {
