@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Gate, GroupView, Refusal};
+use crate::invariants::is_finite_in_32_bits;
 use crate::{FilterMetric, GroupFilter, RewardError};
 
 /// A rule with its options. A bound that is left out does not apply; a value equal to a bound passes.
@@ -104,9 +105,14 @@ fn require(
 fn check_range(what: &'static str, min: Option<f64>, max: Option<f64>) -> Result<(), RewardError> {
     let found = format!("{min:?}..{max:?}");
     let is_bounded = min.is_some() || max.is_some();
-    let is_finite = min.iter().chain(&max).all(|bound| bound.is_finite());
+    let is_finite = min.iter().chain(&max).all(|bound| is_finite_in_32_bits(*bound));
     let is_ordered = min.zip(max).is_none_or(|(least, most)| least <= most);
-    require(is_bounded && is_finite && is_ordered, what, found, "a lower or an upper bound or both in order")
+    require(
+        is_bounded && is_finite && is_ordered,
+        what,
+        found,
+        "a finite lower or upper bound, or both in order",
+    )
 }
 
 fn values<'a>(metric: FilterMetric, group: &GroupView<'a>) -> &'a [f32] {

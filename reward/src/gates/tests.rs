@@ -175,6 +175,7 @@ fn configurations_are_read_written_and_refused() {
         (json!({"gates": [{"gate": "variance", "tolerance": -1.0}]}), "variance.tolerance"),
         (json!({"gates": [{"gate": "mean_range"}]}), "mean_range"),
         (json!({"gates": [{"gate": "mean_range", "min": 1.0, "max": 0.0}]}), "in order"),
+        (json!({"gates": [{"gate": "mean_range", "min": 1e300}]}), "mean_range"),
         (json!({"gates": [{"gate": "min_samples", "samples": 0}]}), "1 or more"),
         (json!({"gates": [{"gate": "truncated", "share_max": 1.5}]}), "0 to 1"),
         (
