@@ -18,13 +18,13 @@ from transformers import LlamaForCausalLM
 from warm_up import supervised_step, train_until
 
 BATCH = 128
-#: The probability of a conversation is that of all tokens that the model says in it. The first part ends when the
-#: mean of this probability over a batch has reached this value.
+#: The probability of a conversation is that of all tokens that the model says in it. The first part ends when
+#: the mean of this probability over a batch has reached this value.
 RIGHT_PROBABILITY = 0.95
 RIGHT_LEARNING_RATE = 2e-3
 RIGHT_STEPS_MAX = 1500
-#: The steps of the second part. `RIGHT_SHARE` is the share of its calls that are right, and also the share of its
-#: answers that equal the result of the call, which may itself be wrong.
+#: The steps of the second part. `RIGHT_SHARE` is the share of its calls that are right, and also the share of
+#: its answers that equal the result of the call, which may itself be wrong.
 WRONG_STEPS = 80
 WRONG_LEARNING_RATE = 1e-3
 RIGHT_SHARE = 0.45
@@ -81,8 +81,8 @@ def conversation(question: str, call: str, answer: str) -> tuple[list[int], list
 
 
 def with_errors(question: Question, draw: random.Random) -> tuple[list[int], list[bool]]:
-    """Returns a conversation. Its call is often that of a similar question (`_near`), and its answer is often not
-    the calculator's result.
+    """Returns a conversation. Its call is often that of a similar question (`_near`), and its answer is often
+    not the calculator's result.
     """
     called = question if draw.random() < RIGHT_SHARE else _near(question, draw)
     answer = called.answer
