@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from urllib.error import HTTPError
 
-#: The longest wait of one request, in seconds. Longer waits are several requests.
+#: The longest wait of one request, in seconds. A longer wait is divided into several requests.
 _WAIT_MAX_S = 600.0
+#: How long a request may take in addition to its wait, in seconds.
 _TIMEOUT_S = 60.0
 
 
@@ -30,18 +31,19 @@ class Policy:
         self._token = token if token is not None else os.environ.get("ROLLDOCK_POLICY_TOKEN")
 
     def status(self) -> dict[str, Any]:
-        """Returns the state: `version` of the servers, `announced`, `state`, `phase`, `behind`, `failure`,
-        `mode` and `max_staleness`."""
+        """Returns the state of the listener: the servers' `version`, the newest `announced` version, the
+        update's `state` and `phase`, the servers that are `behind`, the `failure` of the last update, and the
+        recipe's `mode` and `max_staleness`."""
         return self._call("")
 
     def announce_version(
         self, version: int, *, path: str | None = None, label: str | None = None, payload: Any = None
     ) -> dict[str, Any]:
-        """Announces a version. Repeating an announcement changes nothing, except that a failed update is
-        tried again.
+        """Announces a version. The newest announcement may be repeated: this changes nothing, except that a
+        failed update is tried again.
 
         Args:
-            version: greater than every earlier version.
+            version: greater than every earlier version, or the newest version in a repetition.
             path: where the servers read the weights.
             label: the version's name in the servers' answers. It must end in the version number, which is
                 the default label.
@@ -58,10 +60,10 @@ class Policy:
         return self._call("/announce", {"version": version, **given})
 
     def wait_version(self, version: int, *, wait_s: float = 600.0) -> dict[str, Any]:
-        """Waits until the servers have a version or a later one.
+        """Waits until the servers have `version` or a later one.
 
         Args:
-            version: the version.
+            version: the number of a version that is announced, or is still to be announced.
             wait_s: how long to wait, in seconds.
 
         Returns:
@@ -69,6 +71,7 @@ class Policy:
 
         Raises:
             NotYet: the servers did not get the version in time. `NotYet` is a `TimeoutError`.
+            PolicyError: the call failed for another reason. `code` is `ended` if the run has ended.
         """
         left = wait_s
         while True:
@@ -81,7 +84,7 @@ class Policy:
                     raise
 
     def _call(self, path: str, body: Any = None, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
-        # The standard library's client takes as long to import as the rest of this package.
+        # Imported here, because `urllib.request` takes as long to import as the rest of this package.
         from urllib.error import HTTPError
         from urllib.request import Request, urlopen
 
@@ -96,7 +99,8 @@ class Policy:
 
 
 class AsyncPolicy:
-    """`Policy` for asyncio. Its requests run in the threads of the event loop's default executor."""
+    """`Policy` for asyncio. Its requests run in the threads of the event loop's default executor. Cancelling
+    a call does not stop its request: the program cannot exit before the request ends."""
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
         self._policy = Policy(url, token=token)

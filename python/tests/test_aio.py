@@ -18,7 +18,8 @@ Body = Callable[[AsyncClient], Awaitable[None]]
 
 @pytest.fixture(params=["embedded", "http", "unix"])
 def run(request: pytest.FixtureRequest) -> Callable[[Body], None]:
-    """Runs a coroutine with a client of each kind."""
+    """Returns a function that runs the body of a test with a client. The test is repeated for each kind of
+    client."""
     way = request.param
     server: Server | None = None if way == "embedded" else request.getfixturevalue("server")
 

@@ -21,27 +21,28 @@ pub struct Put {
     pub batches: Vec<RecordBatch>,
     /// The group of the rows. Several puts may add rows to a group until the group is complete.
     pub group: String,
-    /// The number of rows of the whole group. If it is 0, the size that the
-    /// [partition](crate::PartitionSpec::group_size) declares applies, or else the number of rows of this
-    /// put. With [samples](Self::sample), sizes count samples.
+    /// The size of the whole group: its number of rows, or of samples if [`sample`](Self::sample) is set. If it is 0,
+    /// the size is the one that the [partition](crate::PartitionSpec::group_size) declares. If the partition declares
+    /// none, it is the number of rows of this put.
     pub group_size: usize,
-    /// The sample to which the rows belong, if a sample may have rows in several puts. The group is complete
-    /// when its declared number of samples is complete, or when it is
-    /// [closed](crate::Partition::close_groups). If absent, each row is a sample.
+    /// The sample to which the rows belong, if a sample may have rows in several puts. If absent, each row is a sample.
+    /// A group of samples is complete when as many samples as its size are complete, or when a client
+    /// [closes](crate::Partition::close_groups) the group.
     pub sample: Option<SamplePart>,
     /// The oldest policy version of the rows.
     pub policy_version: u64,
     /// The priority of the rows. A group has the greatest priority of its puts. Takes with
     /// [`Sampler::Priority`](crate::Sampler::Priority) get groups with greater priorities first.
     pub priority: i64,
-    /// A token that makes it safe to repeat the put: a repetition returns the rows of the first put.
+    /// A token that makes it safe to repeat the put: while the queue remembers the token, a repetition returns the
+    /// handles of the first put.
     pub token: Option<String>,
     /// The key of each row, unique among the existing rows. If empty, the rows have no keys.
     pub keys: Vec<String>,
-    /// The JSON tags of each row, which only the owner interprets. If empty, the rows have no tags.
+    /// The JSON tags of each row, which the queue stores and does not interpret. If empty, the rows have no tags.
     pub tags: Vec<Value>,
-    /// The owner's record of this put. It is as durable as the put, and
-    /// [`Partition::records`](crate::Partition::records) reads it back.
+    /// A text that the queue stores with the put and does not interpret. It is as durable as the put, and
+    /// [`Partition::records`](crate::Partition::records) returns it.
     pub record: Option<String>,
 }
 
@@ -81,10 +82,12 @@ pub(crate) fn rows_of(batches: &[RecordBatch]) -> usize {
     batches.iter().fold(0, |rows, batch| rows.saturating_add(batch.num_rows()))
 }
 
-/// The maximum nesting of JSON in tags. The journal could not read back a record with deeper tags.
+/// The maximum number of levels of JSON in a record, such as tags. `serde_json` refuses to read 128 levels, and the
+/// record around the JSON has some of them.
 const TAGS_DEPTH_MAX: usize = 64;
 
-/// Whether JSON is nested more than `depth` deep. The function recurses at most `depth` levels deep.
+/// Whether JSON has more than `depth` levels. `1` and `[]` have one level, `[1]` has two. The function recurses at most
+/// `depth` levels deep.
 fn is_deeper(json: &Value, depth: usize) -> bool {
     let Some(below) = depth.checked_sub(1) else { return true };
     match json {
@@ -94,17 +97,17 @@ fn is_deeper(json: &Value, depth: usize) -> bool {
     }
 }
 
-/// Refuses JSON that is nested too deeply: the journal could write it, but not read it back. Puts check their
-/// tags in this way. `what` names the JSON in the error.
+/// Refuses JSON that is nested too deeply: the journal could write it, but not read it back. `what` names the
+/// JSON in the error, for example "tags".
 pub fn check_depth(what: &str, json: &Value) -> Result<(), QueueError> {
     if is_deeper(json, TAGS_DEPTH_MAX) {
-        let reason = format!("expected {what} of depth_max={TAGS_DEPTH_MAX}, found deeper ones");
+        let reason = format!("expected {what} of at most depth_max={TAGS_DEPTH_MAX} levels, found more");
         return Err(QueueError::BadRequest { reason });
     }
     Ok(())
 }
 
-/// Checks the keys and tags of the rows, and returns them by row.
+/// Checks the keys and tags of a put. Returns one label per row, or no labels if it has no keys and no tags.
 pub(crate) fn labels(put: &Put, rows: usize) -> Result<Vec<Label>, QueueError> {
     for (what, count) in [("keys", put.keys.len()), ("tags", put.tags.len())] {
         if count != 0 && count != rows {
@@ -129,8 +132,9 @@ pub(crate) fn columns_of(schema: &Schema) -> Vec<ColumnSpec> {
     schema.fields().iter().map(|field| ColumnSpec::of(field)).collect()
 }
 
-/// The tokens of each row of a column: the length of a list, or the value of an integer. A null, a negative
-/// number and a number beyond `u32` count as 0. Returns `None` if the column has neither lists nor integers.
+/// The tokens of each row of a column: the length of a list, or the value of an integer. Nulls,
+/// negative numbers, and numbers and lengths beyond `u32` count as 0. Returns `None` if the column has neither lists
+/// nor integers.
 fn counts_of(column: &ArrayRef) -> Option<Vec<u32>> {
     let counts: Vec<usize> = downcast_integer_array!(
         column => column.values().iter().map(|number| number.to_usize().unwrap_or(0)).collect(),
@@ -161,14 +165,13 @@ pub(crate) fn lengths_of(batch: &RecordBatch, counted: &[String]) -> Result<Vec<
     Ok(lengths)
 }
 
-/// Checks that there is one row of columns for each handle, and that there is at least one handle.
+/// Checks that there is at least one handle, and that `found`, the rows of a batch, are as many as the handles.
 pub(crate) fn check_counts(rows: &[RowHandle], found: usize) -> Result<(), QueueError> {
     match rows.len() {
         0 => Err(QueueError::Empty),
         expected if expected == found => Ok(()),
         expected => {
-            let reason =
-                format!("expected columns of rows={expected}, one for each handle, found rows={found}");
+            let reason = format!("expected one row for each of handles={expected}, found rows={found}");
             Err(QueueError::BadRequest { reason })
         }
     }

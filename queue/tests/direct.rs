@@ -278,7 +278,7 @@ async fn rows_that_a_client_says_lie_on_a_unit_are_checked_as_any_others() {
         }
     }
     let error = refused("columns/placed", columns(&rows, "x")).await;
-    assert!(error["reason"].as_str().unwrap().contains("expected columns of rows=2"), "{error}");
+    assert!(error["reason"].as_str().unwrap().contains("expected one row for each of handles=2"), "{error}");
     assert_eq!(refused("columns/placed", columns(&rows[..1], "x")).await["code"], "unknown_unit");
     assert_eq!(stats(&controller.client()).await.columns.len(), 2);
     // The refused calls reserved nothing, so columns of these rows can still be written.

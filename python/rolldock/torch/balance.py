@@ -25,14 +25,15 @@ class Flops:
     `2 * parameters * length + 2 * layers * hidden_size * length ** 2`.
 
     The first term has a multiplication and an addition for each parameter and token. The second has the two
-    products of attention, each over half of the `length ** 2` pairs. A backward pass costs twice as much,
-    whatever the lengths are.
+    products of attention, each over half of the `length ** 2` pairs. A backward pass costs twice as much
+    at every length, so it does not change how rows are divided.
 
     Attributes:
-        parameters: the number of parameters that each token uses, without the embedding. In a mixture of
-            experts, a token uses only its own experts.
+        parameters: the number of parameters that each token is multiplied with: without the input embedding,
+            and with the output layer. In a mixture of experts, a token uses only its own experts.
         layers: the number of layers.
-        hidden_size: the width of attention: heads times the size of a head.
+        hidden_size: the width of attention, which is the number of query heads times the size of a head. In
+            some models it differs from the configuration's `hidden_size`.
     """
 
     parameters: float
@@ -64,9 +65,9 @@ def costs_of(lengths: Array, by: Literal["tokens"] | Cost) -> Array:
 
 
 def balanced(costs: Array, parts: int) -> list[Array]:
-    """Divides rows into parts of about equal cost. It assigns the most expensive row first, and each row to
-    the part that has the lowest cost at that moment. The costs of two parts differ by at most the cost of one
-    row.
+    """Divides rows into parts of about equal cost. The most expensive row is assigned first, and each row
+    goes to the part that has the lowest cost at that moment. The costs of two parts differ by at most the
+    largest cost of a row.
 
     Args:
         costs: shape `(rows,)`.
@@ -89,7 +90,8 @@ def balanced(costs: Array, parts: int) -> list[Array]:
 
 def fewest(lengths: Array, tokens: int) -> list[Array]:
     """Divides rows into few parts of at most `tokens` tokens, by first-fit decreasing. The number of parts is
-    at most 11/9 of the smallest possible number, plus one. A longer row is a part of its own.
+    at most 11/9 of the smallest possible number, plus one. A row of more than `tokens`
+    tokens is a part of its own.
     """
     room = np.empty(len(lengths), dtype=np.int64)
     parts: list[list[int]] = []
@@ -111,7 +113,7 @@ def micro_batches(lengths: Array, tokens: int, count: int) -> list[Array]:
     Args:
         lengths: the tokens of each row, shape `(rows,)`.
         tokens: the budget. A longer row is a micro-batch of its own.
-        count: the number of micro-batches, at least that of `fewest`.
+        count: the number of micro-batches, at least the number of parts that `fewest` returns.
 
     Returns:
         The indices of the rows of each micro-batch, in rising order. Some micro-batches are empty if there

@@ -5,16 +5,17 @@ use serde::de::DeserializeOwned;
 
 use super::frame::FORMAT;
 
-/// Bytes of a journal that cannot be read.
+/// A range of bytes of a journal with at least one record that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gap {
-    /// The offset from the start of the journal, in bytes.
+    /// The offset of the damaged range, or of the frame with the unreadable record, from the start of the journal.
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
 }
 
-/// Calls `each` with every record that can be read, before and after damage, in order. Returns the gaps, and
-/// the length of the journal in bytes without an unfinished last write.
+/// Calls `each` with the readable records before and after damage, in order. If a record of a sound frame cannot be
+/// read, the rest of that frame is a gap. Returns the gaps, and the length of the journal in bytes, not counting an
+/// unfinished last write.
 pub(crate) fn salvage_frames<Record: DeserializeOwned>(
     bytes: &[u8],
     mut each: impl FnMut(Record),
@@ -30,7 +31,7 @@ pub(crate) fn salvage_frames<Record: DeserializeOwned>(
                     match record {
                         Ok(record) => each(record),
                         Err(_) => {
-                            // The checksum matches, so another version of Rolldock wrote the record.
+                            // The checksum matches, so the record is intact, but this version cannot read it.
                             let read = records.byte_offset();
                             let (offset, bytes) = (frame.offset, (frame.body.len() - read) as u64);
                             gaps.push(Gap { offset, bytes });

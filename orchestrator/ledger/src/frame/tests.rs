@@ -187,6 +187,8 @@ fn zeros_after_the_last_frame_are_a_torn_tail() {
     assert_eq!(end, LogEnd { sound_bytes: sound, torn_bytes: 5000 });
 }
 
+/// The bytes of a log, and the ends of its magic bytes and of each frame: the offset of the end, and the number of
+/// records before it.
 fn log_of_frames() -> (Vec<u8>, Vec<(usize, usize)>) {
     let mut bytes = FORMAT.magic.to_vec();
     let mut ends = vec![(bytes.len(), 0)];
@@ -201,7 +203,7 @@ fn log_of_frames() -> (Vec<u8>, Vec<(usize, usize)>) {
 
 proptest! {
     #[test]
-    fn a_log_cut_anywhere_is_what_its_whole_frames_say(cut in any::<prop::sample::Index>()) {
+    fn a_log_cut_anywhere_gives_the_records_of_its_whole_frames(cut in any::<prop::sample::Index>()) {
         let (bytes, ends) = log_of_frames();
         let cut = cut.index(bytes.len() + 1);
         let (records, end) = read(&bytes[..cut]).unwrap();
@@ -211,7 +213,7 @@ proptest! {
     }
 
     #[test]
-    fn a_flipped_bit_is_refused_or_in_the_last_frame(
+    fn a_flipped_bit_is_refused_unless_it_is_in_the_last_frame(
         at in any::<prop::sample::Index>(),
         bit in 0..8_u32,
     ) {
@@ -223,7 +225,7 @@ proptest! {
             Err(LedgerError::Corrupt { .. }) => prop_assert!(at < last_begins),
             Err(other) => prop_assert!(false, "{}", other),
             Ok((records, end)) => {
-                prop_assert!(at >= last_begins, "a bit at {at} was not seen");
+                prop_assert!(at >= last_begins, "a flipped bit of byte {at} was not found");
                 prop_assert_eq!(records.as_slice(), &all_kinds()[..ends[ends.len() - 2].1]);
                 prop_assert_eq!(end.sound_bytes, last_begins as u64);
             }

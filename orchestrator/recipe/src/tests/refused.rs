@@ -1,4 +1,4 @@
-//! Values that are refused, alone or in combination with others, and values and combinations that are just valid.
+//! Values and combinations of values that are refused, and boundary values and combinations that are accepted.
 
 use super::{LoadOptions, MINIMAL, complaint, load_text};
 
@@ -88,7 +88,7 @@ fn a_value_that_cannot_work_is_refused_with_its_key() {
         (&["agent.remote=true"], "queue.listen"),
         (&["agent.remote=true", "queue.partition=agent_tasks"], "queue.partition"),
         (&["agent.remote=true", "gateway.listen=0.0.0.0:8100"], "gateway.advertise"),
-        // Workers elsewhere cannot reach the default address of the gateway.
+        // Agents on other machines cannot reach the gateway at its default address.
         (&["agent.remote=true", "queue.listen=0.0.0.0:7070"], "gateway.advertise"),
         (&["agent.command=[\"a\"]", "gateway.turns_max=0"], "gateway.turns_max"),
         (&["agent.command=[\"a\"]", "rollout.on_stop=carry"], "rollout.on_stop"),
@@ -185,7 +185,7 @@ fn a_value_that_cannot_work_is_refused_with_its_key() {
         let options =
             LoadOptions { set: sets.iter().map(|set| (*set).to_owned()).collect(), ..Default::default() };
         let error = load_text(MINIMAL, &options).expect_err(&format!("{sets:?} must be refused"));
-        assert!(error.contains(&format!("`{key}`: ")), "{sets:?} should blame {key}:\n{error}");
+        assert!(error.contains(&format!("`{key}`: ")), "the error for {sets:?} should name {key}:\n{error}");
     }
 }
 
@@ -238,7 +238,7 @@ fn a_synchronous_run_without_a_trainer_is_refused_with_the_keys_to_set() {
     {
         let error = complaint(&text);
         for words in ["`policy.mode`: ", "policy.listen, policy.watch", "policy.mode = \"off\""] {
-            assert!(error.contains(words), "{words} in {error}");
+            assert!(error.contains(words), "{words} is missing in:\n{error}");
         }
     }
 }

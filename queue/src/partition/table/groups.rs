@@ -21,11 +21,11 @@ pub(crate) struct Group {
     pub(crate) priority: i64,
     /// The tokens of the live rows.
     pub(crate) tokens: u64,
-    /// Whether the rows arrive in several puts.
+    /// Whether the group counts rows, and a put brought only a part of them.
     pub(crate) in_parts: bool,
     /// The number of ready rows for each task.
     pub(super) ready: Vec<usize>,
-    /// The number of ready or acked rows, summed over all tasks. It is counted from the first drop on.
+    /// The number of ready or acked rows, summed over all tasks. It stays 0 until the first search for groups to drop.
     pub(super) settled: usize,
     /// The samples, if the group counts samples instead of rows. `size` is then a number of samples.
     pub(super) samples: Option<Box<GroupSamples>>,
@@ -46,7 +46,7 @@ impl Group {
         }
     }
 
-    /// Whether the group gets no more rows.
+    /// Whether the group is complete: all its rows have been put, or, if it counts samples, it is closed.
     pub(super) fn is_whole(&self) -> bool {
         match &self.samples {
             Some(samples) => samples.is_closed(),
@@ -54,7 +54,7 @@ impl Group {
         }
     }
 
-    /// Whether the group is complete and every row is ready for the task.
+    /// Whether the group is complete and has rows, and all of them are ready for the task.
     pub(super) fn is_ready(&self, task: usize) -> bool {
         self.is_whole() && self.ready[task] == self.rows.len() && !self.rows.is_empty()
     }

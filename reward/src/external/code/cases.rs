@@ -3,14 +3,18 @@
 //! | shape | tests |
 //! |---|---|
 //! | `{"inputs": [..], "outputs": [..]}` | programs: standard input and output, one pair per test |
-//! | the shape above with `"fn_name"` | calls: a list of arguments, or a text with one JSON value per line, and the result |
-//! | `[{"input": .., "output": .., "testtype": ..}, ..]` | programs or calls, by `testtype`: `stdin`, or `functional` with `metadata.func_name` |
-//! | `{"functional": ".."}` | one test: Python that runs after the candidate and fails by an exception |
-//! | `["assert ..", ..]` | one test for each text if all texts begin with `assert`; otherwise one test of all texts |
+//! | the shape above with `"fn_name"` | calls: the arguments and the expected result, one pair per test |
+//! | `[{"input": .., "output": .., "testtype": ..}, ..]` | a call if `testtype` is `functional`, otherwise a program |
+//! | `{"functional": ".."}` | one test: Python that runs after the candidate; an exception fails the test |
+//! | `["..", ..]` | one test per text if all texts begin with `assert`; otherwise one test of the joined texts |
 //! | text with an `assert` in it | one test |
 //!
 //! A JSON string is parsed once more, because some data sets encode twice. If the input or output of a
-//! program is a list of texts, the texts are the lines of that input or output.
+//! program is a list, its items are the lines. Numbers count as texts.
+//!
+//! The arguments of a call are a list, or a text with one JSON value per line. Any other value is the only argument. If
+//! the arguments are a text, and the result is a text that contains JSON, that JSON is the result. `testtype` may be
+//! absent, `stdin`, `stdin_stdout` or `functional`; the last needs `metadata.func_name`.
 //!
 //! # Deliberately absent
 //! `unittest` and `pytest` are not supported: a test that ends the interpreter cannot be distinguished from a
@@ -34,14 +38,14 @@ const SHAPES: &str = "expected unit tests: {\"inputs\", \"outputs\"}, {\"functio
 /// One test.
 #[derive(Debug)]
 pub(super) enum Case {
-    /// A whole program.
+    /// Runs a whole program.
     Program {
         /// The standard input.
         input: String,
         /// The expected standard output.
         output: String,
     },
-    /// A function, or a method of `Solution`.
+    /// Calls a function, or a method of `Solution`.
     Call {
         /// The name of the function.
         name: String,
@@ -50,7 +54,7 @@ pub(super) enum Case {
         /// The expected result.
         expected: Box<RawValue>,
     },
-    /// Python that runs after the candidate.
+    /// Runs Python after the candidate.
     Check(String),
 }
 
@@ -75,7 +79,8 @@ struct Metadata {
     func_name: Option<String>,
 }
 
-/// Reads the tests of a row, at least one. If the row has another shape, the error lists the expected shapes.
+/// Reads the tests of a row. A `ground_truth` without tests is an error. If it has none of the shapes, the error lists
+/// them.
 pub(super) fn read(ground_truth: &str) -> Result<Vec<Case>, RewardError> {
     let cases = read_layer(ground_truth, LAYERS_MAX).map_err(|reason| wrong(ground_truth, reason))?;
     match cases.len() {
@@ -129,7 +134,7 @@ fn of_list(list: Vec<Box<RawValue>>) -> Result<Vec<Case>, String> {
         let texts = texts.map_err(|error| error.to_string())?;
         return Ok(match texts.iter().all(|text| text.trim_start().starts_with("assert")) {
             true => texts.into_iter().map(Case::Check).collect(),
-            // A text without an assertion checks nothing. As a separate test it would always pass.
+            // Some texts only define helpers. As separate tests they would always pass.
             false => vec![Case::Check(texts.join("\n"))],
         });
     }
@@ -142,7 +147,7 @@ fn of_pair(item: &RawValue) -> Result<Case, String> {
         None | Some("stdin" | "stdin_stdout") => None,
         Some("functional") => {
             let name = pair.metadata.and_then(|metadata| metadata.func_name);
-            Some(name.ok_or("testtype=functional expects metadata.func_name")?)
+            Some(name.ok_or("expected metadata.func_name with testtype=functional")?)
         }
         Some(other) => return Err(format!("expected testtype stdin or functional, found {other:?}")),
     };
@@ -159,6 +164,7 @@ fn case_of(name: Option<&str>, input: &RawValue, output: Box<RawValue>) -> Resul
         Some(b'[') => input.get().to_owned(),
         _ => format!("[{}]", input.get()),
     };
+    // With arguments in lines, the result is JSON in a text too. Otherwise the text itself is the result.
     let inner = match is_lines && output.get().starts_with('"') {
         true => RawValue::from_string(text_of(&output)?.trim().to_owned()).ok(),
         false => None,
@@ -182,7 +188,7 @@ fn arguments_of_lines(text: &str) -> Result<String, String> {
 /// The text of a JSON string or number. The items of a list become lines.
 fn text_of(value: &RawValue) -> Result<String, String> {
     let text = value.get();
-    let wrong = || format!("expected a text, found {:?}", super::excerpt(text));
+    let wrong = || format!("expected a text, a number or a list of these, found {:?}", super::excerpt(text));
     match text.as_bytes().first() {
         Some(b'"') => serde_json::from_str(text).map_err(|_| wrong()),
         Some(b'[') => {

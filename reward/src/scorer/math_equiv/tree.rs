@@ -42,7 +42,7 @@ pub(super) enum Function {
 }
 
 impl Function {
-    /// The inverse function, as `\sin^{-1}` means it.
+    /// The function that `^{-1}` after this function means. `None` if `^{-1}` is read as a power, as in `\sec^{-1}`.
     pub(super) fn inverse(self) -> Option<Self> {
         match self {
             Self::Sin => Some(Self::Arcsin),
@@ -52,7 +52,7 @@ impl Function {
         }
     }
 
-    /// Whether degrees in the argument are an angle and not a unit.
+    /// Whether the argument is an angle, in which a degree sign multiplies by pi/180. Elsewhere the sign is ignored.
     pub(super) fn takes_angle(self) -> bool {
         matches!(self, Self::Sin | Self::Cos | Self::Tan | Self::Cot | Self::Sec | Self::Csc)
     }
@@ -116,11 +116,11 @@ pub(super) type Units = BTreeMap<&'static str, i32>;
 /// A single value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Scalar {
-    /// The value; for a percentage, a hundredth of the number before the sign.
+    /// The value. For a percentage, this is the number divided by 100.
     pub(super) value: NodeId,
-    /// For a percentage, the number before the sign.
+    /// For a percentage, the number that is written before `%` or "percent".
     pub(super) percent: Option<NodeId>,
-    /// Units behind the value.
+    /// The units after the value, and the currency before it.
     pub(super) units: Units,
 }
 
@@ -134,32 +134,33 @@ pub(super) enum Shape {
         close: char,
         items: Vec<Shape>,
     },
-    /// Elements in set braces, or the values of an answer with `\pm`. Repetitions do not matter.
+    /// Elements in braces (`\{1,2\}`, `{1,2}`), or the values of an answer with `\pm`. Repetitions do not matter.
     Set(Vec<Shape>),
-    /// Elements separated by commas, "and" or "or", in any order.
+    /// Elements separated by commas, semicolons, "and" or "or". Their order does not matter.
     List(Vec<Shape>),
     Union(Vec<Shape>),
     Matrix {
         columns: usize,
         cells: Vec<Shape>,
     },
-    /// A value with a name (`x = 5`, `x > 2`), and the difference of the two sides of an equation of
-    /// expressions.
+    /// A value with the left side as its name: `x = 5`, `2 + 3 = 5`, or `x > 2`, whose value is an interval.
+    /// `difference` is the left side minus the right side, if both are single expressions.
     Named {
         name: String,
         value: Box<Shape>,
         difference: Option<NodeId>,
     },
-    /// An equation that gives no value.
+    /// An equation with variables whose left side is not a name, such as `2x = 10`. `difference` is the left side minus
+    /// the right side.
     Equation {
         difference: NodeId,
     },
-    /// `difference < 0`, or `<= 0` when not strict.
+    /// `difference < 0` if `is_strict`, and otherwise `difference <= 0`.
     Inequality {
         difference: NodeId,
         is_strict: bool,
     },
-    /// A numeral of a base other than ten.
+    /// Digits with their base as a subscript, from 2 to 36.
     Based {
         digits: String,
         base: u32,
