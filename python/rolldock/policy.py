@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from rolldock.errors import NotYet, PolicyError
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 #: The longest wait of one request, in seconds. A longer wait is divided into several requests.
 _WAIT_MAX_S = 600.0
+#: The longest wait of one request of `AsyncPolicy`, in seconds: a cancelled call does not stop its request.
+_ASYNC_WAIT_MAX_S = 1.0
 #: How long a request may take in addition to its wait, in seconds.
 _TIMEOUT_S = 60.0
 
@@ -74,14 +77,14 @@ class Policy:
             PolicyError: the call failed for another reason. `code` is `ended` if the run has ended.
         """
         left = wait_s
-        while True:
-            wait = min(left, _WAIT_MAX_S)
-            left -= wait
-            try:
-                return self._call(f"/wait?version={version}&timeout_s={wait}", timeout_s=wait + _TIMEOUT_S)
-            except NotYet:
-                if left <= 0:
-                    raise
+        while left > _WAIT_MAX_S:
+            left -= _WAIT_MAX_S
+            with suppress(NotYet):
+                return self._wait(version, _WAIT_MAX_S)
+        return self._wait(version, left)
+
+    def _wait(self, version: int, wait_s: float) -> dict[str, Any]:
+        return self._call(f"/wait?version={version}&timeout_s={wait_s}", timeout_s=wait_s + _TIMEOUT_S)
 
     def _call(self, path: str, body: Any = None, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
         # Imported here, because `urllib.request` takes as long to import as the rest of this package.
@@ -92,15 +95,20 @@ class Policy:
         headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
         try:
             with urlopen(Request(self._url + path, data, headers), timeout=timeout_s) as answer:
-                state: dict[str, Any] = json.load(answer)
-                return state
+                status, text = answer.status, answer.read()
         except HTTPError as error:
             raise _error(error) from None
+        try:
+            state: dict[str, Any] = json.loads(text)
+        except ValueError:
+            raise _unexpected(status, text) from None
+        return state
 
 
 class AsyncPolicy:
     """`Policy` for asyncio. Its requests run in the threads of the event loop's default executor. Cancelling
-    a call does not stop its request: the program cannot exit before the request ends."""
+    a call does not stop its request, and the program cannot exit before the request ends. A request of
+    `wait_version` takes at most one second."""
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
         self._policy = Policy(url, token=token)
@@ -118,7 +126,12 @@ class AsyncPolicy:
 
     async def wait_version(self, version: int, *, wait_s: float = 600.0) -> dict[str, Any]:
         """As `Policy.wait_version`."""
-        return await _in_thread(lambda: self._policy.wait_version(version, wait_s=wait_s))
+        wait, left = self._policy.wait_version, wait_s
+        while left > _ASYNC_WAIT_MAX_S:
+            left -= _ASYNC_WAIT_MAX_S
+            with suppress(NotYet):
+                return await _in_thread(lambda: wait(version, wait_s=_ASYNC_WAIT_MAX_S))
+        return await _in_thread(lambda: wait(version, wait_s=left))
 
 
 async def _in_thread(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -128,13 +141,16 @@ async def _in_thread(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def _error(error: HTTPError) -> PolicyError:
-    text = error.read().decode(errors="replace")
+    text = error.read()
     try:
         details = json.loads(text)["error"]
         code, message = details["code"], details["message"]
     except (ValueError, KeyError, TypeError):
-        return PolicyError(
-            f"expected an answer of a policy listener, found status {error.code}: {text[:200]}"
-        )
+        return _unexpected(error.code, text)
     kind = NotYet if code == "not_yet" else PolicyError
     return kind(message, code, details)
+
+
+def _unexpected(status: int, text: bytes) -> PolicyError:
+    start = text[:200].decode(errors="replace")
+    return PolicyError(f"expected an answer of a policy listener, found status {status}: {start}")

@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 /// Why a call ended without a value.
 pub(crate) enum Failure {
     Queue(QueueError),
-    /// The task of the call ended before it had an outcome: it was cancelled, or it panicked.
-    Ended,
+    /// The call was cancelled before it had an outcome.
+    Cancelled,
+    /// The call panicked.
+    Panicked,
 }
 
 impl From<QueueError> for Failure {
@@ -45,7 +47,10 @@ impl Failure {
     pub(crate) fn into_exception(self, py: Python<'_>) -> PyErr {
         match self {
             Self::Queue(error) => of_queue(py, &error),
-            Self::Ended => PyRuntimeError::new_err("the call was cancelled"),
+            Self::Cancelled => PyRuntimeError::new_err("the call was cancelled"),
+            Self::Panicked => {
+                PyRuntimeError::new_err("the call panicked, which is a defect of rolldock; see its log")
+            }
         }
     }
 }

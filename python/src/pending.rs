@@ -73,7 +73,7 @@ struct Finish(Arc<Shared>);
 
 impl Drop for Finish {
     fn drop(&mut self) {
-        self.0.finish(Err(Failure::Ended));
+        self.0.finish(Err(Failure::Cancelled));
     }
 }
 
@@ -135,11 +135,12 @@ impl Pending {
         let cancel = CancellationToken::new();
         let cancelled = cancel.clone();
         let task = async move {
-            let Ok(Some(outcome)) = caught("python call", cancelled.run_until_cancelled(call)).await else {
-                return;
+            let outcome = match caught("python call", cancelled.run_until_cancelled(call)).await {
+                Ok(Some(outcome)) => outcome.map_err(Failure::from),
+                Ok(None) => Err(Failure::Cancelled),
+                Err(_) => Err(Failure::Panicked),
             };
-            let made = outcome.map(|value| -> Made { Box::new(move |py| convert(py, value)) });
-            finish.0.finish(made.map_err(Failure::from));
+            finish.0.finish(outcome.map(|value| -> Made { Box::new(move |py| convert(py, value)) }));
         };
         let (driver, task) = (runtime::driver()?, Mutex::new(Some(task.boxed())));
         Ok(Self { call: Own::new(Running { shared, driver, task, cancel }) })
@@ -193,7 +194,7 @@ impl Pending {
     /// Returns the value of a call that has ended, once, or raises its error.
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let outcome = self.running(py)?.shared.state.lock().outcome.take();
-        match outcome.unwrap_or(Err(Failure::Ended)) {
+        match outcome.unwrap_or(Err(Failure::Cancelled)) {
             Ok(made) => made(py),
             Err(failure) => Err(failure.into_exception(py)),
         }

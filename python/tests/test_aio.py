@@ -27,8 +27,10 @@ def run(request: pytest.FixtureRequest) -> Callable[[Body], None]:
     async def opened() -> AsyncIterator[AsyncClient]:
         if server is None:
             client = AsyncClient.open()
+        elif way == "http":
+            client = AsyncClient(server.http, token=TOKEN, shared_memory=False)
         else:
-            client = AsyncClient(server.http, token=TOKEN) if way == "http" else AsyncClient(server.unix)
+            client = AsyncClient(server.unix)
         async with client:
             yield client
 

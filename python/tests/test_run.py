@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from conftest import PATIENCE_S
@@ -48,5 +51,24 @@ def test_the_policy_of_a_run_from_asyncio(run: tuple[str, str]) -> None:
         with pytest.raises(errors.PolicyError, match="label") as raised:
             await policy.announce_version(2, label="without a number")
         assert raised.value.code == "bad_label"
+        with pytest.raises(errors.NotYet):
+            await policy.wait_version(9, wait_s=1.1)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(policy.wait_version(9, wait_s=10 * PATIENCE_S), 0.1)
 
+    started = time.monotonic()
     asyncio.run(announce())
+    assert time.monotonic() - started < PATIENCE_S, "the end waited for the request of a cancelled call"
+
+
+def test_another_server_is_no_policy_listener() -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+    with HTTPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.handle_request).start()
+        with pytest.raises(errors.PolicyError, match="found status 200: <html>"):
+            Policy(f"http://127.0.0.1:{server.server_port}").status()

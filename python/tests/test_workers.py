@@ -150,4 +150,4 @@ def test_the_samples_of_a_killed_worker_come_back(worker: Callable[[str], str], 
     assert len(set(names)) == 8, names
     # On a busy machine other leases may expire too.
     assert any(name.endswith("-a2") for name in names), names
-    assert "done: 1 steps; 2 groups accepted" in run_log.read_text()
+    assert "done: 1 step; 2 groups accepted" in run_log.read_text()

@@ -246,6 +246,10 @@ impl PartitionSpec {
             return Err(QueueError::BadRequest { reason });
         }
         check_distinct(&self.columns)?;
+        if self.lease_ms == 0 {
+            let what = "expected a lease_ms above 0".to_owned();
+            return Err(QueueError::DeclaredOtherwise { name: self.name.clone(), what });
+        }
         self.check()
     }
 

@@ -23,7 +23,7 @@ pub struct Put {
     pub group: String,
     /// The size of the whole group: its number of rows, or of samples if [`sample`](Self::sample) is set. If it is 0,
     /// the size is the one that the [partition](crate::PartitionSpec::group_size) declares. If the partition declares
-    /// none, it is the number of rows of this put.
+    /// none, it is the number of rows of this put, or an error if `sample` is set.
     pub group_size: usize,
     /// The sample to which the rows belong, if a sample may have rows in several puts. If absent, each row is a sample.
     /// A group of samples is complete when as many samples as its size are complete, or when a client
@@ -84,7 +84,7 @@ pub(crate) fn rows_of(batches: &[RecordBatch]) -> usize {
 
 /// The maximum number of levels of JSON in a record, such as tags. `serde_json` refuses to read 128 levels, and the
 /// record around the JSON has some of them.
-const TAGS_DEPTH_MAX: usize = 64;
+const JSON_DEPTH_MAX: usize = 64;
 
 /// Whether JSON has more than `depth` levels. `1` and `[]` have one level, `[1]` has two. The function recurses at most
 /// `depth` levels deep.
@@ -100,8 +100,8 @@ fn is_deeper(json: &Value, depth: usize) -> bool {
 /// Refuses JSON that is nested too deeply: the journal could write it, but not read it back. `what` names the
 /// JSON in the error, for example "tags".
 pub fn check_depth(what: &str, json: &Value) -> Result<(), QueueError> {
-    if is_deeper(json, TAGS_DEPTH_MAX) {
-        let reason = format!("expected {what} of at most depth_max={TAGS_DEPTH_MAX} levels, found more");
+    if is_deeper(json, JSON_DEPTH_MAX) {
+        let reason = format!("expected {what} of at most depth_max={JSON_DEPTH_MAX} levels, found more");
         return Err(QueueError::BadRequest { reason });
     }
     Ok(())

@@ -14,7 +14,8 @@ use arrow_array::{Array, Int32Array, RecordBatch, StringArray};
 use arrow_schema::{DataType, Field, Schema};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rolldock_queue::{
-    Durability, ExportFormat, PartitionSpec, Put, QueueConfig, QueueError, Take, TransferQueue, invariants,
+    Durability, ExportFormat, PartitionSpec, Put, QueueConfig, QueueError, RowHandle, Take, TransferQueue,
+    invariants,
 };
 
 fn batch(first: i32, rows: usize) -> RecordBatch {
@@ -359,4 +360,43 @@ async fn an_empty_partition_keeps_its_columns_and_exports_them() {
     let text = RecordBatch::try_from_iter([("id", Arc::new(StringArray::from(vec!["x"])) as _)]).unwrap();
     let refused = restored.partition("p").unwrap().put(Put::group("g", text), None).await;
     assert!(matches!(refused, Err(QueueError::WrongType { .. })), "{refused:?}");
+}
+
+/// The handle of the first row in each of three lives of a queue. Nothing of a life reaches the next one.
+async fn handles_of_lives_that_are_lost(durability: Durability, has_dir: bool) -> Vec<RowHandle> {
+    let empty = tempfile::tempdir().unwrap();
+    let config = |dir: &Path| QueueConfig {
+        dir: has_dir.then(|| dir.to_owned()),
+        durability,
+        ..QueueConfig::default()
+    };
+    if has_dir {
+        TransferQueue::open(config(empty.path())).unwrap().declare(spec(10)).await.unwrap();
+    }
+    let mut handles = Vec::new();
+    for _ in 0..3 {
+        let dir = tempfile::tempdir().unwrap();
+        for file in fs::read_dir(empty.path()).unwrap() {
+            let file = file.unwrap();
+            fs::copy(file.path(), dir.path().join(file.file_name())).unwrap();
+        }
+        let queue = TransferQueue::open(config(dir.path())).unwrap();
+        let partition = queue.declare(spec(10)).await.unwrap();
+        handles.extend(partition.put(Put::group("g", batch(0, 1)), None).await.unwrap());
+    }
+    handles
+}
+
+#[tokio::test]
+async fn a_new_row_does_not_get_the_handle_of_a_lost_row() {
+    for (durability, has_dir) in [
+        (Durability::None, true),
+        (Durability::Os, true),
+        (Durability::None, false),
+        (Durability::Fsync, false),
+    ] {
+        let handles = handles_of_lives_that_are_lost(durability, has_dir).await;
+        // Generations are random, so two lives may begin with the same one.
+        assert!(handles.iter().any(|handle| *handle != handles[0]), "{durability:?} {has_dir}: {handles:?}");
+    }
 }

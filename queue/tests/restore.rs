@@ -260,7 +260,7 @@ async fn each_row_of_a_payload_belongs_to_one_record_of_one_partition() {
     // end.
     assert_eq!(sound.len(), 5);
     let put = sound[1].0.lines().next().unwrap().to_owned() + "\n";
-    let later = put.replace("[[0,0,1]]", "[[9,0,1]]").replace("\"group\":\"0\"", "\"group\":\"9\"");
+    let later = put.replace("[[0,", "[[9,").replace("\"group\":\"0\"", "\"group\":\"9\"");
     assert_ne!(put, later);
     type Edit<'a> = &'a dyn Fn(&mut Vec<(String, Vec<u8>)>);
     let cases: [(&str, Edit<'_>); 7] = [
@@ -272,7 +272,7 @@ async fn each_row_of_a_payload_belongs_to_one_record_of_one_partition() {
         ("other columns", &|frames| frames[1].0 = frames[1].0.replacen("\"id\"", "\"di\"", 1)),
         ("payload of two partitions", &|frames| {
             frames[3].0 = frames[3].0.replacen("\"partition\":\"b\"", "\"partition\":\"a\"", 1);
-            frames[3].0 = frames[3].0.replacen("[[0,0,1]]", "[[9,0,1]]", 1);
+            frames[3].0 = frames[3].0.replacen("[[0,", "[[9,", 1);
         }),
         ("at most bytes_max", &|frames| {
             let largest = "\"payloads\":[{\"length\":18446744073709551615,\"checksum\":0},";

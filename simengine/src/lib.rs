@@ -10,11 +10,11 @@
 //! are a pure function of (simulation seed, prompt, sample seed); [`Workload`] defines the function.
 //!
 //! # Invariants
-//! The module [`invariants`] checks that batch and cache keep their bounds, that every admitted sample ends
-//! exactly once, and that every token is counted once.
+//! The module [`invariants`] checks that batch and cache keep their bounds, that every admitted sample is
+//! queued, running or ended, and only one of them, and that every token is counted once.
 //!
 //! # Deliberately absent
-//! There is no sampling: temperature and similar parameters are checked and ignored. There are no weights: a
+//! There is no sampling: the temperature is checked and then ignored, and top_p, top_k and penalties are ignored. There are no weights: a
 //! version is a label. Speculative decoding, LoRA, multi-modal input and pooling endpoints are not simulated.
 //! Generated tokens do not enter the prefix cache.
 

@@ -1,4 +1,4 @@
-//! A server that takes part in an update: one life of the server, and its address for control calls.
+//! The target of the updater's calls: one life of a server, with the server's name and URL.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::ServerRef;
 use crate::server::{Epoch, ServerId};
 use crate::snapshot::ServerSnapshot;
 
-/// One life of a server, with its address for control calls.
+/// One life of a server, with the server's name and URL for control calls.
 #[derive(Debug, Clone)]
 pub(super) struct Target {
     pub(super) id: ServerId,

@@ -61,7 +61,9 @@ pub async fn run(args: LedgerArgs) -> anyhow::Result<()> {
         && !history.state.steps().contains_key(&step)
     {
         let last = history.state.steps().len();
-        return Err(UsageError(format!("step {step} has not begun; the ledger has {last} steps")).into());
+        return Err(
+            UsageError(format!("step {step} has not begun; the last step of the ledger is {last}")).into()
+        );
     }
     let checked = history.state.check();
     let answer = if args.json {

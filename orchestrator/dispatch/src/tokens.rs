@@ -1,14 +1,15 @@
 //! Counts of response tokens, by their use.
 //!
-//! Every response token that an engine generates for a run is in exactly one [`Bucket`]. A token of a running
+//! Every response token that an engine generates for a run is in exactly one bucket of
+//! [`TokenTotals::buckets`]. A token of a running
 //! dispatch is *in flight*. When the dispatch ends, its fate determines the bucket of its tokens. Held or
 //! carried tokens are in flight again when the next dispatch of their prompt begins with them. No token is
 //! therefore counted twice in a run.
 //!
 //! A simulated engine reports how many tokens it generated for each request, so the sum of the buckets equals
 //! the sum of the engines' own counters. A real engine does not report how many tokens a request had when its
-//! connection was cut. The tokens of such a request are estimated, and [`TokenTotals::estimated`] counts
-//! them.
+//! connection was cut. The number of tokens that did not arrive is estimated, and [`TokenTotals::estimated`]
+//! counts these tokens.
 
 use serde::Serialize;
 
@@ -93,8 +94,8 @@ pub struct TokenTotals {
     /// Tokens that engines generated in the step, or in the run.
     pub generated: u64,
     /// Tokens of earlier steps that were in flight, held or carried when the step began. In the counts of a
-    /// run, this count is 0, unless the run's ledger is older than these counts and has tokens from which the
-    /// run continues.
+    /// run, this count is 0, unless an earlier version of the program, which did not count tokens, generated
+    /// tokens from which the run continues.
     pub earlier: u64,
     /// Tokens of dispatches that have no fate yet.
     pub in_flight: u64,
@@ -110,15 +111,15 @@ pub struct TokenTotals {
     pub stale: u64,
     /// [`Bucket::Wasted`].
     pub wasted: WastedTokens,
-    /// All tokens of validations.
+    /// The tokens of validations, without probes.
     pub validation: u64,
     /// Tokens of probes, which check that a server can generate.
     pub probes: u64,
     /// Tokens of second copies of requests, sent while the first copy ran. The count is always 0, because
     /// this project never sends such copies.
     pub hedges: u64,
-    /// The estimated tokens among all counts above: tokens that a real engine was generating when the
-    /// connection of their request was cut.
+    /// The estimated tokens among all counts above: tokens that did not arrive because the connection
+    /// of their request was cut.
     pub estimated: u64,
 }
 
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_have_the_order_of_the_fields() {
+    fn counts_have_the_order_of_the_buckets() {
         let counts = some().to_counts();
         assert_eq!(counts, std::array::from_fn(|place| place as u64 + 1));
         assert_eq!(some().wasted.total(), (7..=12).sum());
@@ -326,7 +327,11 @@ mod tests {
         tokens.take_back(250);
         assert_eq!((tokens.accepted, tokens.in_flight), (350, 250));
         let after = tokens.after_restart(310);
-        assert_eq!((after.carried, after.wasted.lost_answer), (310, 240), "held 300 and 250 in flight");
+        assert_eq!(
+            (after.carried, after.wasted.lost_answer),
+            (310, 240),
+            "300 tokens were held and 250 in flight"
+        );
         assert_eq!(token_conservation(&after), Ok(()));
         assert_eq!(TokenTotals::default().after_restart(5).earlier, 5);
     }

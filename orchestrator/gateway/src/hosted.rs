@@ -3,12 +3,13 @@
 //!
 //! There is no log. The agents of a run end with the run, so no agent could continue a trajectory after a
 //! crash. The run's ledger decides what becomes of groups: after a crash, the run requeues the trajectory's
-//! group like every other group that was in flight. The gateway therefore also puts nothing into the queue.
+//! group like every other group that was in flight. The run takes the turns itself, so the gateway puts nothing into
+//! the queue.
 //! When a trajectory has been taken out, only a tombstone is kept, by which later calls are refused.
 //!
 //! # Invariants
 //! - A [`Session`] that is dropped aborts its trajectory: its engine calls stop, their permits are returned,
-//!   and later calls are refused with 400 and `x-should-retry: false`.
+//!   and later calls for turns are refused with 400 and `x-should-retry: false` while the tombstone exists.
 //! - Agents cannot open or end trajectories, because the control calls are not served.
 
 use std::sync::Arc;
@@ -31,8 +32,8 @@ use crate::serve::{self, Served};
 use crate::trajectories::{CallMeter, End, Live, One, Tombstone};
 use crate::turns::Maker;
 
-/// Maximum time to wait until the calls of an ended trajectory are gone.
-const IDLE_MAX: Duration = Duration::from_secs(5);
+/// Maximum time to wait until all calls of an ended trajectory have ended.
+const CALLS_END_MAX: Duration = Duration::from_secs(5);
 
 /// A gateway inside of a run. Clones share it.
 #[derive(Debug, Clone)]
@@ -50,9 +51,10 @@ pub struct Opening {
     pub uid: String,
     /// The seed from which the seeds of all turns follow.
     pub seed: u64,
-    /// How tokens are drawn.
+    /// The sampling parameters.
     pub sampling: Sampling,
-    /// The limits. `reward` is not used, because nothing waits for a reward.
+    /// The limits. `reward` is the time in which the agent may still give a reward after a limit has ended its
+    /// calls.
     pub limits: Limits,
     /// The meter of the trajectory's calls; absent if they are not metered.
     pub meter: Option<Arc<dyn CallMeter>>,
@@ -76,7 +78,7 @@ pub struct Taken {
     pub reencoded: Vec<TurnId>,
 }
 
-/// An open trajectory. Dropping it aborts the trajectory.
+/// A trajectory that was not taken out. Dropping it aborts the trajectory.
 #[derive(Debug)]
 pub struct Session {
     core: Arc<Core>,
@@ -90,7 +92,7 @@ impl Hosted {
     /// used.
     ///
     /// # Errors
-    /// [`GatewayError`]: the configuration is wrong, or the listener has no address.
+    /// [`GatewayError`]: the configuration is wrong, the HTTP client cannot be made, or the listener has no address.
     pub fn open(
         config: GatewayConfig,
         balancer: LoadBalancer,
@@ -101,12 +103,14 @@ impl Hosted {
         if let Some(fault) = config.sampling.fault().or_else(|| config.limits.fault()) {
             return Err(GatewayError::Config(fault));
         }
-        let failed = |error: String| GatewayError::Client(error);
-        let calls = EngineCalls::new(CONNECT, api_key).map_err(|error| failed(error.to_string()))?;
+        let calls =
+            EngineCalls::new(CONNECT, api_key).map_err(|error| GatewayError::Client(error.to_string()))?;
         let root = match &config.advertise {
             Some(advertised) => advertised.trim_end_matches('/').to_owned(),
             None => {
-                let bound = listener.local_addr().map_err(|error| failed(error.to_string()))?;
+                let no_address =
+                    |error| GatewayError::Config(format!("the listener has no address: {error}"));
+                let bound = listener.local_addr().map_err(no_address)?;
                 let host = if bound.ip().is_unspecified() { "127.0.0.1".to_owned() } else { host(bound) };
                 format!("http://{host}:{}", bound.port())
             }
@@ -125,15 +129,15 @@ impl Hosted {
         &self.root
     }
 
-    /// The number of open trajectories.
+    /// The number of trajectories that were neither taken out nor aborted.
     pub fn trajectories(&self) -> usize {
         self.core.book.counts().0
     }
 
-    /// Checks that the server at `url` has the endpoints that take token ids. Cancel-safe.
+    /// Checks that the server at `url` can render chat requests to token ids. Cancel-safe.
     ///
     /// # Errors
-    /// [`GatewayError::Engine`]: the server lacks these endpoints, or it does not answer.
+    /// [`GatewayError::Engine`]: the server lacks the endpoint, or the call fails.
     pub async fn check(&self, url: &str) -> Result<(), GatewayError> {
         let lacks = |error: CallError| {
             GatewayError::Engine(match error {
@@ -155,8 +159,8 @@ impl Hosted {
     /// Opens a trajectory.
     ///
     /// # Errors
-    /// [`GatewayError::Opening`]: the gateway has its maximum number of trajectories.
-    /// [`GatewayError::Config`]: its limits are wrong.
+    /// [`GatewayError::Opening`]: the gateway has its maximum number of trajectories, or `uid` is in use.
+    /// [`GatewayError::Config`]: the limits or the sampling parameters of the trajectory are wrong.
     pub fn begin(&self, opening: Opening) -> Result<Session, GatewayError> {
         let Opening { uid, seed, sampling, limits, meter } = opening;
         if let Some(fault) = sampling.fault().or_else(|| limits.fault()) {
@@ -232,12 +236,13 @@ impl Session {
         self.one.live.lock().end
     }
 
-    /// Ends the trajectory, waits until its calls have ended, and takes it out. Cancel-safe: a dropped call
-    /// aborts the trajectory.
+    /// Ends the trajectory, waits a few seconds at most until its calls have ended, and takes it out.
+    ///
+    /// Cancel-safe: a dropped call aborts the trajectory.
     pub async fn take(mut self) -> Taken {
         self.leave(End::Completed);
         // Calls end at once, except a call whose client does not read the answer.
-        let _ = tokio::time::timeout(IDLE_MAX, self.one.until_idle()).await;
+        let _ = tokio::time::timeout(CALLS_END_MAX, self.one.until_idle()).await;
         self.is_taken = true;
         let mut live = self.one.live.lock();
         let empty = Trajectory::new(self.one.spec.uid.as_str(), self.core.config.history);

@@ -157,6 +157,14 @@ impl PolicyState {
         let _ = versions.wait_for(|versions| versions.announced >= version).await;
     }
 
+    /// Waits until the trainer announces a version above `announced`, or repeats the newest announcement after its
+    /// update has failed. Cancel-safe.
+    pub async fn until_retry(&self, announced: u64) {
+        let mut versions = self.subscribe();
+        let is_wanted = |versions: &Versions| versions.announced > announced || versions.failure.is_none();
+        let _ = versions.wait_for(is_wanted).await;
+    }
+
     /// Waits until the servers have `version` or a later one. Cancel-safe.
     pub async fn until_served(&self, version: u64) {
         let mut versions = self.subscribe();

@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Write};
 
 use comfy_table::{ContentArrangement, Row, Table, presets};
 
-pub use numbers::{grouped, share};
+pub use numbers::{grouped, plural, share};
 pub use tokens::token_words;
 
 /// The width of tables, and of a terminal that does not report its width, in columns.

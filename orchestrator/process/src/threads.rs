@@ -2,7 +2,7 @@
 //!
 //! Passing a short request from thread to thread costs more than answering it. So a connection stays on the
 //! thread that accepted it, and an event of the connection wakes only that thread. A thread whose events
-//! follow each other closely does not sleep between them if a core is spare ([`super::awake`]). Every thread
+//! follow each other closely does not sleep between them unless the cores are busy ([`super::awake`]). Every thread
 //! has its own socket at the address, and the system distributes connections over the sockets. With a common
 //! socket, the threads that are awake would accept all connections.
 

@@ -33,7 +33,7 @@ fn recipes() -> PathBuf {
 }
 
 #[test]
-fn every_recipe_of_ours_loads() {
+fn every_recipe_in_the_repository_loads() {
     let mut count = 0;
     for entry in fs::read_dir(recipes()).unwrap() {
         let path = entry.unwrap().path();
@@ -41,7 +41,7 @@ fn every_recipe_of_ours_loads() {
             let recipe =
                 Recipe::load(&path, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
             let again: Recipe = toml::from_str(&recipe.to_toml().unwrap()).unwrap();
-            assert_eq!(again, recipe, "{} does not survive printing", path.display());
+            assert_eq!(again, recipe, "{} differs after it was printed and read", path.display());
             count += 1;
         }
     }
@@ -49,7 +49,7 @@ fn every_recipe_of_ours_loads() {
 }
 
 #[test]
-fn the_published_recipe_has_all_published_values() {
+fn the_recipe_of_the_example_script_has_these_values() {
     let recipe = Recipe::load(&recipes().join("dapo_qwen3_8b.toml"), &LoadOptions::default()).unwrap();
     let rollout = &recipe.rollout;
     assert_eq!(
@@ -96,7 +96,7 @@ fn the_published_recipe_has_all_published_values() {
 }
 
 #[test]
-fn later_layers_win() {
+fn later_layers_override_earlier_layers() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("base.toml"), format!("{MINIMAL}workers = 3\nmax_gen_batches = 5\n"))
         .unwrap();
@@ -162,7 +162,7 @@ fn errors_of_options_name_the_option() {
 }
 
 #[test]
-fn invalid_utf8_says_where() {
+fn the_error_of_invalid_utf8_names_byte_and_line() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("r.toml");
     fs::write(&path, b"[model]\nname = \"\xff\"\n").unwrap();
@@ -171,7 +171,7 @@ fn invalid_utf8_says_where() {
 }
 
 #[test]
-fn errors_of_rewards_name_the_key_once_and_show_its_line() {
+fn errors_of_rewards_and_filters_name_the_key_and_the_file() {
     for (written, expected) in [
         ("[reward]\npython = \"nomodule\"\n", "`reward.python.function`: expected module:function"),
         ("[reward.guard]\nretries = 1000\n", "`reward.guard`: it guards rewards from outside"),
@@ -187,7 +187,7 @@ fn errors_of_rewards_name_the_key_once_and_show_its_line() {
     ] {
         let error = complaint(&format!("{MINIMAL}{written}"));
         assert!(error.contains(expected), "{written}: {error}");
-        assert!(error.contains("r.toml:"), "without a line: {error}");
+        assert!(error.contains("r.toml:"), "the error names no file: {error}");
     }
 }
 
@@ -200,7 +200,7 @@ fn a_bad_base_is_shown_where_it_is_named() {
 }
 
 #[test]
-fn a_value_from_a_base_is_blamed_on_the_base() {
+fn an_error_in_a_base_names_the_file_of_the_base() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("base.toml"), format!("{MINIMAL}workers = 0\n")).unwrap();
     let path = folder.path().join("r.toml");
@@ -219,17 +219,29 @@ fn files_are_found_beside_the_file_that_names_them() {
     fs::write(&path, "base = \"shared/base.toml\"\n").unwrap();
     let train = |options: &LoadOptions| Recipe::load(&path, options).unwrap().data.train.paths()[0].clone();
 
-    assert_eq!(train(&LoadOptions::default()), PathBuf::from("t.jsonl"), "found nowhere, left as written");
+    assert_eq!(
+        train(&LoadOptions::default()),
+        PathBuf::from("t.jsonl"),
+        "a path that is not found stays as it is written"
+    );
     fs::write(folder.path().join("t.jsonl"), "").unwrap();
-    assert_eq!(train(&LoadOptions::default()), folder.path().join("t.jsonl"), "beside the recipe");
+    assert_eq!(
+        train(&LoadOptions::default()),
+        folder.path().join("t.jsonl"),
+        "the file is beside the recipe"
+    );
     fs::write(shared.join("t.jsonl"), "").unwrap();
-    assert_eq!(train(&LoadOptions::default()), shared.join("t.jsonl"), "beside the base first");
+    assert_eq!(train(&LoadOptions::default()), shared.join("t.jsonl"), "the base's folder is searched first");
     let typed = LoadOptions { set: vec!["data.train=t.jsonl".into()], ..Default::default() };
-    assert_eq!(train(&typed), folder.path().join("t.jsonl"), "what is typed has nothing to do with the base");
+    assert_eq!(
+        train(&typed),
+        folder.path().join("t.jsonl"),
+        "a path in an option is not relative to the base"
+    );
 }
 
 #[test]
-fn an_options_value_may_be_a_bare_word_but_only_one_line() {
+fn the_value_of_an_option_may_be_a_bare_word_and_has_one_line() {
     let refused = |set: &str| {
         let options = LoadOptions { set: vec![set.to_owned()], ..Default::default() };
         load_text(MINIMAL, &options).unwrap_err()
@@ -285,7 +297,7 @@ fn the_policy_is_read_with_its_defaults_and_without_its_token() {
 }
 
 #[test]
-fn the_mode_decides_defaults_that_are_not_written() {
+fn the_mode_determines_the_values_of_absent_settings() {
     let of = |sets: &[&str]| {
         let set = sets.iter().map(|set| (*set).to_owned()).collect();
         let recipe = load_text(MINIMAL, &LoadOptions { set, ..Default::default() }).unwrap();
@@ -297,13 +309,17 @@ fn the_mode_decides_defaults_that_are_not_written() {
     assert_eq!(of(&["policy.mode=fully_async"]), (Some(1), Some(Launch::Batch)));
     assert_eq!(of(&["policy.mode=off"]).1, Some(Launch::Batch));
     let named = ["policy.mode=sync", listen, "policy.max_staleness=1", "rollout.launch=batch"];
-    assert_eq!(of(&named), (Some(1), Some(Launch::Batch)), "what is written counts");
+    assert_eq!(
+        of(&named),
+        (Some(1), Some(Launch::Batch)),
+        "explicit settings override the defaults of the mode"
+    );
 }
 
-/// A recipe of an old version. In that version `sync` ran without a trainer, and all modes had the same
-/// bound.
+/// The recipe is of an older version. In that version `sync` ran without a trainer, and the default of
+/// `max_staleness` was the same in all modes.
 #[test]
-fn the_recipe_of_an_older_run_means_what_it_meant() {
+fn a_kept_recipe_of_an_older_version_keeps_its_meaning() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("recipe.toml");
     let old = MINIMAL
@@ -340,7 +356,7 @@ fn files_that_are_not_found_are_remembered_with_their_places() {
 }
 
 #[test]
-fn a_file_that_is_no_recipe_is_not_read_to_its_end() {
+fn a_recipe_that_is_too_large_is_an_error() {
     let error = complaint(&"# data\n".repeat(200_000));
     assert!(error.contains("expected a recipe of at most 1048576 bytes"), "{error}");
 }

@@ -10,7 +10,7 @@ use rolldock_cli::args::WhyArgs;
 use rolldock_dispatch::StepEnd;
 use rolldock_ledger::{LedgerError, LedgerState, is_being_written};
 
-use crate::process::say;
+use crate::process::{plural, say};
 use crate::recipe::{LoadOptions, Recipe};
 use crate::report::{Status, why};
 use crate::run::{RECIPE_FILE, RunAddress, STATUS_PATH};
@@ -121,7 +121,7 @@ impl Found {
         };
         let (done, next) = match self.steps {
             Some(steps) if *number >= steps && step.end != Some(StepEnd::Interrupted) => {
-                (format!("The run is complete: all {steps} steps are done."), "")
+                (format!("The run is complete: it has done {}.", plural(steps, "step")), "")
             }
             _ => ("Nothing is waited for.".to_owned(), again.as_str()),
         };

@@ -108,7 +108,6 @@ impl RolloutConfig {
     /// The share of cut-off groups that run on. It is 0 unless the step discards groups because they take long,
     /// as under `first` with `discard`. In all other cases the bias is known without an audit.
     pub(crate) fn audit_share(&self) -> f64 {
-        let discards_long_groups = self.early_stop.cuts_off_by_length() && self.on_stop == OnStop::Discard;
-        if discards_long_groups { self.bias_audit } else { 0.0 }
+        if self.early_stop.discards_long_groups(self.on_stop) { self.bias_audit } else { 0.0 }
     }
 }

@@ -23,7 +23,7 @@ use super::summary::Summary;
 use super::{Run, convert, members};
 use crate::data::DrawCounts;
 use crate::policy::PolicyState;
-use crate::process::{Ending, Endings, say, say_error};
+use crate::process::{Ending, Endings, plural, say, say_error};
 use crate::report::{Progress, Stage};
 use crate::rollout::{AgentLoopManager, PromptFeed};
 use crate::scope::Scope;
@@ -221,9 +221,9 @@ async fn open_rollout(
     let restored = match resumption {
         Some(resumption) => {
             say(&format!(
-                "the run continues: {} groups accepted in {} steps, {} prompts to be issued again",
+                "the run continues: {} groups accepted in {}, {} prompts to be issued again",
                 resumption.run_totals.accepted,
-                resumption.last_step,
+                plural(resumption.last_step, "step"),
                 resumption.queued.len()
             ));
             Some(RunJournal::restore(&run.out, resumption, &prompts, keeps_tokens, services).await?)

@@ -46,7 +46,7 @@ use rolldock_listener::RenderMetrics;
 
 use crate::data::{DataError, Dataset, PromptSource, TextCodec};
 use crate::policy::PolicyMode;
-use crate::process::{Endings, keep_metrics, of_members, queue_folder, unix_seconds};
+use crate::process::{Endings, keep_metrics, of_members, plural, queue_folder, unix_seconds};
 use crate::recipe::{Recipe, Validation};
 use crate::report::Progress;
 use crate::rollout::{AgentLoopManager, RolloutConfig, RolloutParts, TrajectoryRunner};
@@ -160,7 +160,7 @@ impl Run {
     pub fn describe(&self) -> String {
         let rollout = &self.recipe.rollout;
         let steps =
-            self.recipe.run.steps.map_or("until the data ends".to_owned(), |steps| format!("{steps} steps"));
+            self.recipe.run.steps.map_or("until the data ends".to_owned(), |steps| plural(steps, "step"));
         let mut lines = vec![
             format!("tokenizer: {} ({} tokens)", self.codec.origin(), self.codec.vocab_size()),
             format!("training data: {}", self.train.report()),

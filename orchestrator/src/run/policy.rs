@@ -140,12 +140,12 @@ impl RunPolicy {
             let detail = format!("version={wanted} for step={step}");
             let subject = Subject { detail: Some(detail.into()), ..Subject::default() };
             let _waiting = self.control.waits().enter(phase, subject);
-            let news = self.state().until_announced(announced + 1);
             if has_failed {
-                let has_come = tokio::time::timeout(pause, news).await.is_ok();
-                pause = if has_come { UPDATE_PAUSE_MIN } else { (pause * 2).min(UPDATE_PAUSE_MAX) };
+                let retry = self.state().until_retry(announced);
+                let is_asked_for = tokio::time::timeout(pause, retry).await.is_ok();
+                pause = if is_asked_for { UPDATE_PAUSE_MIN } else { (pause * 2).min(UPDATE_PAUSE_MAX) };
             } else {
-                news.await;
+                self.state().until_announced(announced + 1).await;
             }
         }
     }

@@ -8,7 +8,7 @@ use rolldock_dispatch::{TokenTotals, Totals};
 use rolldock_reward::GateCounts;
 
 use crate::data::DrawCounts;
-use crate::process::{Ending, token_words};
+use crate::process::{Ending, plural, token_words};
 
 /// The summary of a run. Its `Display` text is for people.
 #[derive(Debug, Clone)]
@@ -50,8 +50,8 @@ impl fmt::Display for Summary {
         let word = if self.interrupted { "interrupted after" } else { "done:" };
         writeln!(
             f,
-            "{word} {} steps; {} groups accepted of {} dispatched ({} filtered, {} requeued, {} carried, {} held, {} cancelled, {} stale, {} failed)",
-            self.steps,
+            "{word} {}; {} groups accepted of {} dispatched ({} filtered, {} requeued, {} carried, {} held, {} cancelled, {} stale, {} failed)",
+            plural(self.steps, "step"),
             totals.accepted,
             totals.dispatched,
             totals.filtered,

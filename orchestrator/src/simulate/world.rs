@@ -23,6 +23,7 @@ use crate::data::{Prompt, PromptSource};
 use crate::engine::SamplingParams;
 use crate::engine::simulated::SimulatedEngine;
 use crate::policy::PolicyMode;
+use crate::process::plural;
 use crate::recipe::{MaxLoads, Recipe, Simulated};
 use crate::rollout::{
     AgentLoopManager, Grader, Grading, Handed, PromptFeed, RolloutConfig, RolloutParts, Staleness,
@@ -335,7 +336,7 @@ fn short(end: &StepEnd, whole: &[Duration]) -> anyhow::Result<()> {
         StepEnd::Reached | StepEnd::Interrupted => "it was interrupted",
     };
     anyhow::ensure!(!whole.is_empty(), "the first step ended short of its target: {why}");
-    tracing::warn!("the simulation ends after {} steps: {why}", whole.len());
+    tracing::warn!("the simulation ends after {}: {why}", plural(whole.len() as u64, "step"));
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! Reading the records that a damaged journal still contains.
 
-use rolldock_frames::Piece;
+use rolldock_frames::{HEAD_BYTES, Piece};
 use serde::de::DeserializeOwned;
 
 use super::frame::FORMAT;
@@ -8,7 +8,7 @@ use super::frame::FORMAT;
 /// A range of bytes of a journal with at least one record that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gap {
-    /// The offset of the damaged range, or of the frame with the unreadable record, from the start of the journal.
+    /// The offset of the damaged range, or of the first unreadable record, from the start of the journal.
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
 }
@@ -33,8 +33,8 @@ pub(crate) fn salvage_frames<Record: DeserializeOwned>(
                         Err(_) => {
                             // The checksum matches, so the record is intact, but this version cannot read it.
                             let read = records.byte_offset();
-                            let (offset, bytes) = (frame.offset, (frame.body.len() - read) as u64);
-                            gaps.push(Gap { offset, bytes });
+                            let offset = frame.offset + (HEAD_BYTES + read) as u64;
+                            gaps.push(Gap { offset, bytes: (frame.body.len() - read) as u64 });
                             break;
                         }
                     }

@@ -1,4 +1,4 @@
-//! Takes: leasing ready rows, or waiting for them.
+//! Takes. A take leases ready rows, or waits for them.
 
 use tokio::time::Instant;
 
@@ -17,7 +17,7 @@ enum Attempt<'a> {
         rows: Vec<RowHandle>,
         fresh_from: u64,
     },
-    /// Nothing is ready yet. The waiter is woken when another attempt may succeed.
+    /// Too few rows are ready. The waiter is woken when another attempt may succeed.
     Waiting {
         waiter: Waiter<'a>,
         next_expiry: Instant,
@@ -26,8 +26,8 @@ enum Attempt<'a> {
 }
 
 impl Partition {
-    /// Takes ready rows under a lease. Without a deadline, returns `None` if no row is ready now. After the
-    /// end of puts, returns `None` if no row can become ready any more.
+    /// Takes ready rows under a lease. Without a deadline, returns `None` if too few rows are ready now. After the
+    /// end of puts, returns `None` if the take gets no row and no other row can become ready.
     ///
     /// Cancel-safe: rows that were leased for a dropped take are given back. A waiting take holds no lock and
     /// no rows.
@@ -41,7 +41,8 @@ impl Partition {
         self.serve(take, None, false).await
     }
 
-    /// Takes the groups that `sampler` chooses among the ready groups. The sampler of `take` is ignored.
+    /// Takes the groups that `sampler` chooses among the ready groups. The sampler of `take` is ignored. If
+    /// `take` names its rows, `sampler` is not called.
     ///
     /// Cancel-safe, like [`take`](Self::take).
     pub async fn take_by(
@@ -96,15 +97,15 @@ impl Partition {
             };
             let Some(deadline) = take.deadline else { return Ok(None) };
             if Instant::now() >= deadline {
-                return Err(self.late("ready group"));
+                return Err(self.late("sufficient number of ready rows"));
             }
-            // The table is read again, whether the take was woken or the time is over.
+            // The take reads the table again, whether it was woken or the wait has timed out.
             let _ = tokio::time::timeout_at(next_expiry.min(deadline), waiter.woken()).await;
             woken = Some(waiter);
         }
     }
 
-    /// Frees the groups whose policy version is too old for the take.
+    /// Frees the groups that may be dropped and whose policy version is too old for the take.
     async fn drop_stale(&self, take: &Take) -> Result<(), QueueError> {
         let rows = {
             let mut table = self.shared.table.lock();
@@ -119,7 +120,8 @@ impl Partition {
         self.free(rows, Freed::Stale).await
     }
 
-    /// Leases ready rows, or adds the take to the waiting takes.
+    /// Leases ready rows, or adds the take to the waiting takes. If the take must not wait, returns
+    /// `Attempt::Nothing`.
     fn try_take(&self, take: &Take, sampler: Option<&dyn GroupSampler>) -> Result<Attempt<'_>, QueueError> {
         self.shared.check_is_there()?;
         let mut table = self.shared.table.lock();
@@ -130,7 +132,7 @@ impl Partition {
         let now = Instant::now();
         let ended = table.expire(now);
         let attempt = self.attempt(&mut table, task, take, sampler, now);
-        // Expired leases have made rows ready. Rows that this take did not lease may serve other takes.
+        // Expired leases may have made rows ready. Rows that this take did not lease may serve other takes.
         match ended {
             0 => table.wake(),
             _ => self.shared.tell(&mut table),
@@ -147,7 +149,7 @@ impl Partition {
             return Ok(Attempt::Nothing);
         }
         let next_expiry = table.next_expiry_from(now);
-        let need = if sampler.is_some() { Need::Look } else { Need::of(take) };
+        let need = if sampler.is_some() && take.only.is_none() { Need::Look } else { Need::of(take) };
         let waiter = Waiter::new(&self.shared, table.waiters(task), task, need);
         Ok(Attempt::Waiting { waiter, next_expiry })
     }

@@ -138,12 +138,17 @@ impl Partition {
         Ok(handles)
     }
 
-    /// The group size of a put, or else the size that the partition declares, or else the number of rows.
+    /// The group size of a put, or else the size that the partition declares, or else the number of rows, unless
+    /// the group consists of samples.
     fn group_size(&self, put: &Put, rows: usize) -> Result<usize, QueueError> {
         let declared = self.shared.table.lock().spec.group_size;
         match declared {
             None if put.group_size > 0 => Ok(put.group_size),
-            None => Ok(rows),
+            None if put.sample.is_none() => Ok(rows),
+            None => {
+                let reason = format!("group={} consists of samples, expected its group_size", put.group);
+                Err(QueueError::BadRequest { reason })
+            }
             Some(size) if put.group_size == 0 || put.group_size == size => Ok(size),
             Some(size) => {
                 let found = put.group_size;

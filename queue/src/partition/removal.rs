@@ -104,7 +104,7 @@ impl Partition {
             tokio::pin!(changed);
             // The waiter is registered before the table is read, so that no change in between is missed.
             changed.as_mut().enable();
-            if !self.shared.table.lock().are_on_their_way(rows) {
+            if !self.shared.table.lock().any_is_reserved(rows) {
                 return;
             }
             changed.await;

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashSet};
 use tokio::time::Instant;
 
 use super::Shared;
-use super::table::{ACK_ROWS, Added, Move, Slice, Table, ack_records, declaration, rest};
+use super::table::{ACK_ROWS, Added, GENERATION_MAX, Move, Slice, Table, ack_records, declaration, rest};
 use crate::error::QueueError;
 use crate::journal::Sink;
 use crate::plane::Plane;
@@ -48,6 +48,16 @@ impl Replay {
             leases_sound: 0,
             next_chunk: 0,
             generation_floor: 0,
+        }
+    }
+
+    /// Leaves out `count` generations of each slot, so that no later row gets the handle of a row that was put
+    /// before the restart and whose record was lost.
+    pub(crate) fn skip_generations(&mut self, count: u32) {
+        let skipped = |floor: u32| floor.saturating_add(count).min(GENERATION_MAX);
+        self.generation_floor = skipped(self.generation_floor);
+        for (table, floor) in self.tables.values_mut() {
+            *floor = skipped(table.generation_floor().max(*floor));
         }
     }
 

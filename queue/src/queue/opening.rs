@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::directory::check_is_new;
 use super::{Claims, Inner, Partitions, TransferQueue, Turns};
-use crate::config::{PartitionSpec, QueueConfig};
+use crate::config::{Durability, PartitionSpec, QueueConfig};
 use crate::error::QueueError;
 use crate::journal::{
     Begun, Body, Extent, Journal, LeaseLog, LengthNote, LiveRecords, Log, Opening, Relocate, journal_path,
@@ -19,6 +19,11 @@ use crate::plane::Plane;
 use crate::put::columns_of;
 use crate::record::{Record, Tally};
 use crate::store::{Store, memory, segments};
+
+/// The number of generations that a queue may skip when it is opened. Rows that a restart has lost may have clients
+/// that still hold their handles. Because the number of skipped generations is random, it is improbable that a new
+/// row gets such a handle.
+const GENERATIONS_SKIPPED_MAX: u32 = 1 << 16;
 
 /// The contents of a directory.
 struct Replayed {
@@ -148,7 +153,9 @@ impl TransferQueue {
                     "must have a directory, because the journal's writer writes the payload",
                 ));
             }
-            return Ok(Self::assemble(plane, Log::Nowhere, None, Known { put_spec, ..Known::default() }));
+            let generation_floor = Arc::new(AtomicU32::new(rand::random::<u32>() % GENERATIONS_SKIPPED_MAX));
+            let known = Known { put_spec, generation_floor, ..Known::default() };
+            return Ok(Self::assemble(plane, Log::Nowhere, None, known));
         };
         if !plane.own().capabilities().outlives_process {
             return Err(unfit(
@@ -158,8 +165,11 @@ impl TransferQueue {
         }
         std::fs::create_dir_all(&dir).map_err(QueueError::io("create", &dir))?;
         let lock = DirLock::acquire(&dir)?;
-        let Replayed { replay, begun, whole } = replay(&dir, &plane)?;
+        let Replayed { mut replay, begun, whole } = replay(&dir, &plane)?;
         whole?;
+        if config.durability != Durability::Fsync {
+            replay.skip_generations(1 + rand::random::<u32>() % GENERATIONS_SKIPPED_MAX);
+        }
         let appender = plane.own().opened()?;
         let (partitions, floor) = (Partitions::default(), Arc::new(AtomicU32::new(replay.generation_floor)));
         let (live, relocate) = writing_side(&partitions, &plane, &floor);

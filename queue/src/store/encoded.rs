@@ -102,5 +102,6 @@ pub fn decode(mut bytes: Buffer) -> Result<Chunk, QueueError> {
     while let Some(piece) = decoder.decode(&mut bytes)? {
         pieces.push(piece);
     }
+    decoder.finish()?;
     Chunk::new(pieces)
 }

@@ -6,7 +6,7 @@ const BY_ACC: GroupFilter = GroupFilter { enable: true, metric: FilterMetric::Ac
 const BY_REWARD: GroupFilter = GroupFilter { enable: true, metric: FilterMetric::Reward };
 
 #[test]
-fn each_reason_has_its_group() {
+fn check_returns_the_reason_of_each_rejection() {
     let shaped = [1.0, 0.5];
     assert_eq!(BY_ACC.check(&[1.0, 1.0], &shaped), Err(FilterReason::AllRight));
     assert_eq!(BY_ACC.check(&[0.0, 0.0], &shaped), Err(FilterReason::AllWrong));
@@ -17,7 +17,7 @@ fn each_reason_has_its_group() {
 }
 
 #[test]
-fn shaping_makes_equal_answers_differ_for_the_reward_only() {
+fn shaping_makes_only_the_rewards_differ() {
     let (accs, shaped) = ([1.0; 3], [1.0, 1.0, 0.75]);
     assert_eq!(BY_REWARD.check(&accs, &shaped), Ok(()));
     assert_eq!(BY_ACC.check(&accs, &shaped), Err(FilterReason::AllRight));
@@ -44,7 +44,7 @@ fn missing_keys_have_defaults_and_unknown_ones_are_refused() {
 
 proptest! {
     #[test]
-    fn the_order_of_samples_does_not_matter(mut values in prop::collection::vec(prop::sample::select(vec![0.0_f32, 0.5, 1.0]), 0..12)) {
+    fn reversing_the_samples_does_not_change_the_result(mut values in prop::collection::vec(prop::sample::select(vec![0.0_f32, 0.5, 1.0]), 0..12)) {
         let verdict = BY_ACC.check(&values, &values);
         values.reverse();
         prop_assert_eq!(BY_ACC.check(&values, &values), verdict);

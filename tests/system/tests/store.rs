@@ -21,28 +21,40 @@ const NAME: &str = "key-value";
 /// The values of the key-value server, which outlive the queue.
 type Server = Arc<Mutex<HashMap<String, Vec<u8>>>>;
 
+/// The key of a chunk's value, and the value's checksum.
+type Place = (String, u32);
+
 /// The client of a key-value server.
 struct KeyValue {
     server: Server,
-    /// The key of each chunk that the queue has decided to keep.
-    keys: Mutex<HashMap<ChunkId, String>>,
-    /// The key of each chunk that was put and is not kept yet.
-    put: Mutex<HashMap<ChunkId, String>>,
+    /// The place of each chunk that the queue has decided to keep.
+    kept: Mutex<HashMap<ChunkId, Place>>,
+    /// The place of each chunk that was put and is not kept yet.
+    put: Mutex<HashMap<ChunkId, Place>>,
     /// Whether the queue has named all chunks that it keeps. Before that, no value is deleted.
     is_opened: AtomicBool,
 }
 
 impl KeyValue {
     fn new(server: &Server) -> Self {
-        let (keys, put, is_opened) = Default::default();
-        Self { server: Arc::clone(server), keys, put, is_opened }
+        let (kept, put, is_opened) = Default::default();
+        Self { server: Arc::clone(server), kept, put, is_opened }
     }
 
     fn read(&self, wanted: &Wanted) -> Result<Found, QueueError> {
         let gone = || QueueError::ChunkGone { chunk: wanted.chunk.0 };
-        let key = self.keys.lock().get(&wanted.chunk).cloned().ok_or_else(gone)?;
-        let bytes = self.server.lock().get(&key).cloned().ok_or_else(gone)?;
-        Ok(Found { chunk: decode(bytes.into())?, first: wanted.first })
+        let (key, checksum) = self.kept.lock().get(&wanted.chunk).cloned().ok_or_else(gone)?;
+        let corrupt = |reason: &str| QueueError::Corrupt {
+            file: key.clone().into(),
+            offset: 0,
+            reason: reason.to_owned(),
+        };
+        let value = self.server.lock().get(&key).cloned().ok_or_else(|| corrupt("the value is missing"))?;
+        let encoded = Encoded::from(vec![value.into()]);
+        if encoded.checksum() != checksum {
+            return Err(corrupt("the checksum of the value differs"));
+        }
+        Ok(Found { chunk: decode(encoded.into_buffer())?, first: wanted.first })
     }
 }
 
@@ -61,10 +73,11 @@ impl Store for KeyValue {
             for NewChunk { chunk, rows, .. } in chunks {
                 // The queue may use the number of a chunk again after a restart, so keys have a random part.
                 let key = format!("chunk-{}-{:016x}", chunk.0, rand::random::<u64>());
-                let bytes = Encoded::of(&rows)?.into_buffer().to_vec();
-                self.server.lock().insert(key.clone(), bytes);
-                self.put.lock().insert(chunk, key.clone());
-                stored.push(Stored::Noted(Note::new(NAME, key)));
+                let encoded = Encoded::of(&rows)?;
+                let place = (key.clone(), encoded.checksum());
+                self.server.lock().insert(key, encoded.into_buffer().to_vec());
+                self.put.lock().insert(chunk, place.clone());
+                stored.push(Stored::Noted(Note::new(NAME, place)));
             }
             Ok(stored)
         }
@@ -81,9 +94,9 @@ impl Store for KeyValue {
 
     fn free(&self, chunks: &[ChunkId]) {
         for chunk in chunks {
-            let keys = [self.put.lock().remove(chunk), self.keys.lock().remove(chunk)];
+            let places = [self.put.lock().remove(chunk), self.kept.lock().remove(chunk)];
             if self.is_opened.load(Ordering::Relaxed) {
-                keys.into_iter().flatten().for_each(|key| drop(self.server.lock().remove(&key)));
+                places.into_iter().flatten().for_each(|(key, _)| drop(self.server.lock().remove(&key)));
             }
         }
     }
@@ -94,17 +107,17 @@ impl Store for KeyValue {
 
     fn keep(&self, chunk: ChunkId, note: &Note) -> Result<Reach, QueueError> {
         self.put.lock().remove(&chunk);
-        self.keys.lock().insert(chunk, note.content::<String>()?.as_ref().clone());
+        self.kept.lock().insert(chunk, note.content::<Place>()?.as_ref().clone());
         Ok(Reach::Within)
     }
 
     fn note(&self, chunk: ChunkId) -> Option<Note> {
-        self.keys.lock().get(&chunk).map(|key| Note::new(NAME, key.clone()))
+        self.kept.lock().get(&chunk).map(|place| Note::new(NAME, place.clone()))
     }
 
     fn opened(&self) -> Result<Option<Box<dyn rolldock_queue::store::Appender>>, QueueError> {
         self.is_opened.store(true, Ordering::Relaxed);
-        let known: HashSet<String> = self.keys.lock().values().cloned().collect();
+        let known: HashSet<String> = self.kept.lock().values().map(|(key, _)| key.clone()).collect();
         self.server.lock().retain(|key, _| known.contains(key));
         Ok(None)
     }
@@ -134,7 +147,7 @@ async fn a_store_of_another_crate_conforms() {
 
 /// The suite does not check this: a store that never deletes what a dead process left behind passes it too.
 #[tokio::test]
-async fn opening_deletes_the_values_that_no_keep_has_named() {
+async fn opening_deletes_the_values_that_no_keep_has_named_and_damage_is_reported() {
     let server = Server::default();
     let before = KeyValue::new(&server);
     before.opened().unwrap();
@@ -157,4 +170,8 @@ async fn opening_deletes_the_values_that_no_keep_has_named() {
     assert_eq!(server.lock().len(), 1, "only the value of chunk 1 is kept");
     let wanted = Wanted { chunk: ChunkId(1), first: 0, rows: 3, columns: ["id".to_owned()].into() };
     assert_eq!(after.read(&wanted).unwrap().chunk.rows(), 3);
+    server.lock().values_mut().for_each(|value| value[100] ^= 1);
+    assert!(matches!(after.read(&wanted), Err(QueueError::Corrupt { .. })), "a damaged value was read");
+    server.lock().clear();
+    assert!(matches!(after.read(&wanted), Err(QueueError::Corrupt { .. })), "a missing value was read");
 }

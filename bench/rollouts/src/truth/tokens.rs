@@ -6,6 +6,7 @@
 //! lose answers and send broken answers. In half of the cases steps follow each other without a cut, and a
 //! trainer announces versions faster than the staleness bound allows.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -173,7 +174,7 @@ impl Outcome {
 /// Runs all cases, or every fifth one.
 pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let mut figures = Vec::new();
-    let mut all = [0_u64; 18];
+    let mut by_mode: BTreeMap<String, ([u64; 18], u64)> = BTreeMap::new();
     let (mut cases, mut with_bias) = (0, 0);
     for case in Case::all().into_iter().step_by(if quick { 5 } else { 1 }) {
         let outcome = run(case)?;
@@ -187,16 +188,22 @@ pub(crate) fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
         cases += 1;
         with_bias += u32::from(outcome.covers_both_lives());
         let counts = outcome.tokens.to_counts();
-        all = std::array::from_fn(|place| all[place] + counts[place]);
+        let (sums, by_engines) = by_mode.entry(case.early_stop.to_string()).or_default();
+        *sums = std::array::from_fn(|place| sums[place] + counts[place]);
+        *by_engines += outcome.by_engines;
     }
     // With `first` and `discard`, the meter has figures only if there is an audit.
     let share = f64::from(with_bias) / f64::from(cases);
     let name = "runs whose bias meter covers both lives, and agrees with their groups";
     figures.push(Figure::new(name, share, "of the cases").bar(Bar::AtLeast(0.5)));
-    let all = TokenTotals::from_counts(all);
-    for (bucket, tokens) in all.buckets() {
-        let share = 100.0 * tokens as f64 / all.generated.max(1) as f64;
-        figures.push(Figure::new(format!("all cases: {bucket}"), share, "% of tokens"));
+    for (mode, (sums, by_engines)) in by_mode {
+        let totals = TokenTotals::from_counts(sums);
+        let figure =
+            |what: &str, tokens: u64| Figure::new(format!("{mode}: {what}"), tokens as f64, "tokens");
+        figures.push(figure("by the engines' counters", by_engines));
+        figures.push(figure("in all buckets", totals.total()));
+        let filled = totals.buckets().into_iter().filter(|(_, tokens)| *tokens > 0);
+        figures.extend(filled.map(|(bucket, tokens)| figure(bucket, tokens)));
     }
     Ok(figures)
 }

@@ -2,7 +2,7 @@
 
 use rolldock_dispatch::{Fate, StepEnd, Totals};
 use rolldock_ledger::{DispatchHistory, History, LedgerError, LedgerState, Next, QueuedPrompt, StepState};
-use rolldock_process::{new_table, token_words};
+use rolldock_process::{new_table, plural, token_words};
 
 use super::Question;
 use super::json::words_of;
@@ -50,10 +50,10 @@ fn whole(history: &History, queue: &QueueSide) -> Vec<String> {
     let state = &history.state;
     let Some(run) = state.run() else { return vec!["the ledger is empty".to_owned()] };
     let mut lines = vec![format!(
-        "run {}: life {}, {} steps, policy version {}",
+        "run {}: life {}, {}, policy version {}",
         run.run_id,
         state.lives(),
-        state.steps().len(),
+        plural(state.steps().len() as u64, "step"),
         state.policy_version()
     )];
     lines.push(format!("dispatches: {}", fates(state.totals())));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rolldock_process::plural;
 use rolldock_reward::{RewardJob, Score};
 use rolldock_scope::Scope;
 use serde_json::Value;
@@ -113,7 +114,7 @@ pub(super) fn run(args: &ScoreArgs) -> anyhow::Result<()> {
     let mut lines = vec![totals.describe(&args.scorer)];
     if let Some(against) = against {
         lines.push(against.totals.describe(args.against.as_deref().unwrap_or_default()));
-        lines.push(format!("{} disagreements", against.disagreements));
+        lines.push(plural(against.disagreements, "disagreement"));
         lines.extend(against.shown);
     }
     super::summarise(args.output.as_deref(), &lines.join("\n"));

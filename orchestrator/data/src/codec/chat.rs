@@ -1,5 +1,5 @@
-//! Implements the template of trajectories: the codec converts agents' conversations, with tools, to text and
-//! ids.
+//! Implements [`Template`] for the codec: it renders conversations with tools as text, and converts between text
+//! and ids.
 
 use rolldock_trajectory::{Chat, Template, TemplateError};
 
@@ -7,7 +7,8 @@ use super::TextCodec;
 use crate::DataError;
 
 impl Template for TextCodec {
-    /// Renders with the chat template. Without a template, joins the contents of the messages by line feeds.
+    /// Renders with the chat template. Without a template, joins the contents that are strings by line feeds, and
+    /// omits other contents.
     fn render(&self, chat: &Chat<'_>) -> Result<String, TemplateError> {
         let Some(template) = &self.template else {
             let contents = chat.messages.iter().filter_map(|message| message.get("content")?.as_str());

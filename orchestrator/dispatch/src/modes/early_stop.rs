@@ -7,6 +7,8 @@ use serde::de::IntoDeserializer;
 use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::{Deserialize, Serialize};
 
+use super::OnStop;
+
 /// When a step ends, and in which order its groups are decided.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -75,10 +77,10 @@ impl EarlyStop {
         self.rule().at_target == AtTarget::AwaitAll
     }
 
-    /// Whether the groups that a step cuts off are the ones that take long. If they are also discarded, their
-    /// lengths are never known, and only an audit can measure the bias.
-    pub fn cuts_off_by_length(self) -> bool {
-        !self.keeps_dispatch_order() && !self.awaits_all()
+    /// Whether a step discards the groups that take longest. Their lengths are then never known, and only an
+    /// audit can measure the bias.
+    pub fn discards_long_groups(self, on_stop: OnStop) -> bool {
+        on_stop == OnStop::Discard && !self.keeps_dispatch_order() && !self.awaits_all()
     }
 }
 

@@ -116,7 +116,8 @@ pub(super) fn check_single(body: &Map<String, Value>) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn number(body: &Map<String, Value>, key: &str) -> Result<Option<u64>, Refusal> {
+/// Reads a whole number above 0.
+pub(super) fn number(body: &Map<String, Value>, key: &str) -> Result<Option<u64>, Refusal> {
     match body.get(key) {
         None | Some(Value::Null) => Ok(None),
         Some(value) => value.as_u64().filter(|number| *number > 0).map(Some).ok_or_else(|| {

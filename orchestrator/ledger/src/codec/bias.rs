@@ -1,4 +1,5 @@
-//! Encodes events of the bias meter as bytes: first the kind, then the figures of a complete group.
+//! Encodes events of the bias meter as bytes, and decodes them: first the kind, then the figures of the group, if the
+//! event has them.
 
 use rolldock_dispatch::bias::{BiasEvent, Decision, GroupFigures};
 

@@ -90,6 +90,21 @@ async fn a_failure_is_reported_until_the_next_announcement() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_wait_for_a_retry_ends_with_an_announcement() {
+    let state = PolicyState::new(TERMS, 0);
+    for (number, announcement) in [(1, Announcement::new(1)), (1, Announcement::new(2))] {
+        state.announce(Announcement::new(number)).unwrap();
+        state.begin_update(1);
+        state.fail_update(1, "no answer");
+        let (retry, second) = (state.until_retry(1), Duration::from_secs(1));
+        tokio::pin!(retry);
+        assert!(tokio::time::timeout(second, &mut retry).await.is_err(), "nothing was announced");
+        state.announce(announcement).unwrap();
+        assert!(tokio::time::timeout(second, &mut retry).await.is_ok());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_wait_for_a_version_ends_with_that_version_or_a_later_one() {
     let state = PolicyState::new(TERMS, 0);
     let waiting = tokio::time::timeout(Duration::from_secs(60), state.until_served(2));

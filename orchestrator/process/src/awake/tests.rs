@@ -1,44 +1,46 @@
+use std::io::Write;
+
 use super::*;
 
 /// Whether a thread stays awake after an event that ended a sleep of the length `slept`.
-async fn is_awake_after(slept: Duration, is_core_spare: bool) -> bool {
+async fn is_awake_after(slept: Duration, are_cores_busy: bool) -> bool {
     let awake = Awake::default();
     awake.before_sleep();
     tokio::time::advance(slept).await;
-    awake.after_sleep(|| is_core_spare);
+    awake.after_sleep(|| are_cores_busy);
     !awake.is_over()
 }
 
 #[tokio::test(start_paused = true)]
 async fn close_events_keep_a_thread_awake_and_others_do_not() {
-    assert!(is_awake_after(WINDOW / 5, true).await);
-    assert!(!is_awake_after(WINDOW * 2, true).await);
+    assert!(is_awake_after(WINDOW / 5, false).await);
+    assert!(!is_awake_after(WINDOW * 2, false).await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thread_sleeps_between_events_if_no_core_is_spare() {
-    assert!(!is_awake_after(WINDOW / 5, false).await);
+async fn a_thread_sleeps_between_events_if_the_cores_are_busy() {
+    assert!(!is_awake_after(WINDOW / 5, true).await);
 }
 
 #[test]
-fn a_core_is_spare_if_fewer_threads_run_than_there_are_cores() {
+fn cores_are_busy_if_more_threads_run_than_two_per_core() {
     assert_eq!(running(b"1.50 0.80 0.40 12/345 6789\n"), Some(12));
     assert_eq!(running(b""), None);
     assert_eq!(running(b"1.50 0.80 0.40 many"), None);
-    let load = File::open("/proc/loadavg").ok();
-    let is_linux = load.is_some();
-    let cores = |count| Cores { count, load: load.as_ref().map(|load| load.try_clone().unwrap()) };
-    assert_eq!(cores(usize::MAX).is_one_spare(), is_linux);
-    // This thread runs.
-    assert!(!cores(1).is_one_spare());
-    assert!(!Cores { count: usize::MAX, load: None }.is_one_spare());
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(b"1.50 0.80 0.40 4/345 6789\n").unwrap();
+    let cores = |count| Cores { count, load: Some(file.try_clone().unwrap()) };
+    assert!(!cores(2).are_busy());
+    assert!(cores(1).are_busy());
+    assert!(Cores { count: usize::MAX, load: None }.are_busy(), "the number of threads is not known");
+    assert!(Cores { count: 0, ..Cores::new() }.are_busy(), "this thread runs");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_thread_sleeps_again_when_no_event_follows() {
     let awake = Awake::default();
     awake.before_sleep();
-    awake.after_sleep(|| true);
+    awake.after_sleep(|| false);
     assert!(!awake.is_over());
     awake.before_sleep();
     assert_eq!(awake.times.lock().asleep_since, None, "a thread that stays awake counts as asleep");
@@ -49,13 +51,15 @@ async fn a_thread_sleeps_again_when_no_event_follows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_thread_whose_core_has_other_work_sleeps_at_once() {
+async fn a_thread_whose_core_has_other_work_sleeps_at_once_if_the_cores_are_busy() {
     let awake = Awake::default();
     awake.before_sleep();
-    awake.after_sleep(|| true);
-    awake.after_yield(TURN / 2);
+    awake.after_sleep(|| false);
+    awake.after_yield(TURN / 2, || true);
     assert!(!awake.is_over(), "the core was free");
-    awake.after_yield(TURN);
+    awake.after_yield(TURN, || false);
+    assert!(!awake.is_over(), "another core is free");
+    awake.after_yield(TURN, || true);
     assert!(awake.is_over());
     awake.before_sleep();
     assert!(awake.times.lock().asleep_since.is_some());

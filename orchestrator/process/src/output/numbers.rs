@@ -21,9 +21,20 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
+/// Formats a number of things with their name: "1 step" or "2 steps".
+pub fn plural(number: u64, name: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{number} {name}{ending}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_one_thing_is_singular() {
+        assert_eq!([0, 1, 2].map(|number| plural(number, "step")), ["0 steps", "1 step", "2 steps"]);
+    }
 
     #[test]
     fn digits_are_grouped_by_three() {

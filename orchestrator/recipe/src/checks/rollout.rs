@@ -47,8 +47,8 @@ fn check_bias_audit(recipe: &Recipe, checks: &mut Checks<'_>) {
     checks.require((0.0..=1.0).contains(&rollout.bias_audit), "rollout.bias_audit", || {
         format!("expected a share from 0 to 1, found {}", rollout.bias_audit)
     });
-    let discards_long_groups = rollout.on_stop == OnStop::Discard && rollout.early_stop.cuts_off_by_length();
-    let is_measured = rollout.bias_guard.is_none() || !discards_long_groups || rollout.bias_audit > 0.0;
+    let needs_audit = rollout.early_stop.discards_long_groups(rollout.on_stop);
+    let is_measured = rollout.bias_guard.is_none() || !needs_audit || rollout.bias_audit > 0.0;
     checks.require(is_measured, "rollout.bias_audit", || {
         format!(
             "early_stop = \"{}\" with on_stop = \"discard\" leaves nothing from which rollout.bias_guard could \

@@ -21,7 +21,8 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// Ends the load after its put: the server has the rows, so the region is not given back.
+    /// Ends the load after its put or column write: the server then owns the region, so the client does not give it
+    /// back.
     pub(super) fn done(self) {
         if let Some(loan) = &self.loan {
             loan.is_ours.store(false, Ordering::Relaxed);
@@ -29,7 +30,8 @@ impl Load {
     }
 }
 
-/// A region that the server has lent. It is given back when the last writer drops it.
+/// A region that the server has lent. When its last user drops it, it is given back, unless the server has taken
+/// over the rows.
 struct Loan {
     connection: Arc<Connection>,
     id: u64,
@@ -46,9 +48,10 @@ impl Drop for Loan {
     }
 }
 
-/// Writes rows to a place where the server can read them. For rows in a region, this is the only copy.
+/// Writes rows to a place where the server can read them. Rows for a region are not copied into another buffer
+/// first.
 ///
-/// Cancel-safe: the region is given back.
+/// Cancel-safe: a dropped call gives the region back.
 pub(super) async fn load(
     connection: &Arc<Connection>,
     batch: &RecordBatch,
@@ -63,7 +66,7 @@ pub(super) async fn load(
     }
     let ended = |_| Failure::Unsent("the connection has ended".to_owned());
     let waiting = tokio::time::timeout_at(limit.at, Arc::clone(&connection.loans).acquire_owned());
-    let late = |_| Failure::Unsent("too many puts are in progress".to_owned());
+    let late = |_| Failure::Unsent("too many puts and column writes are in progress".to_owned());
     let permit = waiting.await.map_err(late)?.map_err(ended)?;
     let id = connection.number();
     let ask = Ask::Room { bytes: streams.bytes };

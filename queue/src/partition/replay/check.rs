@@ -124,7 +124,7 @@ impl Table {
         let is_free = |row: &RowHandle| {
             (row.slot as usize) < capacity.min(SLOTS_MAX) + SLOTS_AT_REST
                 && row.generation < GENERATION_MAX
-                && !self.is_taken(row.slot)
+                && !self.has_row(row.slot)
         };
         let keys: Vec<String> = put.labels.iter().filter_map(|label| label.key.clone()).collect();
         self.check_keys(&keys)?;

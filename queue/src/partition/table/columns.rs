@@ -1,4 +1,4 @@
-//! Columns: their types, which their first put determines, and the addition of columns to existing rows.
+//! Columns: their types, which the declaration or the first write determines, and their addition to existing rows.
 //!
 //! # Invariants
 //! A column keeps the type of its first put. While a put with a new column is in progress, no other put may
@@ -16,7 +16,7 @@ use crate::recent::Recent;
 use crate::record::Record;
 use crate::store::ChunkId;
 
-/// The maximum number of columns of a partition.
+/// The maximum number of columns of a partition. A declaration may exceed it, but then no write may add a column.
 const COLUMNS_MAX: usize = 4096;
 
 /// Makes the record of the types of columns. Types that are nested too deeply to be read back are omitted:
@@ -33,15 +33,15 @@ pub(in crate::partition) fn types_record(partition: &str, columns: Vec<ColumnSpe
 #[derive(Debug)]
 pub(super) struct Columns {
     known: BTreeMap<String, ColumnSpec>,
-    /// Columns that only unfinished puts have, with the number of these puts.
+    /// The new columns of writes in progress, with the number of these writes.
     to_come: BTreeMap<String, (ColumnSpec, usize)>,
     /// Columns that are being added to rows and are not durable yet.
     under_way: HashSet<(RowHandle, String)>,
     /// Rows whose tokens a write in progress recounts.
     counting: HashSet<RowHandle>,
-    /// Lists of column names that were put together.
+    /// The lists of column names of recent writes. Rows with equal lists share one.
     sets: Recent<[String]>,
-    /// The number of rows that have each column.
+    /// For each column, the number of rows that have it.
     rows: BTreeMap<String, usize>,
 }
 
@@ -74,10 +74,11 @@ impl Columns {
                 }
             }
         }
-        let known = self.known.len() + self.to_come.len();
+        let reserved = self.to_come.keys().filter(|name| !self.known.contains_key(*name)).count();
+        let known = self.known.len() + reserved;
         if unknown > 0 && known + unknown > COLUMNS_MAX {
             let reason = format!(
-                "expected at most columns_max={COLUMNS_MAX}, found {unknown} new beside {known} known"
+                "expected at most columns_max={COLUMNS_MAX}, found new={unknown} beside existing={known}"
             );
             return Err(QueueError::BadRequest { reason });
         }
@@ -92,7 +93,7 @@ impl Columns {
         }
     }
 
-    /// Reserves the types of new columns while their put is in progress. Returns the new columns.
+    /// Reserves the types of new columns while their write is in progress. Returns the new columns.
     pub(super) fn expect(&mut self, columns: &[ColumnSpec]) -> Vec<ColumnSpec> {
         let unknown = |column: &&ColumnSpec| !self.known.contains_key(&column.name);
         let columns: Vec<ColumnSpec> = columns.iter().filter(unknown).cloned().collect();
@@ -143,7 +144,7 @@ impl Columns {
         }
     }
 
-    /// Checks the counts. `counted` has the number of rows of each column that any row has.
+    /// Checks the counts. `counted` has, for each column of at least one row, the number of rows with the column.
     pub(super) fn check(&self, counted: &BTreeMap<&String, usize>) -> Result<(), Violation> {
         for (column, kept) in &self.rows {
             let counted = counted.get(column).copied().unwrap_or(0);
@@ -168,12 +169,13 @@ impl Table {
         self.columns.known.values().filter(|column| !declared.contains(&column.name)).cloned().collect()
     }
 
-    /// The number of rows that have each column.
+    /// For each column, the number of rows that have it.
     pub(crate) fn column_rows(&self) -> BTreeMap<String, usize> {
         self.columns.rows.clone()
     }
 
-    /// Checks that columns have their first types; values are never cast.
+    /// Checks that no column differs from its known or reserved type, and that there are not too many columns. Values
+    /// are never cast.
     pub(crate) fn check_columns(&self, columns: &[ColumnSpec]) -> Result<(), QueueError> {
         self.columns.check_types(columns)
     }
@@ -225,14 +227,12 @@ impl Table {
                 let key = (*handle, name.clone());
                 let is_under_way = self.columns.under_way.contains(&key);
                 must_wait |= is_under_way;
-                let is_taken = !overwrite && (is_under_way || has_column(&row.parts, name));
-                if is_taken || !claimed.insert(key) {
-                    return Err(match overwrite {
-                        false => QueueError::ColumnExists { column: name.clone() },
-                        true => QueueError::BadRequest {
-                            reason: format!("expected each row once, found slot={} twice", handle.slot),
-                        },
-                    });
+                if !overwrite && (is_under_way || has_column(&row.parts, name)) {
+                    return Err(QueueError::ColumnExists { column: name.clone() });
+                }
+                if !claimed.insert(key) {
+                    let reason = format!("expected each row once, found slot={} twice", handle.slot);
+                    return Err(QueueError::BadRequest { reason });
                 }
             }
         }

@@ -5,7 +5,8 @@
 //! generation can overflow.
 //!
 //! # Invariants
-//! - Each slot is in one state: free, reserved for a row whose put is not durable yet, or filled with a row.
+//! - Each slot is in one state: free, reserved for a row that is not visible yet, filled with a row, or retired. A
+//!   retired slot is never used again.
 //! - No two rows ever have equal handles.
 
 use std::collections::VecDeque;
@@ -23,10 +24,10 @@ pub(crate) const SLOTS_AT_REST: usize = if cfg!(test) { 4 } else { 16_384 };
 #[derive(Debug, Default)]
 struct Slot {
     generation: u32,
-    /// Whether the slot is reserved for a row whose put is not durable yet.
+    /// Whether the slot is reserved for a row that is not visible yet.
     is_reserved: bool,
-    /// The row, or `None` if the slot is free or reserved. The row is boxed, since a slot may outlive many
-    /// rows.
+    /// The row, or `None` if the slot is free, reserved or retired. The row is boxed, so that a slot without a row is
+    /// small.
     row: Option<Box<Row>>,
 }
 
@@ -34,10 +35,10 @@ struct Slot {
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
-    /// The free slots, in the order in which they became free.
+    /// The free slots, in the order in which they are reused.
     free: VecDeque<u32>,
-    /// The number of slots that became free since [`shrink`](Self::shrink) last counted.
-    freed_since_look: usize,
+    /// How often a slot became free since [`shrink`](Self::shrink) last checked its conditions.
+    freed_since_check: usize,
     /// The generation of new slots.
     generation_floor: u32,
     /// A number greater than every generation that this process has used.
@@ -93,7 +94,7 @@ impl Slots {
         state.row = Some(row);
     }
 
-    /// Removes a row and frees its slot. Returns `None` if the row was already freed.
+    /// Removes a row and frees its slot. Returns `None` if the handle names no row.
     pub(super) fn take(&mut self, handle: RowHandle) -> Option<Box<Row>> {
         let state = self.slots.get_mut(handle.slot as usize)?;
         let row = if state.generation == handle.generation { state.row.take() } else { None }?;
@@ -101,11 +102,11 @@ impl Slots {
         Some(row)
     }
 
-    /// Frees a slot and raises its generation, so that no other row gets the current handle.
+    /// Raises the generation of a slot, so that no later row gets the current handle. Then frees or retires the slot.
     fn free(&mut self, slot: u32) {
         let state = &mut self.slots[slot as usize];
         state.is_reserved = false;
-        self.freed_since_look += 1;
+        self.freed_since_check += 1;
         state.generation = state.generation.saturating_add(1);
         if state.generation < GENERATION_MAX {
             self.free.push_back(slot);
@@ -115,14 +116,15 @@ impl Slots {
     /// Removes the free slots after the last used slot. This happens only if at least three quarters of all
     /// slots are free, and at least a quarter of all slots come after the last used slot. New slots then
     /// begin with generations that the removed slots never used. `taken` is the number of slots that are
-    /// reserved or have rows. The condition is checked each time an eighth of the slots has become free.
+    /// reserved or have rows. The conditions are checked each time an eighth of the slots has become free, and
+    /// whenever `taken` is 0. A table with at most twice [`SLOTS_AT_REST`] slots does not shrink.
     pub(super) fn shrink(&mut self, taken: usize) {
         let all = self.slots.len();
-        let is_time = self.freed_since_look * 8 >= all || taken == 0;
+        let is_time = self.freed_since_check * 8 >= all || taken == 0;
         if !is_time || all <= 2 * SLOTS_AT_REST {
             return;
         }
-        self.freed_since_look = 0;
+        self.freed_since_check = 0;
         if taken * 4 > all {
             return;
         }
@@ -144,7 +146,7 @@ impl Slots {
         slot.is_some_and(|slot| slot.is_reserved && slot.generation == handle.generation)
     }
 
-    /// Prepares the slots of a journal record for its rows.
+    /// Adds the missing slots of a journal record, and gives its slots the generations of its rows.
     fn reserve_for_replay(&mut self, rows: &[RowHandle]) {
         for row in rows {
             let needed = row.slot as usize + 1;
@@ -170,7 +172,7 @@ impl Slots {
     /// Checks that `live` slots have rows, that `reserved` slots are reserved, and that the other slots are
     /// free or retired. O(slots).
     pub(super) fn check(&self, live: usize, reserved: usize) -> Result<(), Violation> {
-        let (mut rows, mut waiting, mut used_up) = (0, 0, 0);
+        let (mut rows, mut waiting, mut retired) = (0, 0, 0);
         for (number, slot) in self.slots.iter().enumerate() {
             match (slot.row.is_some(), slot.is_reserved) {
                 (true, true) => {
@@ -178,13 +180,13 @@ impl Slots {
                 }
                 (true, false) => rows += 1,
                 (false, true) => waiting += 1,
-                (false, false) => used_up += usize::from(slot.generation >= GENERATION_MAX),
+                (false, false) => retired += usize::from(slot.generation >= GENERATION_MAX),
             }
         }
         invariants::counts_agree("rows", rows, live)?;
         invariants::counts_agree("reserved slots", waiting, reserved)?;
-        let free = self.slots.len() - rows - waiting - used_up;
-        if (free..=free + used_up).contains(&self.free.len()) {
+        let free = self.slots.len() - rows - waiting - retired;
+        if (free..=free + retired).contains(&self.free.len()) {
             return Ok(());
         }
         invariants::counts_agree("free slots", free, self.free.len())
@@ -194,7 +196,7 @@ impl Slots {
 impl Table {
     /// Whether one of these rows is not visible yet. Puts without durability return before their rows are
     /// visible.
-    pub(crate) fn are_on_their_way(&self, rows: &[RowHandle]) -> bool {
+    pub(crate) fn any_is_reserved(&self, rows: &[RowHandle]) -> bool {
         rows.iter().any(|handle| self.slots.is_reserved(*handle))
     }
 
@@ -205,17 +207,18 @@ impl Table {
     }
 
     /// Whether a slot has a row.
-    pub(crate) fn is_taken(&self, slot: u32) -> bool {
+    pub(crate) fn has_row(&self, slot: u32) -> bool {
         self.row_in(slot).is_some()
     }
 
-    /// Reserves the slots of a journal record for its rows.
+    /// Counts the rows of a journal record as rows of a put under way, and prepares their slots.
     pub(crate) fn reserve_for_replay(&mut self, rows: &[RowHandle], kib: u32) {
         self.puts.reserve_for_replay(rows.len(), kib);
         self.slots.reserve_for_replay(rows);
     }
 
-    /// Retires the handles from before the restart, except those of existing rows.
+    /// Ends a replay, or the creation of a table: forgets the fates, and gives each free slot a generation that no
+    /// replayed row had.
     pub(crate) fn finish_replay(&mut self, generation_floor: u32) {
         self.fates.clear();
         self.slots.finish_replay(generation_floor);

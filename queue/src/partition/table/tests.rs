@@ -130,7 +130,7 @@ fn part(is_last: bool) -> Put {
 }
 
 #[test]
-fn a_group_of_samples_waits_for_rows_that_are_on_their_way_into_it() {
+fn a_group_of_samples_waits_for_rows_that_any_is_reserved_into_it() {
     for comes in [true, false] {
         let mut table = Table::new(PartitionSpec::new("p", ["a"], 16));
         let (step, last) = (part(false), part(true));

@@ -6,7 +6,7 @@
 //! | the shape above with `"fn_name"` | calls: the arguments and the expected result, one pair per test |
 //! | `[{"input": .., "output": .., "testtype": ..}, ..]` | a call if `testtype` is `functional`, otherwise a program |
 //! | `{"functional": ".."}` | one test: Python that runs after the candidate; an exception fails the test |
-//! | `["..", ..]` | one test per text if all texts begin with `assert`; otherwise one test of the joined texts |
+//! | `["..", ..]` | one test per text if all texts begin with `assert`; one test of the joined texts if some contain it |
 //! | text with an `assert` in it | one test |
 //!
 //! A JSON string is parsed once more, because some data sets encode twice. If the input or output of a
@@ -59,7 +59,7 @@ pub(super) enum Case {
 }
 
 #[derive(Deserialize)]
-struct Pairs {
+struct ObjectForm {
     inputs: Option<Vec<Box<RawValue>>>,
     outputs: Option<Vec<Box<RawValue>>>,
     fn_name: Option<String>,
@@ -67,7 +67,7 @@ struct Pairs {
 }
 
 #[derive(Deserialize)]
-struct Pair {
+struct ListItem {
     input: Box<RawValue>,
     output: Box<RawValue>,
     testtype: Option<String>,
@@ -104,12 +104,16 @@ fn read_layer(text: &str, layers: usize) -> Result<Vec<Case>, String> {
             let inner: String = serde_json::from_str(text).map_err(not_json)?;
             read_layer(&inner, layers - 1)
         }
+        // As Python, this would be a literal, which every candidate passes.
+        Some(b'"') if serde_json::from_str::<&RawValue>(text).is_ok() => {
+            Err(format!("expected unit tests that are encoded as JSON at most {LAYERS_MAX} times"))
+        }
         _ if text.contains("assert") => Ok(vec![Case::Check(text.to_owned())]),
         _ => Err(SHAPES.to_owned()),
     }
 }
 
-fn of_object(object: Pairs) -> Result<Vec<Case>, String> {
+fn of_object(object: ObjectForm) -> Result<Vec<Case>, String> {
     let (inputs, outputs) = match (object.inputs, object.outputs, object.functional) {
         (Some(inputs), Some(outputs), None) => (inputs, outputs),
         (None, None, Some(tests)) => return Ok(vec![Case::Check(tests)]),
@@ -132,26 +136,29 @@ fn of_list(list: Vec<Box<RawValue>>) -> Result<Vec<Case>, String> {
         let texts: Result<Vec<String>, _> =
             list.iter().map(|item| serde_json::from_str(item.get())).collect();
         let texts = texts.map_err(|error| error.to_string())?;
-        return Ok(match texts.iter().all(|text| text.trim_start().starts_with("assert")) {
-            true => texts.into_iter().map(Case::Check).collect(),
-            // Some texts only define helpers. As separate tests they would always pass.
-            false => vec![Case::Check(texts.join("\n"))],
-        });
+        if texts.iter().all(|text| text.trim_start().starts_with("assert")) {
+            return Ok(texts.into_iter().map(Case::Check).collect());
+        }
+        // Some texts only define helpers. As separate tests they would always pass.
+        return match texts.iter().any(|text| text.contains("assert")) {
+            true => Ok(vec![Case::Check(texts.join("\n"))]),
+            false => Err(SHAPES.to_owned()),
+        };
     }
-    list.into_iter().map(|item| of_pair(&item)).collect()
+    list.into_iter().map(|item| of_item(&item)).collect()
 }
 
-fn of_pair(item: &RawValue) -> Result<Case, String> {
-    let pair: Pair = serde_json::from_str(item.get()).map_err(|error| format!("{SHAPES} ({error})"))?;
-    let name = match pair.testtype.as_deref() {
+fn of_item(json: &RawValue) -> Result<Case, String> {
+    let item: ListItem = serde_json::from_str(json.get()).map_err(|error| format!("{SHAPES} ({error})"))?;
+    let name = match item.testtype.as_deref() {
         None | Some("stdin" | "stdin_stdout") => None,
         Some("functional") => {
-            let name = pair.metadata.and_then(|metadata| metadata.func_name);
+            let name = item.metadata.and_then(|metadata| metadata.func_name);
             Some(name.ok_or("expected metadata.func_name with testtype=functional")?)
         }
         Some(other) => return Err(format!("expected testtype stdin or functional, found {other:?}")),
     };
-    case_of(name.as_deref(), &pair.input, pair.output)
+    case_of(name.as_deref(), &item.input, item.output)
 }
 
 fn case_of(name: Option<&str>, input: &RawValue, output: Box<RawValue>) -> Result<Case, String> {

@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until};
 
-/// The capacity of the bucket: the tokens of this many seconds, but at least one token. Timers have a
-/// resolution of 1 ms, so high rates need a bucket.
+/// The time in seconds whose tokens the bucket can hold. The bucket holds at least one token. Timers have a
+/// resolution of 1 ms, so high rates need a capacity of several tokens.
 const BUCKET_S: f64 = 0.1;
 /// The longest interval between tokens: one day.
 const INTERVAL_S_MAX: f64 = 86_400.0;
@@ -27,7 +27,7 @@ pub(super) struct RateLimit {
 }
 
 impl RateLimit {
-    /// `per_second` must be positive; otherwise the limit is one token a day.
+    /// The limit is at least one token a day: a lower rate, or one that is not positive, is raised to it.
     pub(super) fn new(per_second: f64) -> Self {
         let interval_s = match per_second > 0.0 {
             true => per_second.recip().clamp(INTERVAL_S_MIN, INTERVAL_S_MAX),

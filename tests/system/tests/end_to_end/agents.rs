@@ -174,7 +174,7 @@ while not os.path.exists(waits):
         .set("gateway.turns_max=1000000")
         .set("gateway.tokens_max=1000000000")
         .succeeds();
-    assert!(ended.stdout.contains("done: 1 steps; 2 groups accepted"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("done: 1 step; 2 groups accepted"), "{}", ended.stdout);
     assert_eq!(place.living(), [""; 0], "{}", ended.stdout);
     wait_for("the end of all requests", || of_server(&server, "vllm:num_requests_running") == 0);
     assert!(place.dir.path().join("processes.waits").exists(), "no agent was cut off");

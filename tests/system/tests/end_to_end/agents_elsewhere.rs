@@ -182,7 +182,7 @@ async fn the_task_of_a_dead_worker_is_a_new_attempt() {
     let again = format!("{}-a2", task["trajectory"].as_str().unwrap());
     assert!(names.contains(&again) && names.len() == 8, "{names:?} and {again}");
     let ended = run.wait();
-    assert!(ended.stdout.contains("done: 1 steps; 2 groups accepted"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("done: 1 step; 2 groups accepted"), "{}", ended.stdout);
     assert!(
         tokens < of_server(&server, "vllm:generation_tokens_total"),
         "a turn of the dead worker is trained"
@@ -278,5 +278,5 @@ async fn tasks_of_a_killed_run_are_gone_when_it_goes_on() {
     assert_eq!(done, 7);
     assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 8, "{names:?}");
     let ended = resume.wait();
-    assert!(ended.stdout.contains("1 steps; 2 groups accepted"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("1 step; 2 groups accepted"), "{}", ended.stdout);
 }

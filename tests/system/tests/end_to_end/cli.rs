@@ -120,7 +120,7 @@ fn every_recipe_runs_on_a_simulated_fleet_and_small_data() {
     for (path, run) in runs {
         let ended = run.wait();
         let (path, done) = (path.display(), ended.stdout);
-        assert!(done.contains("done: 1 steps; "), "{path}: {done}\n{}", ended.stderr);
+        assert!(done.contains("done: 1 step; "), "{path}: {done}\n{}", ended.stderr);
         assert!(!done.contains("; 0 groups accepted"), "{path}: {done}");
         assert!(
             done.contains("validation after step 0") == path.to_string().contains("dapo"),
@@ -183,7 +183,7 @@ fn a_directory_with_a_run_continues_the_run() {
     let out = dir.path().join("run");
     small_run(&out, "1").succeeds();
     let ended = small_run(&out, "2").succeeds();
-    assert!(ended.stdout.contains("the run continues: 4 groups accepted in 1 steps"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("the run continues: 4 groups accepted in 1 step"), "{}", ended.stdout);
     assert!(ended.stdout.contains("done: 2 steps; 8 groups accepted"), "{}", ended.stdout);
     let again = Rolldock::new(&["run", "--resume"]).arg(&out).succeeds();
     assert!(again.stdout.contains("done: 2 steps; 8 groups accepted"), "{}", again.stdout);
@@ -267,7 +267,7 @@ fn a_run_with_too_few_descriptors_prints_the_limit_to_set_and_continues() {
     assert!(!dir.path().join("run").exists());
     let done = run(192).succeeds();
     assert!(done.stderr.contains("and this process may open 192: set `ulimit -n"), "{}", done.stderr);
-    assert!(done.stdout.contains("done: 1 steps; 4 groups accepted"), "{}", done.stdout);
+    assert!(done.stdout.contains("done: 1 step; 4 groups accepted"), "{}", done.stdout);
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn one_dead_server_of_two_prevents_neither_the_start_nor_the_resumption() {
         let ended = run(&out, steps, &endpoints).succeeds();
         let absent = format!("; not answering yet: {}", &dead["http://".len()..]);
         assert!(ended.stdout.contains(&absent), "{}", ended.stdout);
-        assert!(ended.stdout.contains(&format!("done: {steps} steps; ")), "{}", ended.stdout);
+        assert!(ended.stdout.contains(&format!("done: {steps} step")), "{}", ended.stdout);
         assert_eq!(ended.stdout.contains("the run continues: "), steps == 2, "{}", ended.stdout);
         assert!(ended.stderr.contains("a server gives no usable answer yet"), "{}", ended.stderr);
     }

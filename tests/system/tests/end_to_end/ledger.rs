@@ -72,7 +72,7 @@ fn totals_steps_and_conservation_of_a_run_at_work() {
     let dir = TempDir::new().unwrap();
     let _at_work = short_step(dir.path());
     let words = ledger(dir.path(), &[]).succeeds().stdout;
-    assert!(words.contains("run rd77: life 1, 1 steps, policy version 3"), "{words}");
+    assert!(words.contains("run rd77: life 1, 1 step, policy version 3"), "{words}");
     assert!(words.contains("7 = 1 in flight + 2 accepted + 1 filtered"), "{words}");
     assert!(words.contains("filtered for: no_variance 1"), "{words}");
     assert!(words.contains("next: dispatch 7, number 7, data at epoch 0 row 107"), "{words}");
@@ -119,7 +119,11 @@ fn why_a_step_is_short() {
     assert_eq!(answer["failures"][0]["groups"], 2);
     assert_eq!(answer["dispatches"].as_array().unwrap().len(), 7);
     let ended = ledger(dir.path(), &["--step", "2"]).fails(2);
-    assert!(ended.stderr.contains("step 2 has not begun; the ledger has 1 steps"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("step 2 has not begun; the last step of the ledger is 1"),
+        "{}",
+        ended.stderr
+    );
 }
 
 #[test]

@@ -209,7 +209,7 @@ fn a_run_whose_address_is_in_use_continues_without_it() {
         let ended = run.succeeds();
         let warning = format!("the run has neither metrics nor a status (report.listen={taken}): ");
         assert_eq!(ended.stderr.contains(&warning), warns, "{}", ended.stderr);
-        assert!(ended.stdout.contains("done: 1 steps; 2 groups accepted"), "{}", ended.stdout);
+        assert!(ended.stdout.contains("done: 1 step; 2 groups accepted"), "{}", ended.stdout);
         assert!(!ended.stdout.contains("metrics at ") && !out.join("address.json").exists());
     }
 }

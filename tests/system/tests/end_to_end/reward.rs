@@ -72,8 +72,8 @@ fn a_comparison_prints_where_the_scorers_differ() {
     let file = write(&dir, "rows.jsonl", &rows);
     let flags = ["--against", "math_dapo", "--against-set", "variant=2026"];
     let Ended { stdout, stderr, .. } = reward("score", &file, &flags).succeeds();
-    assert_eq!(lines(&stdout).len(), 2, "rows alone: {stdout}");
-    for words in ["1 disagreements", "line 2: acc 0 against 1", "2 rows, mean score 0.0000, mean acc 0.5000"]
+    assert_eq!(lines(&stdout).len(), 2, "stdout has only rows: {stdout}");
+    for words in ["1 disagreement\n", "line 2: acc 0 against 1", "2 rows, mean score 0.0000, mean acc 0.5000"]
     {
         assert!(stderr.contains(words), "{stderr}");
     }
@@ -97,7 +97,7 @@ fn a_reward_from_outside_scores_files_too() {
         assert_eq!(
             (&row["score"], &row["acc"]),
             (&json!(number as f64 + 0.5), &json!(1.0)),
-            "in order: {row}"
+            "expected the rows in order: {row}"
         );
     }
     assert!(stderr.contains("python: 1500 rows, mean score 750.0000"), "{stderr}");
@@ -114,7 +114,7 @@ fn a_reward_from_outside_scores_files_too() {
 }
 
 #[test]
-fn math_equiv_says_why() {
+fn math_equiv_gives_a_reason() {
     let dir = TempDir::new().unwrap();
     let rows = [json!({ "response": "Answer: \\boxed{100\\text{ cm}}", "ground_truth": "1\\text{ m}" })];
     let file = write(&dir, "rows.jsonl", &rows);
@@ -140,7 +140,7 @@ fn a_schema_is_given_as_json() {
 }
 
 #[test]
-fn each_estimator_has_its_epsilon_and_lengths_are_weights() {
+fn reinforce_plus_plus_baseline_has_its_own_epsilon_and_weights_rewards_by_lengths() {
     let dir = TempDir::new().unwrap();
     let tiny =
         json!({ "rewards": [0.0, 1e-4], "group": ["a", "a"], "estimator": "reinforce_plus_plus_baseline" });
@@ -153,7 +153,11 @@ fn each_estimator_has_its_epsilon_and_lengths_are_weights() {
     let second = |row: &Value| row["advantage"][1].as_f64().unwrap();
     // The expected value is (5e-5 - 0) / sqrt(5e-9 + 1e-8).
     assert!((second(&found[0]) - 0.408).abs() < 1e-3, "{}", found[0]);
-    assert!(second(&found[1]) < second(&found[0]), "the mean is nearer to the longer response: {}", found[1]);
+    assert!(
+        second(&found[1]) < second(&found[0]),
+        "the mean is nearer to the reward of the longer response: {}",
+        found[1]
+    );
     let file = write(&dir, "uneven.jsonl", &[uneven]);
     let ended = reward("advantage", &file, &[]).fails(1);
     assert!(ended.stderr.contains("uneven.jsonl:1: lengths has 1 numbers for 2 rewards"), "{}", ended.stderr);

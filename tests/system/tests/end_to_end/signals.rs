@@ -64,14 +64,14 @@ fn came_back_after(signal: &str, code: i32) -> u64 {
     assert!(ended.stderr.contains("cancelling the requests on the engines"), "{signal}: {}", ended.stderr);
     let said = ended.stdout.lines().find(|line| line.contains("interrupted after")).unwrap_or_default();
     assert!(said.contains(" groups accepted"), "{signal}: {}", ended.stdout);
-    let steps = number_before(" steps;", said).to_string();
+    let steps = number_before(" step", said).to_string();
     // The resumed run has already done all of its steps, and the prompts that were cut off are requeued.
     let resume = Rolldock::new(&resume_arguments(&ended.stdout)).arg("--steps").arg(steps.clone());
     let on = resume.succeeds();
     let back = number_before(" prompts to be issued again", &on.stdout);
     let cut_off = number_before(" requeued,", said) + number_before(" held,", said);
     assert!(back <= cut_off, "{signal}: {said}\n{}", on.stdout);
-    assert!(on.stdout.contains(&format!("done: {steps} steps; ")), "{signal}: {}", on.stdout);
+    assert!(on.stdout.contains(&format!("done: {steps} step")), "{signal}: {}", on.stdout);
     // The counts continue from the counts of the first process.
     assert!(tokens_of(&on.stdout) >= tokens_of(&ended.stdout), "{signal}: {}", on.stdout);
     let seen = |text: &str| number_before(" groups seen", text);

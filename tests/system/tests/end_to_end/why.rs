@@ -89,7 +89,7 @@ fn why_distinguishes_a_killed_run_from_a_complete_one() {
     wait_for("a step", || why(&out).contains("Step 1 has run for "));
     // The ledger is written a moment after the events that it records.
     let ledger = || Rolldock::new(&["ledger"]).arg(&out).succeeds().stdout;
-    wait_for("the step in the ledger", || ledger().contains(": life 1, 1 steps, "));
+    wait_for("the step in the ledger", || ledger().contains(": life 1, 1 step, "));
     running.kill();
     assert!(out.join("address.json").exists(), "no process was left to remove it");
     let said = why(&out);
@@ -102,6 +102,6 @@ fn why_distinguishes_a_killed_run_from_a_complete_one() {
     assert_eq!(
         said.trim(),
         "The run's process has ended after step 1, with 4 of 4 groups accepted: the step reached its target. The \
-         run is complete: all 1 steps are done."
+         run is complete: it has done 1 step."
     );
 }

@@ -1,10 +1,11 @@
-//! Translates a request of OpenAI's responses to a chat.
+//! Translates a request of OpenAI's Responses API to a chat request.
 
 use serde_json::{Map, Value, json};
 
 use crate::calls::Form;
 use crate::refusal::Refusal;
 use crate::surfaces::Asked;
+use crate::surfaces::request::number;
 
 /// Keys of a request that its response repeats.
 const REPEATED: [&str; 7] =
@@ -14,8 +15,7 @@ const REPEATED: [&str; 7] =
 pub(in crate::surfaces) fn read(body: Map<String, Value>) -> Result<Asked, Refusal> {
     for key in ["previous_response_id", "conversation", "prompt"] {
         if body.get(key).is_some_and(|value| !value.is_null()) {
-            let reason =
-                format!("{key} needs a server that keeps conversations: expected all items in input");
+            let reason = format!("{key} refers to data that is not stored here: expected all items in input");
             return Err(Refusal::bad_request(reason));
         }
     }
@@ -31,6 +31,7 @@ pub(in crate::surfaces) fn read(body: Map<String, Value>) -> Result<Asked, Refus
         Some(Value::Array(items)) => {
             let mut reader = Items { messages, reasoning: None };
             items.iter().try_for_each(|item| reader.read(item))?;
+            reader.end_reasoning();
             messages = reader.messages;
         }
         _ => return Err(Refusal::bad_request("expected input, a text or a list of items".to_owned())),
@@ -38,6 +39,7 @@ pub(in crate::surfaces) fn read(body: Map<String, Value>) -> Result<Asked, Refus
     if messages.is_empty() {
         return Err(Refusal::bad_request("expected at least one item of input".to_owned()));
     }
+    number(&body, "max_output_tokens")?;
     let mut chat = Map::new();
     chat.insert("messages".to_owned(), Value::Array(messages));
     for (theirs, ours) in [
@@ -59,10 +61,11 @@ pub(in crate::surfaces) fn read(body: Map<String, Value>) -> Result<Asked, Refus
     Ok(asked)
 }
 
-/// Reads items into messages. Consecutive items of the assistant are one message.
+/// Reads items into messages. Consecutive items of the assistant become one message, until a second text or
+/// reasoning begins another one.
 struct Items {
     messages: Vec<Value>,
-    /// Reasoning that belongs to the next item of the assistant.
+    /// Reasoning that belongs to the next item, if that is one of the assistant.
     reasoning: Option<String>,
 }
 
@@ -84,7 +87,12 @@ impl Items {
                 Ok(())
             }
             Some("function_call_output") => {
-                let content = text_of(&item["output"])?;
+                self.end_reasoning();
+                let content = match &item["output"] {
+                    // Some clients send the value that a tool returned.
+                    output @ (Value::Object(_) | Value::Number(_) | Value::Bool(_)) => output.to_string(),
+                    output => text_of(output)?,
+                };
                 let id = &item["call_id"];
                 self.messages.push(json!({ "role": "tool", "tool_call_id": id, "content": content }));
                 Ok(())
@@ -92,12 +100,14 @@ impl Items {
             Some("reasoning") => {
                 let parts = item["content"].as_array().into_iter().flatten();
                 let text: String = parts.filter_map(|part| part["text"].as_str()).collect();
-                self.reasoning = (!text.is_empty()).then_some(text);
+                if !text.is_empty() {
+                    self.reasoning.get_or_insert_default().push_str(&text);
+                }
                 Ok(())
             }
             Some(other) => {
                 let reason = format!(
-                    "expected items of message, function_call, function_call_output or reasoning, found {other}"
+                    "expected type message, function_call, function_call_output or reasoning, found {other}"
                 );
                 Err(Refusal::bad_request(reason))
             }
@@ -117,12 +127,13 @@ impl Items {
             }
             Some(role @ ("user" | "system" | "developer")) => {
                 let role = if role == "developer" { "system" } else { role };
+                self.end_reasoning();
                 self.messages.push(json!({ "role": role, "content": content }));
                 Ok(())
             }
             other => {
-                let reason =
-                    format!("expected the role user, assistant, system or developer, found {other:?}");
+                let found = other.unwrap_or("no role");
+                let reason = format!("expected the role user, assistant, system or developer, found {found}");
                 Err(Refusal::bad_request(reason))
             }
         }
@@ -142,6 +153,13 @@ impl Items {
         }
         let last = self.messages.len() - 1;
         &mut self.messages[last]
+    }
+
+    /// Makes a message of reasoning that no item of the assistant follows.
+    fn end_reasoning(&mut self) {
+        if self.reasoning.is_some() {
+            self.begin();
+        }
     }
 
     fn begin(&mut self) {
@@ -169,7 +187,10 @@ fn text_of(content: &Value) -> Result<String, Refusal> {
                 }
             })
             .collect(),
-        other => Ok(other.to_string()),
+        other => {
+            let reason = format!("expected a text or a list of parts of text, found {other}");
+            Err(Refusal::bad_request(reason))
+        }
     }
 }
 
@@ -196,6 +217,10 @@ fn tools(body: &Map<String, Value>, chat: &mut Map<String, Value>) -> Result<(),
     match body.get("tool_choice") {
         None | Some(Value::Null) => {}
         Some(Value::String(word)) => drop(chat.insert("tool_choice".to_owned(), json!(word))),
+        Some(other) if other["type"] != json!("function") => {
+            let reason = format!("expected a tool_choice of type function, found {}", other["type"]);
+            return Err(Refusal::bad_request(reason));
+        }
         Some(named) => {
             let choice = json!({ "type": "function", "function": { "name": named["name"] } });
             chat.insert("tool_choice".to_owned(), choice);
@@ -204,7 +229,7 @@ fn tools(body: &Map<String, Value>, chat: &mut Map<String, Value>) -> Result<(),
     Ok(())
 }
 
-/// A structured output.
+/// Translates `text.format`, which requests structured output, to `response_format`.
 fn format(body: &Map<String, Value>, chat: &mut Map<String, Value>) {
     let Some(format) = body.get("text").and_then(|text| text.get("format")) else { return };
     match format["type"].as_str() {
@@ -242,5 +267,52 @@ mod tests {
             .collect();
         let expected = [(&json!("one"), true), (&json!("two"), false), (&json!("three"), true)];
         assert_eq!(texts_and_calls, expected);
+    }
+
+    fn asked(body: Value) -> Result<Asked, Refusal> {
+        let Value::Object(body) = body else { unreachable!() };
+        read(body)
+    }
+
+    #[test]
+    fn reasoning_belongs_to_the_item_that_follows_it() {
+        let reasoning = |text: &str| json!({ "type": "reasoning", "content": [{ "text": text }] });
+        let text = |role: &str| json!({ "role": role, "content": role });
+        let items = [
+            reasoning("a"),
+            reasoning("b"),
+            text("assistant"),
+            reasoning("c"),
+            text("user"),
+            text("assistant"),
+            reasoning("d"),
+        ];
+        let chat = asked(json!({ "input": items })).unwrap();
+        let expected = json!([
+            { "role": "assistant", "content": "assistant", "reasoning": "ab" },
+            { "role": "assistant", "content": null, "reasoning": "c" },
+            { "role": "user", "content": "user" },
+            { "role": "assistant", "content": "assistant" },
+            { "role": "assistant", "content": null, "reasoning": "d" },
+        ]);
+        assert_eq!(chat.request["messages"], expected);
+    }
+
+    #[test]
+    fn bad_requests_are_refused_with_the_key_that_was_sent() {
+        let part = json!({ "type": "input_text", "text": "hi" });
+        let tools = json!([{ "type": "function", "name": "f" }]);
+        for (body, words) in [
+            (json!({ "input": "hi", "max_output_tokens": 0 }), "expected max_output_tokens to be"),
+            (json!({ "input": [{ "role": "user", "content": part }] }), "expected a text or a list of parts"),
+            (json!({ "input": [{ "content": "hi" }] }), "found no role"),
+            (
+                json!({ "input": "hi", "tools": tools, "tool_choice": { "type": "allowed_tools" } }),
+                "expected a tool_choice of type function, found \"allowed_tools\"",
+            ),
+        ] {
+            let refusal = format!("{:?}", asked(body).unwrap_err());
+            assert!(refusal.replace("\\\"", "\"").contains(words), "{refusal}");
+        }
     }
 }

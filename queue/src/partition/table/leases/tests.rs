@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 
-/// A lease of one row that expires after this many seconds.
+/// Adds a lease of one row that expires `seconds` after `now`, and returns its number.
 fn hold(leases: &mut Leases, now: Instant, seconds: u64) -> u64 {
     let id = leases.next_id();
     leases.hold(id, 0, vec![RowHandle { slot: 0, generation: 0 }], now + Duration::from_secs(seconds), 0);
@@ -12,7 +12,7 @@ fn hold(leases: &mut Leases, now: Instant, seconds: u64) -> u64 {
 }
 
 #[test]
-fn leases_expire_in_order_and_a_renewed_one_later() {
+fn leases_expire_in_order_and_renewal_postpones_the_expiry() {
     let (mut leases, now) = (Leases::default(), Instant::now());
     let (late, early) = (hold(&mut leases, now, 2), hold(&mut leases, now, 1));
     assert_eq!(leases.next_expiry(), Some((now + Duration::from_secs(1), early)));
@@ -28,14 +28,16 @@ fn leases_expire_in_order_and_a_renewed_one_later() {
 }
 
 #[test]
-fn an_ack_is_done_when_all_members_have_acked_and_can_be_repeated() {
+fn the_last_members_ack_ends_the_lease_and_can_be_repeated() {
     let (mut leases, now) = (Leases::default(), Instant::now());
     let id = hold(&mut leases, now, 1);
     leases.get_mut(id).unwrap().members = 2;
     for _ in 0..2 {
-        assert!(matches!(leases.ack(id, 0), Ok(BeginAck::Counted)), "the other member is still missing");
+        assert!(matches!(leases.ack(id, 0), Ok(BeginAck::Counted)), "the other member has not acked yet");
     }
-    let Ok(BeginAck::Begun { task: 0, rows }) = leases.ack(id, 1) else { panic!("it is the last member") };
+    let Ok(BeginAck::Begun { task: 0, rows }) = leases.ack(id, 1) else {
+        panic!("expected Begun for the last ack")
+    };
     assert_eq!((rows.len(), leases.len()), (1, 0));
     assert!(matches!(leases.ack(id, 0), Ok(BeginAck::UnderWay)));
     assert_eq!(leases.check(), Ok(()));
@@ -73,7 +75,7 @@ fn the_end_of_a_recorded_lease_is_to_be_recorded_too() {
     let [recorded, shared, acked, other] = [(); 4].map(|()| hold(&mut leases, now, 1));
     leases.get_mut(shared).unwrap().members = 2;
     assert!(leases.record(recorded).is_some() && leases.record(acked).is_some());
-    assert!(leases.record(shared).is_none(), "its members' acks are known only here");
+    assert!(leases.record(shared).is_none(), "the acks of its members are only in memory");
     for id in [recorded, shared, other] {
         leases.end(id).unwrap();
     }

@@ -1,7 +1,7 @@
 use super::find;
 
 #[test]
-fn the_last_python_block_is_the_program() {
+fn the_program_is_the_last_python_block_or_else_the_last_unmarked_block_or_the_response() {
     let cases = [
         ("print(1)", "print(1)"),
         ("", ""),

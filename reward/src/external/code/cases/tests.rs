@@ -67,6 +67,8 @@ fn other_shapes_are_errors_with_a_reason() {
         ("[{\"input\": \"1\", \"output\": \"2\", \"testtype\": \"functional\"}]", "func_name"),
         ("[{\"input\": \"1\", \"output\": \"2\", \"testtype\": \"other\"}]", "found \"other\""),
         ("[\"assert 1\", 2]", "expected unit tests"),
+        (r#"["check(f)", "f(1)"]"#, "expected unit tests"),
+        (r#""\"assert f(1) == 2\"""#, "at most 2 times"),
         (many.as_str(), "at most"),
     ] {
         let error = read(ground_truth).unwrap_err();

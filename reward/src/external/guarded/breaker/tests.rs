@@ -38,10 +38,14 @@ async fn only_failures_in_a_row_raise_a_suspicion() {
     assert_eq!(state(&breaker), RewardState::Answering);
     let suspicion = suspected(&breaker);
     assert_eq!(state(&breaker), RewardState::Suspected);
-    assert_eq!(breaker.failed(&mut of_job), None, "one probe at a time");
+    assert_eq!(breaker.failed(&mut of_job), None, "only one probe runs at a time");
     assert_eq!(breaker.answered(), None, "a suspicion alone is no outage");
     assert_eq!(state(&breaker), RewardState::Answering);
-    assert_eq!(breaker.probe_failed(suspicion, &refused(), None), AfterProbe::Answered, "it is too late");
+    assert_eq!(
+        breaker.probe_failed(suspicion, &refused(), None),
+        AfterProbe::Answered,
+        "the reward has answered in the meantime"
+    );
     assert_eq!(*breaker.health().borrow(), RewardHealth::default());
 }
 
@@ -64,19 +68,19 @@ async fn probes_come_with_doubling_pauses_until_the_deadline() {
             AfterProbe::Answered => panic!("the reward has answered"),
         }
     }
-    assert_eq!(pauses, [1, 2, 4, 4, 4, 4, 1], "the last one ends at the deadline");
+    assert_eq!(pauses, [1, 2, 4, 4, 4, 4, 1], "the last pause ends at the deadline");
     assert_eq!(began.elapsed(), CONFIG.deadline);
-    let RewardState::GivenUp(error) = state(&breaker) else { panic!("it is not given up") };
+    let RewardState::GivenUp(error) = state(&breaker) else { panic!("the reward is not given up") };
     let words = error.to_string();
     assert!(words.contains("outage_deadline_s=20") && words.contains("connection refused"), "{words}");
-    assert_eq!(breaker.answered(), None, "given up is final");
+    assert_eq!(breaker.answered(), None, "a reward that was given up stays given up");
     assert_eq!(breaker.ready().await, Err(error));
     let health = breaker.health().borrow().clone();
     assert_eq!((health.outages, health.out), (1, CONFIG.deadline));
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_reward_sets_the_pause_before_a_retry() {
+async fn the_pause_before_a_probe_is_at_least_the_pause_that_the_reward_asks_for() {
     let breaker = Breaker::new(CONFIG);
     let suspicion = suspected(&breaker);
     let pause = |asked_s: u64| {
@@ -97,13 +101,17 @@ async fn any_answer_ends_an_outage() {
     breaker.probe_failed(suspicion, &refused(), None);
     advance(Duration::from_secs(7)).await;
     assert_eq!(breaker.answered(), Some(Duration::from_secs(7)));
-    assert!(!breaker.begin_probe(suspicion), "its probes are over");
+    assert!(!breaker.begin_probe(suspicion), "the answer has ended the probes");
     assert_eq!(breaker.ready().await, Ok(()));
     let health = breaker.health().borrow().clone();
     assert_eq!((health.state, health.outages, health.out.as_secs()), (RewardState::Answering, 1, 7));
     let next = suspected(&breaker);
     assert_ne!(next, suspicion);
-    assert_eq!(breaker.probe_failed(suspicion, &refused(), None), AfterProbe::Answered, "it is an older one");
+    assert_eq!(
+        breaker.probe_failed(suspicion, &refused(), None),
+        AfterProbe::Answered,
+        "the suspicion is an older one"
+    );
     assert!(matches!(breaker.probe_failed(next, &refused(), None), AfterProbe::Again { is_first: true, .. }));
 }
 
@@ -114,17 +122,17 @@ async fn a_job_is_blamed_only_while_the_reward_answers_others() {
     breaker.answered();
     breaker.failed(&mut of_job);
     breaker.answered();
-    assert!(!breaker.blames_job(&mut of_job), "it was asked about once");
+    assert!(!breaker.blames_job(&mut of_job), "the job has failed only once");
     breaker.failed(&mut of_job);
     assert!(breaker.blames_job(&mut of_job));
     let mut alone = Failures::default();
     for _ in 0..10 {
         assert_eq!(breaker.failed(&mut alone), None);
     }
-    assert!(!breaker.blames_job(&mut alone), "the reward has answered nothing since");
+    assert!(!breaker.blames_job(&mut alone), "the reward has answered no job since the first failure");
 }
 
-/// Has an outage that begins and ends.
+/// Begins an outage and ends it.
 fn outage(breaker: &Breaker) {
     let suspicion = suspected(breaker);
     assert!(matches!(breaker.probe_failed(suspicion, &refused(), None), AfterProbe::Again { .. }));
@@ -132,7 +140,7 @@ fn outage(breaker: &Breaker) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_of_an_outage_are_forgotten_after_it() {
+async fn an_outage_excuses_the_failures_before_and_during_it() {
     let breaker = Breaker::new(CONFIG);
     let mut of_job = Failures::default();
     breaker.failed(&mut of_job);
@@ -141,32 +149,29 @@ async fn failures_of_an_outage_are_forgotten_after_it() {
     breaker.probe_failed(suspicion, &refused(), None);
     breaker.failed(&mut of_job);
     breaker.failed(&mut of_job);
-    assert_eq!(of_job.answers_before, None, "its deadline in the outage, for example");
+    assert_eq!(of_job.answers_before, None, "a failure in the outage, such as a deadline, is excused");
     breaker.answered();
     assert!(!breaker.blames_job(&mut of_job));
     breaker.failed(&mut of_job);
     breaker.answered();
-    assert!(!breaker.blames_job(&mut of_job), "one failure since the outage");
+    assert!(!breaker.blames_job(&mut of_job), "the job has failed only once since the outage");
     breaker.failed(&mut of_job);
     assert!(breaker.blames_job(&mut of_job));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reward_that_was_away_for_a_moment_is_held_against_no_job() {
+async fn a_job_is_not_at_fault_until_it_fails_after_an_answer() {
     let breaker = Breaker::new(CONFIG);
     let mut of_job = Failures::default();
     while breaker.failed(&mut of_job).is_none() {}
     breaker.answered();
-    assert!(
-        !breaker.blames_job(&mut of_job),
-        "the probe was answered, and the job was not asked about since"
-    );
+    assert!(!breaker.blames_job(&mut of_job), "the probe was answered, and the job was not tried after that");
     breaker.failed(&mut of_job);
     assert!(breaker.blames_job(&mut of_job));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_job_is_excused_by_a_few_outages_and_no_more() {
+async fn at_most_excuses_max_outages_excuse_a_job() {
     let breaker = Breaker::new(CONFIG);
     for _ in 0..5 {
         outage(&breaker);
@@ -180,7 +185,7 @@ async fn a_job_is_excused_by_a_few_outages_and_no_more() {
     }
     outage(&breaker);
     breaker.failed(&mut of_job);
-    assert!(breaker.blames_job(&mut of_job), "in each outage it was with the reward");
+    assert!(breaker.blames_job(&mut of_job), "only EXCUSES_MAX outages excuse a job");
 }
 
 #[tokio::test(start_paused = true)]
@@ -191,13 +196,13 @@ async fn a_refusal_raises_a_suspicion_and_is_no_failure_of_its_job() {
     assert_eq!(breaker.refused(), Some(1));
     breaker.answered();
     breaker.refused();
-    assert!(!breaker.blames_job(&mut of_job), "it has failed only once");
+    assert!(!breaker.blames_job(&mut of_job), "the job has failed only once");
 }
 
 /// Random numbers that are the same in every test run.
-struct Chance(ChaCha8Rng);
+struct TestRng(ChaCha8Rng);
 
-impl Chance {
+impl TestRng {
     fn below(&mut self, end: u32) -> u32 {
         self.0.next_u32() % end
     }
@@ -209,34 +214,34 @@ impl Chance {
 
 /// The state of a job in a random sequence.
 #[derive(Clone, Copy, PartialEq)]
-enum Place {
+enum JobState {
     /// The job waits until the reward is neither suspected nor out.
-    Gate,
+    Waiting,
     Asked,
     Ended,
 }
 
 struct Job {
     failures: Failures,
-    /// Number of failures in eight attempts.
+    /// The probability, in eighths, that an attempt that is not refused fails.
     failing: u32,
-    attempts: u32,
+    failed_attempts: u32,
     /// Number of attempts until the next check whether the job is at fault.
     left: u32,
     was_refused: bool,
-    place: Place,
+    state: JobState,
 }
 
 /// Jobs that fail always, sometimes or never, in any order of events. Some probes fail, so any suspicion may
 /// become an outage. Each outage ends with an answer.
 struct Sequence {
-    chance: Chance,
+    chance: TestRng,
     breaker: Breaker,
     retries: u32,
-    attempts_max: u32,
+    failed_attempts_max: u32,
     jobs: Vec<Job>,
     suspicion: Option<u64>,
-    /// Number of failures in eight probes.
+    /// The probability, in eighths, that a probe fails if `is_always_out` does not make it fail.
     probes_failing: u32,
     /// Whether the first probe of each suspicion fails.
     is_always_out: bool,
@@ -244,24 +249,24 @@ struct Sequence {
 
 impl Sequence {
     fn new(seed: u64) -> Self {
-        let mut chance = Chance(ChaCha8Rng::seed_from_u64(seed));
+        let mut chance = TestRng(ChaCha8Rng::seed_from_u64(seed));
         let (failures_max, retries) = (1 + chance.below(8), chance.below(3));
         let jobs = (0..=chance.below(12)).map(|_| Job {
             failures: Failures::default(),
             failing: [0, 1, 4, 8, 8][chance.below(5) as usize],
-            attempts: 0,
+            failed_attempts: 0,
             left: retries + 1,
             was_refused: false,
-            place: Place::Gate,
+            state: JobState::Waiting,
         });
         let jobs = jobs.collect();
         Self {
             breaker: Breaker::new(BreakerConfig { failures_max, ..CONFIG }),
             retries,
-            // The attempts between two excuses: the failures until the reward is suspected, one failure of an
-            // attempt that was already running, the rest of a round of attempts, and one failure in the
-            // outage.
-            attempts_max: (EXCUSES_MAX + 1) * (failures_max + retries + 4),
+            // Between two excuses, a job fails at most `failures_max` times until the reward is suspected, once in
+            // an attempt that was already running, in one round (`retries + 1` attempts), and once in the outage.
+            // The bound has a margin of 1.
+            failed_attempts_max: (EXCUSES_MAX + 1) * (failures_max + retries + 4),
             jobs,
             suspicion: None,
             probes_failing: [0, 2, 6][chance.below(3) as usize],
@@ -286,41 +291,42 @@ impl Sequence {
     fn step(&mut self, at: usize) {
         let Self { chance, breaker, jobs, .. } = self;
         let job = &mut jobs[at];
-        match job.place {
-            Place::Gate if state(breaker) == RewardState::Answering => {
-                job.place = Place::Asked;
+        match job.state {
+            JobState::Waiting if state(breaker) == RewardState::Answering => {
+                job.state = JobState::Asked;
                 if job.left == 0 || job.was_refused {
                     let is_over = !job.was_refused && breaker.blames_job(&mut job.failures);
                     (job.left, job.was_refused) = (self.retries + 1, false);
-                    job.place = if is_over { Place::Ended } else { Place::Gate };
+                    job.state = if is_over { JobState::Ended } else { JobState::Waiting };
                 }
             }
-            Place::Asked if chance.one_in(8) => {
+            JobState::Asked if chance.one_in(8) => {
                 self.suspicion = breaker.refused().or(self.suspicion);
-                (job.was_refused, job.place) = (true, Place::Gate);
+                (job.was_refused, job.state) = (true, JobState::Waiting);
             }
-            Place::Asked if chance.below(8) < job.failing => {
+            JobState::Asked if chance.below(8) < job.failing => {
                 self.suspicion = breaker.failed(&mut job.failures).or(self.suspicion);
-                job.attempts += 1;
+                job.failed_attempts += 1;
                 job.left -= 1;
-                job.place = Place::Gate;
+                job.state = JobState::Waiting;
             }
-            Place::Asked => {
+            JobState::Asked => {
                 breaker.answered();
-                job.place = Place::Ended;
+                job.state = JobState::Ended;
             }
-            Place::Gate | Place::Ended => {}
+            JobState::Waiting | JobState::Ended => {}
         }
     }
 
-    /// Returns the number of attempts of each job.
+    /// Returns the number of failed attempts of each job.
     fn run(mut self) -> Result<Vec<u32>, String> {
         for _ in 0..200_000 {
-            if let Some(job) = self.jobs.iter().find(|job| job.attempts > self.attempts_max) {
-                return Err(format!("{} attempts, at most {}", job.attempts, self.attempts_max));
+            if let Some(job) = self.jobs.iter().find(|job| job.failed_attempts > self.failed_attempts_max) {
+                let (max, found) = (self.failed_attempts_max, job.failed_attempts);
+                return Err(format!("expected at most {max} failed attempts, found {found}"));
             }
-            if self.jobs.iter().all(|job| job.place == Place::Ended) {
-                return Ok(self.jobs.iter().map(|job| job.attempts).collect());
+            if self.jobs.iter().all(|job| job.state == JobState::Ended) {
+                return Ok(self.jobs.iter().map(|job| job.failed_attempts).collect());
             }
             match self.suspicion {
                 Some(suspicion) if self.chance.one_in(4) => self.probe(suspicion),
@@ -330,16 +336,19 @@ impl Sequence {
                 }
             }
         }
-        Err("it does not come to its end".to_owned())
+        Err("the sequence has not ended after 200000 steps".to_owned())
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_job_of_any_sequence_ends_after_a_bounded_number_of_attempts() {
+async fn every_job_of_any_sequence_ends_after_a_bounded_number_of_failed_attempts() {
     let mut attempts = Vec::new();
     for seed in 0..400 {
         let ended = Sequence::new(seed).run();
         attempts.extend(ended.unwrap_or_else(|error| panic!("seed={seed}: {error}")));
     }
-    assert!(attempts.iter().max() > Some(&8), "the sequences have outages and failures: {attempts:?}");
+    assert!(
+        attempts.iter().max() > Some(&8),
+        "expected a job with more than 8 failed attempts: {attempts:?}"
+    );
 }
