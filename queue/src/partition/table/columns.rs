@@ -74,9 +74,12 @@ impl Columns {
                 }
             }
         }
+        if unknown == 0 {
+            return Ok(());
+        }
         let reserved = self.to_come.keys().filter(|name| !self.known.contains_key(*name)).count();
         let known = self.known.len() + reserved;
-        if unknown > 0 && known + unknown > COLUMNS_MAX {
+        if known + unknown > COLUMNS_MAX {
             let reason = format!(
                 "expected at most columns_max={COLUMNS_MAX}, found new={unknown} beside existing={known}"
             );
