@@ -39,6 +39,7 @@ pub(in crate::surfaces) fn read(body: Map<String, Value>) -> Result<Asked, Refus
     if messages.is_empty() {
         return Err(Refusal::bad_request("expected at least one item of input".to_owned()));
     }
+    // The chat request has another name for this key, so its error would name a key that the client did not send.
     number(&body, "max_output_tokens")?;
     let mut chat = Map::new();
     chat.insert("messages".to_owned(), Value::Array(messages));
