@@ -60,7 +60,7 @@ pub async fn run(args: LedgerArgs) -> anyhow::Result<()> {
     if let Question::Step(step) = question
         && !history.state.steps().contains_key(&step)
     {
-        let last = history.state.steps().len();
+        let last = history.state.steps().keys().next_back().copied().unwrap_or(0);
         return Err(
             UsageError(format!("step {step} has not begun; the last step of the ledger is {last}")).into()
         );
