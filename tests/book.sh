@@ -25,7 +25,7 @@ fi
 pages=$(grep -c '](' docs/src/SUMMARY.md)
 built=$(find "$book" -name '*.html' ! -name print.html ! -name 404.html ! -name index.html ! -name 'toc*.html' | wc -l)
 if [[ $built -lt $pages ]]; then
-  echo "expected at least $pages pages, found $built"
+  echo "expected at least the $pages pages of docs/src/SUMMARY.md in the built book, found $built"
   exit 1
 fi
 echo "the book has $built pages"

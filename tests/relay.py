@@ -82,7 +82,7 @@ class World:
         self.recipe = self.folder / "recipe.toml"
         self.recipe.write_text(RECIPE.format(root=ROOT, port=port, samples=SAMPLES, groups=GROUPS, steps=STEPS))
         self.processes = {}
-        self.begun = time.monotonic()
+        self.begun = None
 
     def start(self, who):
         if who == "run":
@@ -96,7 +96,7 @@ class World:
         self.processes[who] = process
 
     def rows(self):
-        """The rows that the trainer has received so far. The rows of an incomplete line were not acked."""
+        """The rows that the trainer has received so far. An incomplete line is a row of a batch that was not acked."""
         rows = []
         for line in self.trained.read_text().splitlines():
             try:
@@ -105,7 +105,7 @@ class World:
                 pass
         return rows
 
-    def check_alive(self, who):
+    def check_not_failed(self, who):
         code = self.processes[who].poll()
         log = (self.folder / f"{who}.log").read_text()
         assert code is None or code == 0, f"{who} ended with {code}: {log}"
@@ -114,13 +114,13 @@ class World:
 
     def await_rows(self, count):
         while len(self.rows()) < count:
-            list(map(self.check_alive, self.processes))
+            list(map(self.check_not_failed, self.processes))
             time.sleep(0.02)
 
     def await_lease(self, role):
         """Waits until the role holds rows, so that its death affects some rows."""
         while True:
-            self.check_alive(role)
+            self.check_not_failed(role)
             try:
                 with urllib.request.urlopen(self.url + "/v1/inspect", timeout=5) as answer:
                     partitions = json.load(answer)["partitions"]
@@ -136,11 +136,11 @@ class World:
         code = process.wait()
         assert code == -signal.SIGKILL, f"{who} had ended with {code} before it was killed"
 
-    def end(self):
+    def await_end(self):
         while any(process.poll() is None for process in self.processes.values()):
-            list(map(self.check_alive, self.processes))
+            list(map(self.check_not_failed, self.processes))
             time.sleep(0.05)
-        list(map(self.check_alive, self.processes))
+        list(map(self.check_not_failed, self.processes))
         return time.monotonic() - self.begun
 
     def stop(self):
@@ -150,26 +150,29 @@ class World:
 
 
 def undisturbed(world):
+    world.begun = time.monotonic()
     list(map(world.start, ("run", *ROLES)))
-    return world.end()
+    return world.await_end()
 
 
 def disturbed(world):
+    world.begun = time.monotonic()
     list(map(world.start, ("run", *ROLES)))
     for number, role in enumerate(ROLES, 1):
         world.await_rows(number * ROWS // 8)
         world.await_lease(role)
         world.kill(role)
         world.start(role)
-    # The rest of the rows does not fit into the queue, so the run still makes rows.
+    # The run dies alone, and the roles continue. The rest of the rows does not fit into the queue, so the run still
+    # makes rows.
     world.await_rows(4 * ROWS // 8)
     world.kill("run")
     world.start("run")
-    # The run dies and the clients continue. Later, all processes die at the same time.
+    # All processes are killed, and then all are started again.
     world.await_rows(5 * ROWS // 8)
     list(map(world.kill, ("run", *ROLES)))
     list(map(world.start, ("run", *ROLES)))
-    return world.end()
+    return world.await_end()
 
 
 def check_columns(row):
@@ -180,8 +183,10 @@ def check_columns(row):
     assert all(-50 < value <= 0 for value in row["ref_log_prob"]), row
 
 
-def told(rows):
-    """The contents of each row by its name, and the number of repeated rows. Checks that repeated rows are equal."""
+def unique_rows(rows):
+    """Returns the contents of each row by prompt_uid and sample_index, and the number of repeated rows. Checks that
+    repeated rows are equal.
+    """
     seen, again = {}, 0
     for row in rows:
         check_columns(row)
@@ -189,7 +194,8 @@ def told(rows):
         name = (row["prompt_uid"], row["sample_index"])
         words = {key: row[key] for key in COMPARED}
         again += name in seen
-        assert seen.setdefault(name, words) == words, f"{name} came with other values"
+        earlier = seen.setdefault(name, words)
+        assert earlier == words, f"row (prompt_uid, sample_index)={name}: expected {earlier}, found {words}"
     return seen, again
 
 
@@ -203,11 +209,13 @@ def main():
         finally:
             for world in worlds:
                 world.stop()
-        (quiet, none), (killed, again) = (told(world.rows()) for world in worlds)
-    assert len(quiet) == ROWS and none == 0, (len(quiet), none)
-    assert killed == quiet, f"rows differ: {sorted(set(killed) ^ set(quiet))[:8]}"
+        (quiet, repeated), (killed, again) = (unique_rows(world.rows()) for world in worlds)
+    found = f"found rows={len(quiet)}, repeated={repeated}"
+    assert len(quiet) == ROWS and repeated == 0, f"expected rows={ROWS}, repeated=0 without a fault: {found}"
+    differ = [name for name in sorted(killed | quiet) if killed.get(name) != quiet.get(name)]
+    assert not differ, f"{len(differ)} rows of the two runs differ, for example {differ[:8]}"
     # Rows are repeated only if the trainer dies between its training and its ack. It died twice.
-    assert again <= 2 * BATCH_ROWS, again
+    assert again <= 2 * BATCH_ROWS, f"expected at most {2 * BATCH_ROWS} repeated rows, found {again}"
     print(f"{ROWS} rows relayed in {seconds[0]:.0f} s, and in {seconds[1]:.0f} s with deaths ({again} rows came again)")
 
 

@@ -74,7 +74,7 @@ def test_the_gil_is_free_while_a_call_waits(client: Client, partition: str) -> N
 
 
 def in_a_child(run: Callable[[], str]) -> str:
-    """What a function returns in a forked child."""
+    """Calls a function in a forked child. Returns its result, or the type and message of its error."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -280,7 +280,7 @@ def test_the_interpreter_ends_while_a_thread_of_the_runtime_is_in_python(script:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("way", ["http", "unix"])
-def test_puts_of_a_forked_child_and_of_its_parent_are_different(
+def test_a_put_of_a_forked_child_is_not_taken_for_a_put_of_its_parent(
     server: Server, partition: str, way: str
 ) -> None:
     client = Client(server.http, token=TOKEN) if way == "http" else Client(server.unix)

@@ -42,7 +42,9 @@ def test_init_twice_returns_the_same_configuration() -> None:
     assert tq.init(POLLING) == tq.init()
 
 
-def test_the_server_ends_with_a_killed_process(script: Callable[..., subprocess.Popen[str]]) -> None:
+def test_the_server_ends_when_the_process_that_started_it_is_killed(
+    script: Callable[..., subprocess.Popen[str]],
+) -> None:
     program = script(
         "import os, signal, rolldock.transfer_queue as tq\n"
         "print(tq.init().rolldock.http, flush=True)\n"
@@ -84,7 +86,7 @@ def test_another_process_joins_and_leaves(script: Callable[..., subprocess.Popen
     assert lists(tq.kv_batch_get(["b", "a"], "p")["x"]) == [[3], [1, 2]]
 
 
-def test_a_server_that_is_given(server: Server) -> None:
+def test_close_keeps_a_given_server_and_clears_its_samples(server: Server) -> None:
     config = tq.init({"rolldock": {"url": server.http, "token": "secret"}})
     tq.kv_put("a", "p", {"x": torch.tensor([1])})
     assert tq.kv_list() == {"p": {"a": {}}}
@@ -95,7 +97,7 @@ def test_a_server_that_is_given(server: Server) -> None:
     assert tq.kv_list() == {}
 
 
-def test_the_metrics_are_those_of_the_server() -> None:
+def test_metrics_have_an_address_only_if_they_are_enabled() -> None:
     tq.init({"metrics": {"enabled": True}})
     assert re.fullmatch(r"127\.0\.0\.1:\d+", tq.get_metrics_endpoint() or "")
     tq.close()
@@ -185,7 +187,7 @@ def test_tags_of_many_threads_stay() -> None:
 
 
 @pytest.mark.usefixtures("client")
-def test_new_keys_of_many_threads_get_one_row_each() -> None:
+def test_threads_that_put_the_same_new_key_share_its_row() -> None:
     def put(name: str) -> None:
         tq.kv_put("a", "p", {name: torch.tensor([ord(name)])})
 
@@ -213,7 +215,7 @@ def test_new_keys_of_many_threads_get_one_row_each() -> None:
         (lambda: tq.kv_batch_get_by_meta(tq.KVBatchMeta(["a"], [{}])), "partition_id"),
     ],
 )
-def test_arguments_that_are_not_valid(call: Callable[[], Any], message: str) -> None:
+def test_invalid_arguments_are_refused(call: Callable[[], Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
 
@@ -225,7 +227,7 @@ def test_a_missing_key_or_field_is_named() -> None:
         tq.kv_batch_get(["a", "b"], "p")
     with pytest.raises(ValueError, match=r"\['y'\]"):
         tq.kv_batch_get("a", "p", select_fields="y")
-    # verl asks for fields that only some algorithms have.
+    # verl also asks for optional fields, so a field that a key lacks is left out if others remain.
     assert list(tq.kv_batch_get("a", "p", select_fields=["x", "y"]).keys()) == ["x"]
 
 
@@ -238,7 +240,7 @@ def test_keys_are_cleared() -> None:
 
 
 @pytest.mark.usefixtures("client")
-def test_the_calls_of_asyncio() -> None:
+def test_the_async_calls_work() -> None:
     async def main() -> Any:
         puts = [tq.async_kv_put(str(n), "p", {"x": torch.tensor([n])}) for n in range(20)]
         await asyncio.gather(*puts)
@@ -253,7 +255,7 @@ def test_the_calls_of_asyncio() -> None:
 # Documentation
 
 
-def test_the_program_of_the_page(script: Callable[..., subprocess.Popen[str]]) -> None:
+def test_the_program_of_the_page_runs(script: Callable[..., subprocess.Popen[str]]) -> None:
     programs = re.findall(r"<!-- run: (\S+) -->\n\n```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(programs) == PAGE.count("```python") == 1
     program = script(programs[0][1])

@@ -10,32 +10,34 @@ use arrow_array::cast::AsArray;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Value;
 
-/// A text that precedes an answer, and the right answer.
+/// A solution or a problem of a data set, and the right answer.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
     pub(super) text: String,
     pub(super) answer: String,
 }
 
-/// The path of a data set's file. The data sets are not part of the project; `data/README.md` says where they
-/// come from.
+/// The path of a data set's file. The data sets are not part of the project; `SOURCES.md` in their folder says
+/// where they come from.
 fn path(name: &str) -> anyhow::Result<PathBuf> {
     let file = rolldock_bench_figures::shared("data").join(name);
     anyhow::ensure!(
         file.is_file(),
-        "{} does not exist: the measurements use real answers, whose files are in shared/data beside the checkout",
+        "expected the data set {}, found no such file; the measurements read shared/data beside the checkout",
         file.display()
     );
     Ok(file)
 }
 
-fn rows_of_json(name: &str, row: impl Fn(&Value) -> Option<Row>) -> anyhow::Result<Vec<Row>> {
+/// Reads a file of JSON lines. `columns` describes what `row` reads of a line.
+fn rows_of_json(name: &str, columns: &str, row: impl Fn(&Value) -> Option<Row>) -> anyhow::Result<Vec<Row>> {
     let file = path(name)?;
     let text = std::fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     let rows = text.lines().enumerate().map(|(index, line)| {
-        let value: Value = serde_json::from_str(line)?;
-        row(&value)
-            .with_context(|| format!("{}:{}: expected a row of this data set", file.display(), index + 1))
+        let place = || format!("{}:{}", file.display(), index + 1);
+        let value: Value =
+            serde_json::from_str(line).with_context(|| format!("{}: expected JSON", place()))?;
+        row(&value).with_context(|| format!("{}: expected {columns}, found {line}", place()))
     });
     rows.collect()
 }
@@ -44,7 +46,7 @@ fn rows_of_json(name: &str, row: impl Fn(&Value) -> Option<Row>) -> anyhow::Resu
 pub(super) fn gsm8k() -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for name in ["gsm8k_train.jsonl", "gsm8k_test.jsonl"] {
-        rows.extend(rows_of_json(name, |row| {
+        rows.extend(rows_of_json(name, "a string answer with \"#### \"", |row| {
             let (text, answer) = row["answer"].as_str()?.rsplit_once("#### ")?;
             Some(Row { text: text.to_owned(), answer: answer.to_owned() })
         })?);
@@ -54,7 +56,7 @@ pub(super) fn gsm8k() -> anyhow::Result<Vec<Row>> {
 
 /// MATH-500's solutions.
 pub(super) fn math_500() -> anyhow::Result<Vec<Row>> {
-    rows_of_json("math500_test.prm800k.jsonl", |row| {
+    rows_of_json("math500_test.prm800k.jsonl", "the strings solution and answer", |row| {
         Some(Row { text: row["solution"].as_str()?.to_owned(), answer: row["answer"].as_str()?.to_owned() })
     })
 }
@@ -63,8 +65,13 @@ pub(super) fn math_500() -> anyhow::Result<Vec<Row>> {
 pub(super) fn dapo() -> anyhow::Result<Vec<Row>> {
     let file = path("dapo_math_17k.svs.parquet")?;
     let mut rows = Vec::new();
-    for batch in ParquetRecordBatchReaderBuilder::try_new(File::open(&file)?)?.build()? {
-        dapo_rows(&batch?, &mut rows).with_context(|| {
+    let opened = File::open(&file).with_context(|| format!("cannot open {}", file.display()))?;
+    let reader = ParquetRecordBatchReaderBuilder::try_new(opened)
+        .and_then(ParquetRecordBatchReaderBuilder::build)
+        .with_context(|| format!("{}: expected a Parquet file", file.display()))?;
+    for batch in reader {
+        let batch = batch.with_context(|| format!("cannot read {}", file.display()))?;
+        dapo_rows(&batch, &mut rows).with_context(|| {
             format!(
                 "{}: expected the columns prompt (content) and reward_model (ground_truth)",
                 file.display()
@@ -87,13 +94,13 @@ fn dapo_rows(batch: &RecordBatch, rows: &mut Vec<Row>) -> Option<()> {
     Some(())
 }
 
-/// A data set and its distinct answers.
+/// A data set and its distinct answers, or every tenth of them in a quick run.
 pub(super) struct Answers {
     pub(super) name: &'static str,
     pub(super) answers: Vec<String>,
 }
 
-/// The answers on which the verdicts are compared. The answers to problems of AIME are the
+/// The answers from which pairs for the comparison of verdicts are made. The answers to problems of AIME are the
 /// integers from 0 to 999.
 pub(super) fn answers(quick: bool) -> anyhow::Result<Vec<Answers>> {
     let distinct = |rows: Vec<Row>| {

@@ -1,7 +1,7 @@
 //! The servers as policies see them.
 //!
-//! A permit is granted for each sample, so a policy must not read a thousand servers for a number that changes
-//! with one server at a time. Such numbers are kept here, and each change of a candidate updates them.
+//! A policy runs for each permit, so it must not add up the loads of a thousand servers each time. The sum is
+//! therefore kept here, and each change of a candidate updates it.
 
 use std::ops::Deref;
 
@@ -29,12 +29,13 @@ pub struct Candidate {
     /// Measured tokens a second of a running sample; the fleet's mean before the first measurement. The load
     /// penalty lowers this number.
     pub speed: f32,
-    /// Whether the server is neither dead nor draining. The load of a dead or draining server means nothing.
+    /// Whether the server is neither dead nor draining. The load of a dead or draining server is left out of
+    /// mean loads.
     pub is_live: bool,
 }
 
-/// The servers of a fleet, in the order of their ids. It is an array of [`Candidate`]s with the mean of their
-/// loads.
+/// The candidates of a fleet, in the order of their servers' ids. It is read as a slice, and also gives the
+/// mean load of all live servers but one.
 #[derive(Debug, Default)]
 pub struct Candidates {
     servers: Vec<Candidate>,
@@ -49,9 +50,9 @@ struct Loads {
     living: u32,
 }
 
-/// Units of a load in a sum of loads.
+/// The number of units of [`Loads::sum`] in a load of 1.
 const LOAD_UNITS: f32 = (1 << 20) as f32;
-/// The largest load that counts in a sum: a server with a million times as many samples as places.
+/// The largest load that counts in a sum; a server with a million samples per place has it.
 const LOAD_MAX: f32 = 1e6;
 
 impl Loads {
@@ -94,7 +95,7 @@ impl Candidates {
         self.loads.subtract(&removed);
     }
 
-    /// Replaces the server at `index` by its present state.
+    /// Replaces the candidate at `index` by the server's present one.
     pub(crate) fn update(&mut self, index: usize, candidate: Candidate) {
         let before = std::mem::replace(&mut self.servers[index], candidate);
         self.loads.subtract(&before);

@@ -10,18 +10,19 @@ use super::{Ask, Candidate, Candidates, RoutingPolicy};
 pub(super) enum Cost {
     /// The share of the server's places that are taken, plus its load penalty.
     Load,
-    /// Expected tokens outstanding.
+    /// The expected tokens outstanding, which the load penalty raises.
     Work,
-    /// The samples that the server would run, divided by the measured tokens per second of one sample.
-    Speed,
+    /// The samples that the server would run, divided by the measured tokens per second of one sample, which the
+    /// load penalty lowers.
+    SamplesBySpeed,
 }
 
 /// Number of servers in one block of the search for the chosen one.
 const BLOCK: usize = 64;
 
 /// Chooses the server with the lowest cost. If several servers have this cost, each of them has an equal
-/// chance. The passes over the array of costs have no branches. Choosing among a thousand servers takes about
-/// a microsecond.
+/// chance. The loops that find the lowest cost and count the servers with it have no branches. Choosing among a
+/// thousand servers takes about a microsecond.
 #[derive(Debug)]
 pub(super) struct Least {
     cost: Cost,
@@ -66,21 +67,21 @@ impl Least {
                 before -= equals;
                 continue;
             }
-            let mut places = (0..block.len()).filter(|place| block[*place] == least);
-            return places.nth(before as usize).map(|place| number * BLOCK + place);
+            let mut indexes = (0..block.len()).filter(|index| block[*index] == least);
+            return indexes.nth(before as usize).map(|index| number * BLOCK + index);
         }
         None
     }
 }
 
 fn least_of(costs: &[f32]) -> f32 {
-    // Eight costs, as many as a vector register holds, are compared at a time.
-    let (lanes, rest) = costs.as_chunks::<8>();
+    // Eight costs are compared at a time, so that the compiler can use vector instructions.
+    let (eights, rest) = costs.as_chunks::<8>();
     let less = |left: f32, right: f32| if right < left { right } else { left };
     let mut least = [f32::INFINITY; 8];
-    for lane in lanes {
-        for place in 0..8 {
-            least[place] = less(least[place], lane[place]);
+    for eight in eights {
+        for lane in 0..8 {
+            least[lane] = less(least[lane], eight[lane]);
         }
     }
     least.into_iter().chain(rest.iter().copied()).fold(f32::INFINITY, less)
@@ -91,7 +92,7 @@ impl RoutingPolicy for Least {
         match self.cost {
             Cost::Load => self.by(ask, servers, rng, |server| server.load),
             Cost::Work => self.by(ask, servers, rng, |server| server.work),
-            Cost::Speed => {
+            Cost::SamplesBySpeed => {
                 let weight = ask.weight;
                 self.by(ask, servers, rng, |server| (server.in_use + weight) as f32 / server.speed)
             }

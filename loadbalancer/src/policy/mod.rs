@@ -118,7 +118,7 @@ pub(crate) fn of(policy: Policy, affinity: AffinityConfig) -> Box<dyn RoutingPol
     match policy {
         Policy::LeastLoad => Box::new(Least::new(Cost::Load)),
         Policy::LeastWork => Box::new(Least::new(Cost::Work)),
-        Policy::Weighted => Box::new(Least::new(Cost::Speed)),
+        Policy::Weighted => Box::new(Least::new(Cost::SamplesBySpeed)),
         Policy::PowerOfTwo => Box::new(PowerOfTwo::default()),
         Policy::RoundRobin => Box::new(RoundRobin::default()),
         Policy::Random => Box::new(Random::default()),

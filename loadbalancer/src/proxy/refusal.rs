@@ -36,9 +36,7 @@ impl Refusal {
 
     /// The refusal of a call that is for operators.
     pub(super) fn control(path: &str) -> Self {
-        let message = format!(
-            "path={path} is not passed on: to control engines, use the admin port or call them directly"
-        );
+        let message = format!("path={path} is not passed on: to control engines, call them directly");
         Self::new(StatusCode::FORBIDDEN, "forbidden", message)
     }
 

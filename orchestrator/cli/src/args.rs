@@ -112,6 +112,18 @@ pub enum Command {
     Man(ManArgs),
 }
 
+impl Command {
+    /// Whether the command starts the threads on which it works. One thread is enough for the rest of it.
+    #[must_use]
+    pub fn has_own_threads(&self) -> bool {
+        match self {
+            Self::Proxy(_) => true,
+            Self::Queue(args) => matches!(args.command, QueueCommand::Serve(_)),
+            _ => false,
+        }
+    }
+}
+
 /// `rolldock run`
 #[derive(Debug, Args)]
 pub struct RunArgs {

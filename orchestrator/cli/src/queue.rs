@@ -98,7 +98,8 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let durability = args.durability;
     let folder = args.dir.as_deref().map(queue_folder);
     let config = QueueConfig { dir: folder.clone(), durability, ..QueueConfig::default() };
-    let queue = blocking("queue open", move || TransferQueue::open(config)).await??;
+    // Nothing else runs yet, so this thread may read the disk.
+    let queue = TransferQueue::open(config)?;
     let scope = Scope::new();
     let metrics = of_queue(Some(keep_metrics(&scope)?), queue.clone());
     let mut local_config = LocalServiceConfig::default();

@@ -34,7 +34,12 @@ impl Core {
         let (book, settled) = Book::new((config.entropy.0)() as u64, config.trajectories_max);
         let (dir, durability) = (config.dir.clone(), config.durability);
         let opening = blocking("gateway log open", move || read_log(&dir, durability));
-        let (store, restored) = opening.await.map_err(|_panicked| StoreError::Closed)??;
+        let failed = |error: tokio::task::JoinError| StoreError::Io {
+            action: "read the log in",
+            path: config.dir.clone(),
+            reason: error.to_string(),
+        };
+        let (store, restored) = opening.await.map_err(failed)??;
         let core = Arc::new(Self { config, book, store, scope });
         core.restore(restored)?;
         Ok((core, settled))
@@ -42,7 +47,7 @@ impl Core {
 
     /// The state of a gateway without a log. Its trajectories end with the process.
     pub(crate) fn in_memory(config: GatewayConfig, scope: Scope) -> Arc<Self> {
-        // The run takes out each trajectory itself, so no task waits for the ends of groups.
+        // The run removes each trajectory from the book itself, so no task waits for the ends of groups.
         let (book, _settled) = Book::new((config.entropy.0)() as u64, config.trajectories_max);
         Arc::new(Self { config, book, store: Store::none(), scope })
     }
@@ -53,30 +58,32 @@ impl Core {
                 self.store.forget(forgotten);
             }
         }
+        let dir = self.config.dir.display();
         let mut turns = 0;
         let trajectories = restored.live.len();
         for (number, (spec, events)) in restored.live {
             let age = Duration::from_secs((self.config.unix_seconds)().saturating_sub(spec.opened_s));
             let mut live = Live::new(&spec, self.config.history, age);
-            let damaged =
-                |reason: String| GatewayError::Damaged(format!("trajectory={}: {reason}", spec.uid));
+            let damaged = |reason: String| {
+                GatewayError::Damaged(format!("dir={dir}: trajectory={}: {reason}", spec.uid))
+            };
             events.into_iter().try_for_each(|event| live.apply(event)).map_err(damaged)?;
             turns += live.turns();
             let has_ended = live.end.is_some();
             let one = self.book.add(Some(number), spec, live);
-            let one = one.map_err(|error| GatewayError::Damaged(error.to_string()))?;
+            let one = one.map_err(|error| GatewayError::Damaged(format!("dir={dir}: {error}")))?;
             if has_ended {
                 one.ended.cancel();
             }
         }
         if trajectories > 0 {
-            tracing::info!(trajectories, turns, "the log has open trajectories, which continue");
+            tracing::info!(trajectories, turns, "the log has trajectories whose rows are not put yet");
         }
         Ok(())
     }
 
-    /// Appends a record of a trajectory. The caller holds the lock of the trajectory's state, so that the log
-    /// has the records in the order of the changes.
+    /// Appends a record of a trajectory. Except for `Opened`, the caller holds the lock of the trajectory's
+    /// state, so that the log has the records in the order of the changes.
     pub(crate) fn append(&self, number: u64, event: &Event) -> Sequence {
         if !self.store.keeps() {
             return Sequence::default();
@@ -116,10 +123,12 @@ impl Core {
         Some(sequence)
     }
 
-    /// Gives a trajectory its reward. Repeating the reward changes nothing.
+    /// Gives a trajectory its reward, and returns the place of the record in the log; `None` if the trajectory
+    /// has this reward already.
     ///
     /// # Errors
-    /// The trajectory has another reward, or it is too late for one.
+    /// The trajectory has another reward, it is too late for one, or the rewards of its turns are missing or
+    /// name an unknown turn.
     pub(crate) fn reward(&self, one: &Arc<One>, reward: Reward) -> Result<Option<Sequence>, Refusal> {
         let sequence = {
             let mut live = one.live.lock();
@@ -154,7 +163,7 @@ impl Core {
         Ok(Some(sequence))
     }
 
-    /// Settles a trajectory whose reward did not come in time, unless the trajectory is settled already.
+    /// Records that a trajectory gets no reward any more, unless it has a reward or this is recorded already.
     pub(crate) fn give_up_reward(&self, one: &Arc<One>) {
         {
             let mut live = one.live.lock();
@@ -179,7 +188,12 @@ impl Core {
             let event = Event::Change(Trajectory::record_delivery(turn, delivery));
             self.append(one.number, &event);
             if let Err(reason) = live.apply(event) {
-                tracing::error!(trajectory = one.spec.uid, reason, "the delivery of a turn is not noted");
+                tracing::error!(
+                    trajectory = one.spec.uid,
+                    turn = turn.0,
+                    reason,
+                    "a recorded delivery cannot be applied"
+                );
             }
         }
     }
@@ -209,7 +223,9 @@ impl Restored {
             // effect any more.
             _ if self.buried.contains_key(&entry.number) => {}
             event => {
-                let unopened = || format!("trajectory={} was not opened", entry.number);
+                let unopened = || {
+                    format!("number={}: expected the record that opens the trajectory first", entry.number)
+                };
                 self.live.get_mut(&entry.number).ok_or_else(unopened)?.1.push(event);
             }
         }

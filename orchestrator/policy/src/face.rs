@@ -4,10 +4,11 @@
 //! |---|---|
 //! | `POST /v1/policy/announce` | announces a new version: `{"version": 7}`, with an optional `label`, `path` and `payload` |
 //! | `GET /v1/policy` | returns the version that servers have, the announced version, and the state of the update |
-//! | `GET /v1/policy/wait?version=7&timeout_s=60` | answers when the servers have that version, or a later one |
+//! | `GET /v1/policy/wait?version=7&timeout_s=60` | answers when the servers have that version or a later one; fails with `not_yet` after `timeout_s` seconds (60 if absent) |
 //!
 //! Errors are answered as `{"error": {"code": "...", "message": "...", ...}}`. The codes are stable.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use http_body_util::LengthLimitError;
 use rolldock_listener::{Client, Connections, HalfClosed};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -29,8 +31,8 @@ use super::{AnnounceError, Announced, Announcement, Updates};
 
 /// Maximum bytes of an announcement. A payload describes weights; it does not contain them.
 const ANNOUNCEMENT_BYTES_MAX: usize = 4 << 20;
-/// Maximum time for the body of a request to arrive.
-const BODY_MAX: Duration = Duration::from_secs(30);
+/// Maximum time for the body of a request to arrive. The listener reads small bodies before this time begins.
+const BODY_TIME_MAX: Duration = Duration::from_secs(30);
 /// Default of `timeout_s`, in seconds.
 const WAIT_DEFAULT_S: f64 = 60.0;
 /// Maximum of `timeout_s`, in seconds. Proxies cut off longer waits.
@@ -129,11 +131,13 @@ impl Failure {
                 (StatusCode::BAD_REQUEST, "bad_announcement", message, none)
             }
             Self::TooLarge => {
-                let message = format!("expected at most {ANNOUNCEMENT_BYTES_MAX} bytes");
+                let message = format!(
+                    "expected an announcement of at most {ANNOUNCEMENT_BYTES_MAX} bytes, found a longer one"
+                );
                 (StatusCode::PAYLOAD_TOO_LARGE, "too_large", message, none)
             }
             Self::Slow => {
-                let message = format!("the body did not arrive within {} s", BODY_MAX.as_secs());
+                let message = format!("the body did not arrive within {} s", BODY_TIME_MAX.as_secs());
                 (StatusCode::REQUEST_TIMEOUT, "slow_body", message, none)
             }
             Self::Query(reason) => (StatusCode::BAD_REQUEST, "bad_query", reason.clone(), none),
@@ -172,8 +176,11 @@ async fn status(State(face): Shared) -> Response {
 }
 
 async fn announce(State(face): Shared, body: Body) -> Answer {
-    let reading = tokio::time::timeout(BODY_MAX, to_bytes(body, ANNOUNCEMENT_BYTES_MAX)).await;
-    let bytes = reading.map_err(|_elapsed| Failure::Slow)?.map_err(|_too_long| Failure::TooLarge)?;
+    let reading = tokio::time::timeout(BODY_TIME_MAX, to_bytes(body, ANNOUNCEMENT_BYTES_MAX)).await;
+    let bytes = reading.map_err(|_elapsed| Failure::Slow)?.map_err(|error| match error.source() {
+        Some(cause) if cause.is::<LengthLimitError>() => Failure::TooLarge,
+        _ => Failure::Body(format!("the body did not arrive: {error}")),
+    })?;
     // serde would also accept an array with the values of the fields in order.
     if bytes.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
         return Err(Failure::Body("it is not an object".to_owned()));

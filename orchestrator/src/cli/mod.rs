@@ -34,12 +34,12 @@ const BLOCKING_LIMIT: Duration = Duration::from_secs(1);
 /// Parses the command line and runs the command.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    let runtime = match cli.command {
-        // The proxy forwards requests in its own threads, so one thread is enough for the rest.
-        Command::Proxy(_) => Builder::new_current_thread().enable_all().build(),
-        _ => Builder::new_multi_thread().enable_all().build(),
+    let mut builder = if cli.command.has_own_threads() {
+        Builder::new_current_thread()
+    } else {
+        Builder::new_multi_thread()
     };
-    match runtime {
+    match builder.enable_all().build() {
         Ok(runtime) => {
             let code = runtime.block_on(run_command(cli));
             runtime.shutdown_timeout(BLOCKING_LIMIT);

@@ -1,8 +1,8 @@
 //! Recipes that were installed with the binary.
 //!
 //! An installation has `bin/rolldock` and `share/rolldock`. The folder `share/rolldock` has `recipes/` and
-//! the small data set that these recipes name. The Python wheel installs both `bin` and `share`, so a recipe
-//! of this repository runs from any directory.
+//! `data/arithmetic`. The Python wheel installs both `bin` and `share`, so a recipe that needs no other data,
+//! such as `recipes/quickstart.toml`, runs from any directory.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recipe_that_does_not_exist_is_looked_for_beside_the_binary() {
+    fn a_recipe_that_is_not_at_its_path_is_looked_for_in_the_installation() {
         let prefix = tempfile::tempdir().unwrap();
         let binary = prefix.path().join("bin").join("rolldock");
         let recipes = prefix.path().join("share").join("rolldock").join("recipes");

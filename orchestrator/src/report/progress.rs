@@ -39,12 +39,14 @@ impl Progress {
 
     /// Shows a step until `done` is cancelled. Cancel-safe.
     pub async fn follow(&self, step: u64, view: RolloutView, done: CancellationToken) {
+        if !self.line.is_drawn() {
+            done.cancelled().await;
+            return;
+        }
         let started_at = tokio::time::Instant::now();
         loop {
-            if self.line.is_drawn() {
-                let figures = Figures::of(&view, step, started_at.elapsed());
-                self.line.show(|room| figures.line(room));
-            }
+            let figures = Figures::of(&view, step, started_at.elapsed());
+            self.line.show(|room| figures.line(room));
             tokio::select! {
                 biased;
                 () = done.cancelled() => break,

@@ -26,7 +26,7 @@ use crate::scope::Scope;
 use crate::scope::blocking;
 use rolldock_ledger::{QueueRecord, Resumption};
 
-/// How long the consumer waits for groups before it checks again whether the run is over.
+/// The pause before the consumer repeats a take that found no groups.
 const CONSUMER_PAUSE: Duration = Duration::from_millis(100);
 /// The pause before the run repeats a put that failed because the machine lacked disk space or descriptors.
 const LACK_PAUSE: Duration = Duration::from_millis(500);
@@ -174,6 +174,8 @@ impl RunQueue {
         if let Some(validation) = &self.validation {
             validation.end_of_puts();
         }
+        // Wakes the consumer, which may wait for groups that do not come any more.
+        self.allowed.send_modify(|_| ());
     }
 
     /// Serves the queue until the scope ends, and returns the bound address.
@@ -260,7 +262,7 @@ impl RunQueue {
             if ended && !allowed.has_changed().unwrap_or(false) {
                 return None;
             }
-            let _ = tokio::time::timeout(CONSUMER_PAUSE, allowed.changed()).await;
+            let _ = end.run_until_cancelled(allowed.changed()).await;
         }
         None
     }

@@ -13,14 +13,14 @@ from rolldock.transfer_queue.sampler import BaseSampler
 logger = logging.getLogger(__name__)
 
 _DEFAULTS: dict[str, Any] = {
-    # get_metrics_endpoint returns the address of the server's metrics.
+    # Whether get_metrics_endpoint returns the address of the server's metrics; otherwise it returns None.
     "metrics": {"enabled": False},
     "controller": {
         # The name of a sampler, its class, or an object.
         "sampler": "SequentialSampler",
         # Whether get_meta returns an empty batch when too few samples are ready.
         "polling_mode": False,
-        # Where the controller listens for other processes, if the queue has a server of its own.
+        # The host where the controller listens for other processes. Only used if rolldock.url is given.
         "host": "127.0.0.1",
     },
     "backend": {
@@ -35,7 +35,7 @@ _DEFAULTS: dict[str, Any] = {
         "token": None,
         # The HTTP address of the queue's server, for checkpoints and metrics, if url is a socket.
         "http": None,
-        # The directory of the server that init starts; in memory by default.
+        # The directory of the queue in the server that init starts. By default the queue is in memory.
         "dir": None,
     },
 }
@@ -63,13 +63,14 @@ def sampler_of(config: DictConfig) -> BaseSampler:
         ValueError: there is no such sampler.
     """
     given = config.controller.sampler
+    names = [name for name in samplers.__all__ if name != "BaseSampler"]
     if isinstance(given, str):
-        given = getattr(samplers, given) if given in samplers.__all__ else None
+        given = getattr(samplers, given) if given in names else None
     if isinstance(given, type) and issubclass(given, BaseSampler):
         given = given()
     if not isinstance(given, BaseSampler):
         raise ValueError(
-            f"Could not find sampler {config.controller.sampler}: expected one of {samplers.__all__}, or a "
-            "subclass of BaseSampler"
+            f"Could not find sampler {config.controller.sampler} of controller.sampler: expected one of "
+            f"{names}, a subclass of BaseSampler, or an object of such a class"
         )
     return given

@@ -10,11 +10,11 @@ pub trait Appender: Send {
     /// Appends a chunk. The chunk is part of the queue only after it is [kept](super::Store::keep).
     fn append(&mut self, chunk: ChunkId, rows: &Encoded) -> Result<Note, QueueError>;
 
-    /// Called when the put of an appended chunk has ended: either the chunk has already been kept, or it is
-    /// not needed.
+    /// Called when the put or the move that appended a chunk has ended: either the chunk has already been kept,
+    /// or it is not needed.
     fn settle(&mut self, chunk: ChunkId);
 
-    /// Makes all appended chunks durable. After a failure every later call fails too.
+    /// Makes all appended chunks durable. After a failure every later call of `sync` fails too.
     fn sync(&mut self) -> Result<(), QueueError>;
 
     /// Returns chunks that should be written again, so that the store can free their segments.
@@ -24,8 +24,8 @@ pub trait Appender: Send {
     /// disk is full. The store returns them again when it has freed space.
     fn put_off(&mut self, _chunks: &[ChunkId]) {}
 
-    /// Called when the disk is full. Frees the space of dead chunks that the store would free later. Returns
-    /// whether there may be such chunks.
+    /// Called when the disk is full. Lets the store free the space of dead chunks sooner, for example by closing
+    /// a segment that is mostly dead. Returns whether the store did so; the caller then tries its write again.
     fn make_room(&mut self) -> bool {
         false
     }

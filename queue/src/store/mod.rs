@@ -30,7 +30,8 @@
 //! # Invariants
 //! - No call on the hot path lists the chunks of a store: the control plane has their keys.
 //! - A store does not report that a put is durable. It reports what must be written with the record of the
-//!   put ([`Stored`]), and the journal makes both durable together.
+//!   put ([`Stored`]). Payload that the journal's writer writes becomes durable together with the record; other
+//!   payload is already durable when the store reports it.
 //! - Only [`put`](Store::put) and [`get`](Store::get) may wait for a network or a disk. The other calls are
 //!   made under locks, or where the queue cannot wait.
 
@@ -259,7 +260,8 @@ pub trait Store: Send + Sync + 'static {
     fn free(&self, chunks: &[ChunkId]);
 
     /// The bytes of payload of the rows that exist, in memory or on disk. A store may also count rows of a
-    /// chunk that were freed, until less than half of the chunk is needed. Payload on other machines counts
+    /// chunk that were freed: until less than half of the chunk is needed, or without [`thin`](Self::thin) until
+    /// the whole chunk is freed. Payload on other machines counts
     /// as 0.
     fn bytes(&self) -> u64;
 

@@ -28,7 +28,7 @@ use crate::invariants::is_finite_in_32_bits;
 const CONCURRENCY_DEFAULT: usize = 64;
 /// The largest `concurrency`.
 const CONCURRENCY_MAX: usize = 1 << 16;
-/// The longest back-off. It makes sure that an outage is logged at least every ten minutes.
+/// The largest `backoff_max_s`. A server may ask for a longer pause by `Retry-After`.
 const BACKOFF_S_MAX: f64 = 600.0;
 /// The largest `retries`.
 const RETRIES_MAX: u32 = 100;
@@ -55,14 +55,15 @@ pub struct ExternalConfig {
     /// Maximum number of attempts per second; no limit when absent. Each job of a batch counts as one.
     pub per_second: Option<f64>,
     /// Maximum number of attempts after the first one. Only errors that may be temporary lead to another
-    /// attempt.
+    /// attempt. A job that is not at fault for its failure, for example in an outage, begins again with fresh
+    /// attempts.
     pub retries: u32,
     /// The time limit of one attempt, in seconds. It includes the wait for a worker. 0 means an equal share
     /// of the deadline, `deadline_s / (retries + 1)`, so an attempt that hangs leaves time for the others.
     /// For `code`, whose tests have limits of their own, 0 means the whole deadline.
     pub attempt_s: f64,
-    /// The time limit of a job with all its attempts and pauses, in seconds. It counts from the job's first
-    /// attempt.
+    /// The time limit of the attempts and pauses of a job, in seconds. It counts from the first attempt. A job
+    /// that begins again (see `retries`) has the whole time again.
     pub deadline_s: f64,
     /// The number of scores that the cache keeps. Equal jobs share a score. With 0, equal jobs are scored
     /// again.
@@ -76,7 +77,8 @@ pub struct ExternalConfig {
     /// The pause after the first failed probe of an outage, in seconds. The pause doubles from probe to
     /// probe.
     pub backoff_initial_s: f64,
-    /// The longest pause between two probes, in seconds.
+    /// The longest pause between two probes, in seconds, unless the server asks for a longer one by
+    /// `Retry-After`.
     pub backoff_max_s: f64,
     /// The run ends when the reward has been out for this time, in seconds.
     pub outage_deadline_s: f64,
@@ -177,7 +179,12 @@ impl ExternalConfig {
     /// The time limit of one attempt.
     fn attempt(&self) -> Result<Duration, RewardError> {
         if self.attempt_s != 0.0 {
-            return seconds("attempt_s", self.attempt_s);
+            let wrong = |_| RewardError::Misconfigured {
+                key: "attempt_s",
+                expected: "0, or seconds above 0, at most a week",
+                found: self.attempt_s.to_string(),
+            };
+            return seconds("attempt_s", self.attempt_s).map_err(wrong);
         }
         let attempts = if self.code.is_some() { 1 } else { self.retries.saturating_add(1) };
         seconds("deadline_s", self.deadline_s).map(|deadline| deadline / attempts)
@@ -186,7 +193,7 @@ impl ExternalConfig {
     fn guard(&self, concurrency: usize) -> Result<Guard, RewardError> {
         let wrong = |key, expected, found: String| Err(RewardError::Misconfigured { key, expected, found });
         if let Some(rate) = self.per_second.filter(|rate| !(*rate > 0.0 && rate.is_finite())) {
-            return wrong("per_second", "a number of attempts a second above 0", rate.to_string());
+            return wrong("per_second", "a finite number above 0", rate.to_string());
         }
         if self.retries > RETRIES_MAX {
             return wrong("retries", "0 to 100", self.retries.to_string());

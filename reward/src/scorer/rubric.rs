@@ -102,7 +102,7 @@ impl Rubric {
         Ok(Self { parts, acc: index })
     }
 
-    /// Builds the parts; an error names the part and the reason.
+    /// Builds the parts. The error of a part's own options does not name the part.
     pub(super) fn from_config(config: &RubricConfig) -> Result<Self, RewardError> {
         let build = |part: &RubricPart| {
             // The check precedes the building: deeply nested rubrics would overflow the stack.

@@ -42,7 +42,7 @@ impl Gate {
             (Hold::Updating, Some(version)) if self.weights >= Some(version) => {
                 format!("weights version={version}, not resumed yet")
             }
-            (Hold::Updating, Some(version)) => format!("updated to weights version={version}"),
+            (Hold::Updating, Some(version)) => format!("is being updated to weights version={version}"),
             (Hold::Outdated, version) => format!("awaits weights version={}", version.unwrap_or_default()),
         };
         Some(match &self.reason {

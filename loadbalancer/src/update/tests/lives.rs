@@ -150,7 +150,7 @@ async fn an_engine_that_fails_to_resume_gets_no_permits_and_is_called_again() {
     let report = fixture.update(7).await;
     assert_eq!(failures(&report.servers), [("s1".to_owned(), Phase::Resume)]);
     let reason = fixture.server("s1").reason.unwrap();
-    assert!(reason.starts_with("updated to weights version=7: resume:"), "{reason}");
+    assert!(reason.starts_with("is being updated to weights version=7: resume:"), "{reason}");
     assert_eq!(fixture.state("s0"), ServerState::Active);
     fixture.fake.heal();
     let looking = fixture.updater.clone().run(CancellationToken::new());

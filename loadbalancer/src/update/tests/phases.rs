@@ -3,7 +3,7 @@
 use super::fake::{Fault, announcement, failures, fixture, reloading};
 use super::*;
 
-const AFTER: [&str; 6] = ["pause keep", "load", "recompute", "label", "resume", "check"];
+const CALLS: [&str; 6] = ["pause keep", "load", "recompute", "label", "resume", "check"];
 
 #[tokio::test(start_paused = true)]
 async fn a_fleet_gets_new_weights_in_six_phases() {
@@ -12,7 +12,7 @@ async fn a_fleet_gets_new_weights_in_six_phases() {
     assert_eq!((report.outcome, report.servers.len()), (UpdateOutcome::Complete, 2));
     let calls = fixture.fake.calls.lock().clone();
     let expected: Vec<String> =
-        AFTER.iter().flat_map(|what| [format!("s0 {what}"), format!("s1 {what}")]).collect();
+        CALLS.iter().flat_map(|what| [format!("s0 {what}"), format!("s1 {what}")]).collect();
     assert_eq!(calls, expected);
     for name in ["s0", "s1"] {
         let engine = fixture.fake.engine(name);
@@ -40,7 +40,7 @@ async fn an_update_grants_no_permit_and_keeps_granted_ones() {
     assert_eq!((phase.since.elapsed().as_secs(), phase.deadline.as_secs()), (5, 600));
     let server = fixture.server("s0");
     assert_eq!((server.state, server.hold), (ServerState::Paused, Some(Hold::Updating)));
-    assert_eq!(server.reason.as_deref(), Some("updated to weights version=7"));
+    assert_eq!(server.reason.as_deref(), Some("is being updated to weights version=7"));
     assert!(fixture.permit().is_none());
     assert_eq!(update.await.outcome, UpdateOutcome::Complete);
     assert!(held.revoked().now_or_never().is_none(), "its request continues with the new weights");
@@ -49,7 +49,7 @@ async fn an_update_grants_no_permit_and_keeps_granted_ones() {
     assert!(fixture.permit().is_some());
 }
 
-/// The call that fails on one server, its phase, and whether the weights were touched by then.
+/// The call that fails on one server, its phase, and whether the server's permits are revoked.
 const FAULTS: [(&str, Phase, bool); 6] = [
     ("pause keep", Phase::Pause, false),
     ("load", Phase::Update, true),
@@ -60,9 +60,9 @@ const FAULTS: [(&str, Phase, bool); 6] = [
 ];
 
 #[tokio::test(start_paused = true)]
-async fn after_any_failure_the_engine_is_resumed_and_the_server_kept_out() {
+async fn a_failed_server_is_kept_out_and_only_a_failed_resume_leaves_its_engine_paused() {
     for fault in [Fault::Fails, Fault::Hangs] {
-        for (what, phase, is_touched) in FAULTS {
+        for (what, phase, is_revoked) in FAULTS {
             let fixture = fixture(2, reloading());
             let held = [fixture.permit().unwrap(), fixture.permit().unwrap()];
             let on_bad = held.iter().find(|permit| &*permit.server_name() == "s1").unwrap();
@@ -78,7 +78,7 @@ async fn after_any_failure_the_engine_is_resumed_and_the_server_kept_out() {
             }
             assert!(!fixture.fake.engine("s0").is_paused);
             assert_eq!(fixture.fake.engine("s1").is_paused, phase == Phase::Resume, "{what}");
-            assert_eq!(on_bad.revoked().now_or_never().is_some(), is_touched, "{what} {fault:?}");
+            assert_eq!(on_bad.revoked().now_or_never().is_some(), is_revoked, "{what} {fault:?}");
             let server = fixture.server("s1");
             assert_eq!(server.state, ServerState::Paused, "{what}");
             let reason = server.reason.unwrap();
@@ -110,7 +110,7 @@ async fn no_permit_is_granted_before_the_check_and_a_failed_check_asks_for_anoth
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(fixture.updater.phase().unwrap().phase, Phase::Check);
     assert!(!fixture.fake.engine("s0").is_paused);
-    assert!(fixture.permit().is_none(), "the weights have not been looked at");
+    assert!(fixture.permit().is_none(), "the check has not ended");
     assert_eq!(update.await.outcome, UpdateOutcome::Complete);
     assert!(fixture.permit().is_some());
 
@@ -140,7 +140,7 @@ async fn a_server_that_cannot_be_checked_is_let_in_and_a_check_can_be_turned_off
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_an_engine_does_not_offer_leaves_its_weights_untouched() {
+async fn a_load_that_the_engine_does_not_offer_leaves_its_weights_untouched() {
     let fixture = fixture(1, reloading());
     let held = fixture.permit().unwrap();
     fixture.fake.fault("s0", "load", Fault::Unknown);
@@ -163,17 +163,17 @@ async fn an_engine_without_names_for_weights_needs_none() {
 #[tokio::test(start_paused = true)]
 async fn waiting_for_running_requests_takes_as_long_as_they_run_and_no_longer_than_the_deadline() {
     let config = UpdateConfig { pause: Some(PauseMode::Wait), ..reloading() };
-    let patient = fixture(1, config.clone());
-    patient.fake.fault("s0", "pause wait", Fault::Takes(50));
-    let report = patient.update(7).await;
+    let in_time = fixture(1, config.clone());
+    in_time.fake.fault("s0", "pause wait", Fault::Takes(50));
+    let report = in_time.update(7).await;
     assert_eq!((report.outcome, report.took.as_secs()), (UpdateOutcome::Complete, 50));
-    assert_eq!(patient.fake.count("s0 reset"), 1, "no request runs that would have to be recomputed");
-    let hasty = fixture(1, config);
-    hasty.fake.fault("s0", "pause wait", Fault::Takes(70));
-    let report = hasty.update(7).await;
+    assert_eq!(in_time.fake.count("s0 reset"), 1, "no running request has cache blocks to recompute");
+    let too_late = fixture(1, config);
+    too_late.fake.fault("s0", "pause wait", Fault::Takes(70));
+    let report = too_late.update(7).await;
     assert_eq!(failures(&report.servers), [("s0".to_owned(), Phase::Pause)]);
-    assert_eq!(hasty.fake.engine("s0").weights.as_deref(), Some("base"));
-    assert!(!hasty.fake.engine("s0").is_paused);
+    assert_eq!(too_late.fake.engine("s0").weights.as_deref(), Some("base"));
+    assert!(!too_late.fake.engine("s0").is_paused);
 }
 
 #[tokio::test(start_paused = true)]
@@ -189,7 +189,7 @@ async fn a_caller_that_goes_away_ends_no_update() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_end_of_the_scope_cuts_the_update_short_and_resumes() {
+async fn the_end_of_the_scope_cuts_the_update_short_and_resumes_the_engine() {
     let fixture = fixture(1, reloading());
     fixture.fake.fault("s0", "load", Fault::Hangs);
     let update = fixture.update(7);
@@ -228,7 +228,7 @@ async fn only_the_newest_of_several_waiting_announcements_is_carried_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_method_servers_only_get_the_label_and_keep_their_permits() {
+async fn without_a_method_servers_stay_active_even_if_their_label_fails() {
     let config = UpdateConfig { pause: Some(PauseMode::Keep), ..UpdateConfig::default() };
     let fixture = fixture(2, config);
     fixture.fake.fault("s1", "label", Fault::Fails);

@@ -14,8 +14,8 @@ const BLOCK_BYTES: usize = 16 << 10;
 /// A value that is kept with a text.
 pub(crate) trait Value: Clone {
     /// The number of bytes that the value needs on the heap. A clone must return the same number, even if its
-    /// allocation is larger or smaller: a shared block is copied before a write, and the number is subtracted
-    /// from the total when the text is forgotten.
+    /// allocation is larger or smaller: the owner of the texts adds the number to its total when it adds a text,
+    /// and subtracts it when it forgets the text. In between, a clone may have replaced the value.
     fn heap_bytes(&self) -> usize;
 }
 
@@ -125,8 +125,8 @@ impl<V: Value> Texts<V> {
         }
     }
 
-    /// Removes the oldest texts and returns them. Stops at `texts_max` texts, or when the removed texts have
-    /// at least `bytes` bytes.
+    /// Removes the oldest texts and returns them. Stops at `texts_max` texts, or when the removed texts and their
+    /// values take at least `bytes` bytes.
     pub(super) fn take_oldest(&mut self, texts_max: usize, bytes: usize) -> Vec<(String, V)> {
         let (mut taken, mut taken_bytes) = (Vec::new(), 0);
         while taken.len() < texts_max

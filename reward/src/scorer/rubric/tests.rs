@@ -65,7 +65,7 @@ fn options_survive_and_unknown_ones_are_refused() {
 }
 
 #[test]
-fn an_invalid_rubric_is_refused_with_its_part() {
+fn an_invalid_rubric_is_refused_with_the_reason() {
     let math = |name: &str, weight: f64| json!({"name": name, "weight": weight, "scorer": "math"});
     let nested = json!({"name": "deep", "weight": 1.0, "scorer": "rubric", "parts": [math("a", 1.0)]});
     let broken = json!({"name": "a", "weight": 1.0, "scorer": "regex", "pattern": "["});
@@ -86,7 +86,7 @@ fn an_invalid_rubric_is_refused_with_its_part() {
 }
 
 #[test]
-fn custom_scorers_can_be_parts() {
+fn a_rubric_can_be_made_of_built_scorers() {
     let part = |name: &str, weight, scorer| Part { name: name.into(), weight, scorer };
     let inner = Rubric::new(vec![part("a", 1.0, std::sync::Arc::new(Math))], None).unwrap();
     assert!(Rubric::new(vec![part("b", 1.0, std::sync::Arc::new(inner))], None).is_err());

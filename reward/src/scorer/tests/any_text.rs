@@ -93,7 +93,7 @@ proptest! {
 
     #[test]
     fn any_ground_truth_gets_a_score_or_an_error_of_the_client(truth in "(\\{\"type\": ?|\"integer\"\\}|[ -~]|[A-J]|.){0,30}") {
-        for scorer in [built(json!({"scorer": "choice"})), built(json!({"scorer": "json_schema"}))] {
+        for scorer in ["choice", "json_schema"].map(|name| built(json!({"scorer": name}))) {
             let input = ScoreInput { response: "5", ground_truth: &truth, data_source: "", extra: None };
             match scorer.score(&input) {
                 Ok(score) => prop_assert_eq!(invariants::score_is_sound(&score), Ok(())),
