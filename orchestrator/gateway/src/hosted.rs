@@ -137,7 +137,7 @@ impl Hosted {
     /// Checks that the server at `url` can render chat requests to token ids. Cancel-safe.
     ///
     /// # Errors
-    /// [`GatewayError::Engine`]: the server lacks the endpoint, or the call fails.
+    /// [`GatewayError::Engine`]: the server lists no model, lacks the endpoint, or does not answer.
     pub async fn check(&self, url: &str) -> Result<(), GatewayError> {
         let lacks = |error: CallError| {
             GatewayError::Engine(match error {
@@ -147,9 +147,12 @@ impl Hosted {
                 error => error.to_string(),
             })
         };
+        let unnamed = |error: CallError| {
+            GatewayError::Engine(format!("expected server={url} to list its model at /v1/models: {error}"))
+        };
         let model = match &self.core.config.model {
             Some(model) => model.clone(),
-            None => self.calls.model(url).await.map_err(lacks)?.name,
+            None => self.calls.model(url).await.map_err(unnamed)?.name,
         };
         let messages = json!([{ "role": "user", "content": "1 + 1" }]);
         let request = json!({ "model": model, "messages": messages, "max_tokens": 1 });

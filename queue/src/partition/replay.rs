@@ -91,7 +91,8 @@ impl Replay {
         }
     }
 
-    /// Applies a record to the table of its partition. Frees the chunks that no row needs any more.
+    /// Applies a record to the table of its partition. Frees the chunks that no row needs any more. The function is
+    /// long because it has one arm for each kind of record.
     pub(crate) fn apply(&mut self, record: Record) -> Result<(), QueueError> {
         match record {
             Record::Declare { spec, generation_floor, dispositions } => {

@@ -40,7 +40,8 @@ impl Totals {
         let Self { rows, score, acc, without_answer } = self;
         let mean = |sum: f64| if *rows > 0 { sum / *rows as f64 } else { 0.0 };
         format!(
-            "{scorer}: {rows} rows, mean score {:.4}, mean acc {:.4}, {without_answer} without an answer",
+            "{scorer}: {}, mean score {:.4}, mean acc {:.4}, {without_answer} without an answer",
+            plural(*rows, "row"),
             mean(*score),
             mean(*acc)
         )
