@@ -176,7 +176,9 @@ def disturbed(world):
 
 
 def check_columns(row):
-    """Checks that the added columns were computed from the tokens of the same row."""
+    """Checks that the added columns fit the tokens of the same row: the values of `values`, and the number and range
+    of the values of `ref_log_prob`.
+    """
     tokens = len(row["response_ids"])
     assert row["values"] == [float(tokens - 1 - at) for at in range(tokens)], row
     assert len(row["ref_log_prob"]) == tokens, row
@@ -190,7 +192,7 @@ def unique_rows(rows):
     seen, again = {}, 0
     for row in rows:
         check_columns(row)
-        # The number of a dispatch, which is in the name of the group, differs after a restart.
+        # The name of the group does not identify a row: it has the number of a dispatch, which differs after a restart.
         name = (row["prompt_uid"], row["sample_index"])
         words = {key: row[key] for key in COMPARED}
         again += name in seen

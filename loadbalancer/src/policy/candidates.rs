@@ -1,7 +1,8 @@
 //! The servers as policies see them.
 //!
-//! A policy runs for each permit, so it must not add up the loads of a thousand servers each time. The sum is
-//! therefore kept here, and each change of a candidate updates it.
+//! For each permit, `group_affinity` compares a server's load with the mean load of the others, and must not add
+//! up the loads of a thousand servers each time. The sum of the loads is therefore kept here, and each change of a
+//! candidate updates it.
 
 use std::ops::Deref;
 
@@ -52,7 +53,7 @@ struct Loads {
 
 /// The number of units of [`Loads::sum`] in a load of 1.
 const LOAD_UNITS: f32 = (1 << 20) as f32;
-/// The largest load that counts in a sum; a server with a million samples per place has it.
+/// A larger load counts as this one in a sum. A server with a million samples per place has this load.
 const LOAD_MAX: f32 = 1e6;
 
 impl Loads {

@@ -17,7 +17,7 @@ pub(super) enum Cost {
     SamplesBySpeed,
 }
 
-/// Number of servers in one block of the search for the chosen one.
+/// Number of servers in a block. The search for the chosen server skips whole blocks.
 const BLOCK: usize = 64;
 
 /// Chooses the server with the lowest cost. If several servers have this cost, each of them has an equal

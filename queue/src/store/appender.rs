@@ -10,8 +10,8 @@ pub trait Appender: Send {
     /// Appends a chunk. The chunk is part of the queue only after it is [kept](super::Store::keep).
     fn append(&mut self, chunk: ChunkId, rows: &Encoded) -> Result<Note, QueueError>;
 
-    /// Called when the put or the move that appended a chunk has ended: either the chunk has already been kept,
-    /// or it is not needed.
+    /// Called when the put, the write of columns or the move that appended a chunk has ended: either the chunk
+    /// has already been kept, or it is not needed.
     fn settle(&mut self, chunk: ChunkId);
 
     /// Makes all appended chunks durable. After a failure every later call of `sync` fails too.

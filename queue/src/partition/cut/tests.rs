@@ -1,5 +1,5 @@
-//! Random changes while a cut is read, compared with a cut that is read without changes. In unit tests a
-//! slice has two rows.
+//! Compares a cut that is read during random changes with a cut of the same moment that is read without changes. In
+//! unit tests a slice ends with the group that gives it a second row.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -186,8 +186,8 @@ fn read(cut: &mut CutReader, replay: &mut Replay, values: &mut Values) -> bool {
     true
 }
 
-/// Describes a replayed table row by row. Records cannot be compared directly: their grouping depends on the
-/// slices and on the chunks.
+/// Describes a replayed table row by row. Records cannot be compared directly: which rows share a record
+/// depends on the slices and on the chunks.
 fn describe(replay: Replay) -> Vec<String> {
     let table = replay.into_tables().next().unwrap();
     let mut description = vec![format!("{:?} {:?}", declaration(&table), rest(&table).collect::<Vec<_>>())];

@@ -13,9 +13,10 @@ const BLOCK_BYTES: usize = 16 << 10;
 
 /// A value that is kept with a text.
 pub(crate) trait Value: Clone {
-    /// The number of bytes that the value needs on the heap. A clone must return the same number, even if its
-    /// allocation is larger or smaller: the owner of the texts adds the number to its total when it adds a text,
-    /// and subtracts it when it forgets the text. In between, a clone may have replaced the value.
+    /// The number of bytes that the value needs on the heap. The owner of the texts adds this number to its total
+    /// when it adds a text, and subtracts it when it forgets the text. In between, the block of the text may have
+    /// been copied, which replaces the value by a clone. A clone must therefore return the same number, even if
+    /// its allocation is larger or smaller.
     fn heap_bytes(&self) -> usize;
 }
 
