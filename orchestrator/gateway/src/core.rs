@@ -25,8 +25,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Opens the log, and rebuilds its trajectories. Also returns a receiver of the groups that end from now
-    /// on.
+    /// Opens the log, and rebuilds its trajectories. Also returns a receiver of the groups that end. It gets
+    /// groups of the log that had ended too, if their rows were not put.
     pub(crate) async fn open(
         config: GatewayConfig,
         scope: Scope,

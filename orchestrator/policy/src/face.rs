@@ -142,7 +142,8 @@ impl Failure {
             }
             Self::Query(reason) => (StatusCode::BAD_REQUEST, "bad_query", reason.clone(), none),
             Self::Late { wanted, version } => {
-                let message = format!("the servers have version={version}, not yet wanted={wanted}");
+                let message =
+                    format!("expected version={wanted} or later, the servers have version={version}");
                 let numbers = json!({ "wanted": wanted, "version": version });
                 (StatusCode::REQUEST_TIMEOUT, "not_yet", message, numbers)
             }

@@ -20,7 +20,7 @@ _DEFAULTS: dict[str, Any] = {
         "sampler": "SequentialSampler",
         # Whether get_meta returns an empty batch when too few samples are ready.
         "polling_mode": False,
-        # The host where the controller listens for other processes. Only used if rolldock.url is given.
+        # The host where the controller listens for other processes. Not used if init starts the server.
         "host": "127.0.0.1",
     },
     "backend": {

@@ -1,4 +1,6 @@
-//! The configuration of external rewards, as a recipe writes it.
+//! The configuration of an external reward and of its guard, as a recipe writes it in `ask` of
+//! `[[filter.outside]]`. `[reward]` has the same runners, but its guard is `[reward.guard]`, and its deadline is
+//! `timeouts.reward`.
 //!
 //! Exactly one of `python`, `command`, `http`, `judge` and `code` configures the runner; the other keys
 //! configure its guard. The first three keys have short forms: `python = "module:function"`,
