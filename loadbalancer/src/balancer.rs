@@ -12,6 +12,7 @@ mod serve;
 mod server;
 mod shared;
 mod state;
+mod waiting;
 mod weights;
 
 use std::collections::BTreeMap;
@@ -33,7 +34,8 @@ use crate::{BalancerConfig, BalancerError, EngineLoad, PermitRequest, ServerSpec
 use grant::Grant;
 use server::Server;
 use shared::Shared;
-use state::{Decision, State, Waiter, WaiterKey, unknown};
+use state::{State, unknown};
+use waiting::{Decision, Waiter, WaiterKey};
 
 pub(crate) use grant::Life;
 pub use permit::Permit;
@@ -48,7 +50,7 @@ struct Waiting<'a> {
 
 impl Waiting<'_> {
     fn leave_list(&self) {
-        let is_waiting = self.shared.state.lock().waiters.contains_key(&self.key);
+        let is_waiting = self.shared.state.lock().waiters.contains(&self.key);
         if is_waiting {
             // This request may have reserved a server. The requests behind it can use the server now.
             self.shared.update(|state| drop(state.waiters.remove(&self.key)));
@@ -164,7 +166,7 @@ impl LoadBalancer {
     /// Grants a permit immediately if no request waits and there is room, which is the common case. Otherwise
     /// puts the request on the waiting list.
     fn begin(&self, request: PermitRequest) -> Result<Begun, BalancerError> {
-        let PermitRequest { weight, expected_tokens, group, priority, exclude, .. } = request;
+        let PermitRequest { weight, expected_tokens, group, shared_tokens, priority, exclude, .. } = request;
         let config = &self.shared.config;
         let mut state = self.shared.state.lock();
         if state.closed {
@@ -177,7 +179,8 @@ impl LoadBalancer {
         if state.waiters.is_empty() {
             state.settle(config);
             let avoid: &[ServerId] = if state.honours(&exclude, weight) { &exclude } else { &[] };
-            if let Some(grant) = state.try_grant(config, &Ask { weight, tokens, group, avoid }) {
+            let home = state.waiters.server_of(group);
+            if let Some(grant) = state.try_grant(config, &Ask { weight, tokens, group, home, avoid }) {
                 return Ok(Begun::Granted(grant));
             }
         }
@@ -190,10 +193,10 @@ impl LoadBalancer {
         if state.waiters.len() >= waiting_max {
             return Err(BalancerError::QueueFull { waiting_max });
         }
-        let key = (priority, state.next_waiter);
-        state.next_waiter += 1;
         let (answer, answered) = oneshot::channel();
-        state.waiters.insert(key, Waiter { weight, tokens, group, exclude, answer });
+        let prefers_home = shared_tokens.is_none_or(|shared| state.is_worth_keeping(shared));
+        let waiter = Waiter { weight, tokens, group, prefers_home, exclude, answer };
+        let key = state.waiters.push(priority, waiter);
         Ok(Begun::Waits(answered, key))
     }
 
@@ -349,10 +352,10 @@ impl LoadBalancer {
         let waiters = {
             let mut state = self.shared.state.lock();
             state.closed = true;
-            std::mem::take(&mut state.waiters)
+            state.waiters.clear()
         };
         self.shared.waiting.set(0.0);
-        drop(waiters);
+        waiters.for_each(drop);
     }
 
     /// Notes that a server has generated a token for a probe.

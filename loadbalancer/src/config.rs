@@ -135,6 +135,9 @@ pub struct PermitRequest {
     pub expected_tokens: u32,
     /// The group that the samples belong to, for [`Policy::GroupAffinity`].
     pub group: Option<u64>,
+    /// Tokens that all samples of the group begin with. A server computes and holds them once, however many of these
+    /// samples it runs. `None` if the number is not known.
+    pub shared_tokens: Option<u32>,
     /// Decides which waiting requests are served first.
     pub priority: Priority,
     /// Servers that have failed this request. They are avoided as long as another server may be asked.
@@ -150,6 +153,7 @@ impl PermitRequest {
             weight,
             expected_tokens: 0,
             group: None,
+            shared_tokens: None,
             priority: Priority::New,
             exclude: Vec::new(),
             deadline: None,

@@ -19,6 +19,7 @@ use rolldock::rollout::{
     RolloutControl, RolloutParts, Staleness,
 };
 use rolldock::scope::Scope;
+use rolldock_loadbalancer::Policy;
 use rolldock_queue::{Partition, PartitionSpec, Put, QueueConfig, Take, TransferQueue};
 use rolldock_simengine::PauseMode;
 use rolldock_simulate::bounds::{Lengths, Reference};
@@ -40,6 +41,11 @@ const WARM_UP: u64 = 4;
 const CONCURRENT_PROMPTS: usize = 32;
 /// The time of training divided by the time of a synchronous rollout.
 const TRAINING_SHARE: f64 = 0.5;
+/// The name of the comparison of routing policies.
+const AFFINITY: &str = "group_affinity";
+/// The lengths of its prompts, with the largest allowed step time of `group_affinity`, relative to `least_load`. Short
+/// prompts gain nothing.
+const AFFINITY_BARS: [(usize, f64); 3] = [(PROMPT_TOKENS, 1.01), (512, 0.99), (2_048, 0.95)];
 const FLEET: FleetShape = FleetShape { servers: 8, mixed: false };
 const TASK: &str = "train";
 /// The longest wait for a claim, in virtual time.
@@ -54,8 +60,8 @@ struct Plan {
     on_stop: OnStop,
     launch: Launch,
     max_staleness: u64,
-    /// How servers are paused during an update.
-    pause: PauseMode,
+    policy: Policy,
+    prompt_tokens: usize,
     bars: Bars,
 }
 
@@ -73,7 +79,8 @@ const SYNC: Plan = Plan {
     on_stop: OnStop::Requeue,
     launch: Launch::OnDemand,
     max_staleness: 0,
-    pause: PauseMode::Keep,
+    policy: Policy::GroupAffinity,
+    prompt_tokens: PROMPT_TOKENS,
     bars: Bars { staleness: None, saturation: None },
 };
 const PUBLISHED: Plan = Plan {
@@ -97,7 +104,6 @@ const FULLY_ASYNC: Plan = Plan {
     on_stop: OnStop::Carry,
     launch: Launch::Batch,
     max_staleness: 2,
-    pause: PauseMode::Abort,
     bars: Bars { staleness: Some(1.05), saturation: Some(1.08) },
     ..SYNC
 };
@@ -152,7 +158,25 @@ pub fn measure(part: Option<&str>) -> anyhow::Result<Vec<Figure>> {
         let outcome = in_virtual_time(run(plan, training, &reference))?;
         figures.extend(figures_of(plan, &outcome, &sync, &Bounds::new(&reference, plan, training)));
     }
+    if part.is_none_or(|part| AFFINITY.contains(part)) {
+        for (prompt_tokens, at_most) in AFFINITY_BARS {
+            figures.push(affinity(prompt_tokens, training, &reference)?.bar(Bar::AtMost(at_most)));
+        }
+    }
     Ok(figures)
+}
+
+/// Step time of `fully_async` with the policy `group_affinity`, relative to `least_load`, for prompts of this length.
+/// The caches have the same size, whatever the prompts.
+fn affinity(prompt_tokens: usize, training: Duration, reference: &Reference) -> anyhow::Result<Figure> {
+    let step_s = |policy| {
+        let plan = Plan { policy, prompt_tokens, ..FULLY_ASYNC };
+        anyhow::Ok(in_virtual_time(run(plan, training, reference))?.step_s)
+    };
+    let ratio = step_s(Policy::GroupAffinity)? / step_s(Policy::LeastLoad)?;
+    let name =
+        format!("{AFFINITY}, prompts of {prompt_tokens} tokens: step time / step time with least_load");
+    Ok(Figure::new(name, ratio, "x"))
 }
 
 /// Lower bounds of the time of a step, in seconds.
@@ -207,7 +231,7 @@ impl World {
         let engine = SimulatedEngine::new(start_servers(&FLEET.speeds(), &workload(), &scope)?);
         let parts = RolloutParts {
             engine: Arc::new(engine.clone()),
-            balancer: start_balancer(&engine, None, &scope)?,
+            balancer: start_balancer(&engine, None, plan.policy, &scope)?,
             grading: Grading::Inline(Arc::new(LastToken)),
         };
         let rollout = RolloutConfig {
@@ -216,13 +240,13 @@ impl World {
             launch: plan.launch,
             max_concurrent_prompts: CONCURRENT_PROMPTS,
             staleness: Staleness { max: plan.max_staleness, is_announced: true, ..Staleness::default() },
-            ..config(FLEET, Mode::Fifo)?
+            ..config(FLEET, Mode::Moving)?
         };
         let manager = AgentLoopManager::new(rollout, parts, scope.clone());
         let queue = TransferQueue::open(QueueConfig::default())?;
         let capacity = TARGET * (plan.max_staleness as usize + 2);
         let partition = queue.declare(PartitionSpec::new("train", [TASK], capacity)).await?;
-        let prompts = PromptFeed::inline(Box::new(Numbered::new(PROMPT_TOKENS)));
+        let prompts = PromptFeed::inline(Box::new(Numbered::new(plan.prompt_tokens)));
         Ok(Self { engine, control: manager.control(), manager, prompts, partition, scope })
     }
 }
@@ -341,10 +365,11 @@ impl Trainer<'_> {
         Ok(claims)
     }
 
-    /// Updates the weights of all servers together, and announces the version.
+    /// Updates the weights of all servers together, and announces the version. Running samples continue with the new
+    /// weights, as by default in a run.
     async fn update(&self, version: u64) -> anyhow::Result<()> {
         for server in self.engine.servers() {
-            server.pause(self.plan.pause).await;
+            server.pause(PauseMode::Keep).await;
         }
         for server in self.engine.servers() {
             server.update_weight_version(version.to_string());

@@ -21,7 +21,7 @@ use rolldock::rollout::{
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{
-    AdaptiveConfig, BalancerConfig, LoadBalancer, Monitor, MonitorConfig, Priority, ServerSpec,
+    AdaptiveConfig, BalancerConfig, LoadBalancer, Monitor, MonitorConfig, Policy, Priority, ServerSpec,
 };
 use rolldock_reward::{Advantage, Estimator, Gates, GroupFilter, Shaping};
 use rolldock_simengine::{LengthConfig, ServerConfig, SimServer, Workload, WorkloadConfig};
@@ -188,13 +188,14 @@ pub(crate) fn start_servers(
 pub(crate) fn start_balancer(
     engine: &SimulatedEngine,
     permits: Option<u32>,
+    policy: Policy,
     scope: &Scope,
 ) -> anyhow::Result<LoadBalancer> {
     let adaptive = AdaptiveConfig::default();
     let capacity = permits.unwrap_or(adaptive.start);
     let named = engine.servers().map(|server| server.config().name.clone());
     let specs = named.map(|name| ServerSpec::unreached(name, capacity)).collect();
-    let config = BalancerConfig { seed: SEED, ..BalancerConfig::default() };
+    let config = BalancerConfig { policy, seed: SEED, ..BalancerConfig::default() };
     let balancer = LoadBalancer::new(config, specs)?;
     if permits.is_none() {
         let config = MonitorConfig { adaptive: Some(adaptive), ..MonitorConfig::default() };
@@ -274,7 +275,7 @@ async fn collect(shape: FleetShape, mode: Mode, steps: usize) -> anyhow::Result<
     let engine = SimulatedEngine::new(start_servers(&shape.speeds(), &workload, &scope)?);
     let parts = RolloutParts {
         engine: Arc::new(engine.clone()),
-        balancer: start_balancer(&engine, mode.permits(), &scope)?,
+        balancer: start_balancer(&engine, mode.permits(), Policy::default(), &scope)?,
         grading: Grading::Inline(Arc::new(LastToken)),
     };
     let mut manager = AgentLoopManager::new(config(shape, mode)?, parts, scope.clone());

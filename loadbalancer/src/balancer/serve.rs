@@ -4,15 +4,20 @@
 //! are free for the requests behind it, so a heavy request empties one server and not the fleet. A reserved
 //! server takes no other request, so the waiting request gets its places in the end.
 //!
+//! If the policy keeps groups together, a server with room first serves the groups that run on it, and then begins
+//! groups that run nowhere yet. Such a request may be served before the first one, but only within a bound.
+//!
 //! # Invariants
-//! - No request takes a place from the first waiting request that could be served.
+//! - No request takes a place from the first waiting request that could be served, except the next
+//!   [`AHEAD_PER_SERVER`] requests for each server, for the sake of their groups.
 //! - Apart from the permits that it grants, a pass does bounded work. It searches the whole fleet a bounded
 //!   number of times, and considers a bounded number of requests that fit nowhere.
 
 use tokio::time::Instant;
 
 use super::grant::Grant;
-use super::state::{State, WaiterKey};
+use super::state::State;
+use super::waiting::WaiterKey;
 use crate::BalancerConfig;
 use crate::policy::Ask;
 use crate::server::{AdminState, ServerId};
@@ -25,6 +30,11 @@ const LOOKS_MAX: usize = 16;
 /// Maximum number of requests that a pass skips because they fit nowhere. A request behind them is considered
 /// when one of them has been served.
 const PASSED_OVER_MAX: usize = 256;
+
+/// Number of requests, for each server of the fleet, that may be served before the first one because their groups run
+/// on a server with room. It is the size of two usual groups: with less, groups are spread over more servers, and with
+/// more, the order of groups is kept less.
+const AHEAD_PER_SERVER: u64 = 32;
 
 /// A demand that fitted nowhere in this pass. A request that demands at least as much does not fit either.
 struct Misfit {
@@ -53,9 +63,8 @@ enum Prospect {
     FleetIsFull,
 }
 
-/// The result of the search for a server.
-enum Placed {
-    Granted(Grant),
+/// Why a request got no places.
+enum Unplaced {
     /// There is no room for this request. Requests behind it may find room.
     NoRoom,
     /// The pass ends: there is no room for this request or any request behind it, or the pass has searched
@@ -80,13 +89,15 @@ impl<'a> Pass<'a> {
     }
 
     pub(super) fn run(mut self) {
-        let mut next = self.state.waiters.keys().next().copied();
+        if self.state.policy.keeps_groups() {
+            self.serve_at_home();
+        }
+        let mut next = self.state.waiters.next(None);
         while let Some(key) = next {
             if !self.serve(key) {
                 break;
             }
-            let later = (std::ops::Bound::Excluded(key), std::ops::Bound::Unbounded);
-            next = self.state.waiters.range(later).next().map(|(key, _)| *key);
+            next = self.state.waiters.next(Some(key));
         }
         let now = Instant::now();
         for index in self.reserved {
@@ -94,41 +105,66 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// Fills the free places of each server with requests of its own groups, and of groups without a server.
+    fn serve_at_home(&mut self) {
+        let ahead_max = AHEAD_PER_SERVER * self.state.servers.len() as u64;
+        for index in 0..self.state.servers.len() {
+            while let Some(candidate) = self.state.candidates.get(index).filter(|server| server.free > 0) {
+                let Some(key) = self.state.waiters.next_at(candidate.server, ahead_max) else { break };
+                let at_home = |pass: &mut Self, ask: &Ask<'_>| {
+                    pass.state.grant_at(pass.config, index, ask).ok_or(Unplaced::NoRoom)
+                };
+                if self.answer(key, at_home).is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
     /// Serves one waiting request if there is room. Returns whether the pass continues.
     fn serve(&mut self, key: WaiterKey) -> bool {
-        let Some(waiter) = self.state.waiters.get_mut(&key) else { return true };
+        let Err(unplaced) = self.answer(key, Self::place) else { return true };
+        self.passed_over += 1;
+        matches!(unplaced, Unplaced::NoRoom) && self.passed_over < PASSED_OVER_MAX
+    }
+
+    /// Looks for places for a waiting request. If there are any, the request gets them and leaves the list.
+    fn answer(
+        &mut self,
+        key: WaiterKey,
+        place: impl FnOnce(&mut Self, &Ask<'_>) -> Result<Grant, Unplaced>,
+    ) -> Result<(), Unplaced> {
+        let waiter = self.state.waiters.get_mut(&key).ok_or(Unplaced::NoRoom)?;
         let (weight, tokens, group) = (waiter.weight, waiter.tokens, waiter.group);
-        // The list is put back below. It is taken out because the search for a server borrows the whole
-        // state.
+        // The list of excluded servers is put back below. It is taken out because the search for a server borrows the
+        // whole state.
         let exclude = std::mem::take(&mut waiter.exclude);
         let avoid: &[ServerId] = if self.state.honours(&exclude, weight) { &exclude } else { &[] };
-        let placed = self.place(&Ask { weight, tokens, group, avoid });
-        let Placed::Granted(grant) = placed else {
-            if let Some(waiter) = self.state.waiters.get_mut(&key) {
-                waiter.exclude = exclude;
-            }
-            self.passed_over += 1;
-            return matches!(placed, Placed::NoRoom) && self.passed_over < PASSED_OVER_MAX;
-        };
+        let home = self.state.waiters.server_of(group);
+        let placed = place(self, &Ask { weight, tokens, group, home, avoid });
+        if let (Err(_), Some(waiter)) = (&placed, self.state.waiters.get_mut(&key)) {
+            waiter.exclude = exclude;
+        }
+        let grant = placed?;
         if let Some(waiter) = self.state.waiters.remove(&key) {
             let sent = waiter.answer.send(Ok(grant));
             debug_assert!(sent.is_ok(), "a request leaves the list before it stops listening");
         }
-        true
+        Ok(())
     }
 
-    fn place(&mut self, ask: &Ask<'_>) -> Placed {
+    fn place(&mut self, ask: &Ask<'_>) -> Result<Grant, Unplaced> {
         let Ask { weight, tokens, avoid, .. } = *ask;
         let is_misfit = self.misfits.iter().any(|misfit| misfit.is_at_most(weight, tokens, avoid));
         if is_misfit && self.looks >= RESERVED_MAX {
-            return Placed::NoRoom;
+            return Err(Unplaced::NoRoom);
         }
         if !is_misfit {
             if self.looks >= LOOKS_MAX {
-                return Placed::EndOfPass;
+                return Err(Unplaced::EndOfPass);
             }
             if let Some(grant) = self.state.try_grant(self.config, ask) {
-                return Placed::Granted(grant);
+                return Ok(grant);
             }
             self.misfits.push(Misfit { weight, tokens, exclude: avoid.to_vec() });
         }
@@ -137,21 +173,21 @@ impl<'a> Pass<'a> {
             // The bound on the whole fleet is reached. Requests end one by one, so lighter requests would
             // take every free place before this request could have enough places.
             Prospect::Nearest(_) | Prospect::Raised(_) if weight > self.state.room(self.config) => {
-                return Placed::EndOfPass;
+                return Err(Unplaced::EndOfPass);
             }
             Prospect::Nearest(index) => self.reserve(index),
             Prospect::Raised(index) => {
                 let now = Instant::now();
                 self.state.change_at(self.config, index, now, |server| server.set_capacity(weight));
                 if let Some(grant) = self.state.try_grant(self.config, ask) {
-                    return Placed::Granted(grant);
+                    return Ok(grant);
                 }
                 self.reserve(index);
             }
             Prospect::Later => {}
-            Prospect::FleetIsFull => return Placed::EndOfPass,
+            Prospect::FleetIsFull => return Err(Unplaced::EndOfPass),
         }
-        Placed::NoRoom
+        Err(Unplaced::NoRoom)
     }
 
     /// Hides a server's room from later requests.

@@ -1,43 +1,31 @@
 //! A balancer's state: its servers, the waiting requests, and the mean length and speed of recent samples. No
 //! function in this module waits.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::grant::Grant;
 use super::server::Server;
+use super::waiting::{Waiter, WaitingList};
 use crate::policy::{Ask, Candidates, RoutingPolicy};
 use crate::server::{AdminState, ServerId};
 use crate::snapshot::FleetSnapshot;
-use crate::{BalancerConfig, BalancerError, Priority};
+use crate::{BalancerConfig, BalancerError};
 
 /// Factor on the earlier measurements of the fleet at each new measurement.
 const MEAN_MEMORY: f64 = 0.99;
 /// Maximum number of names of departed servers that are remembered.
 const DEPARTED_MAX: usize = 1 << 12;
+/// The least number of tokens that the samples of a group share, relative to the mean number of generated tokens of a
+/// sample, for which a waiting request prefers the server of its group. A shorter prompt saves less than what is lost
+/// because samples of like length fill and empty one server's cache at the same time.
+const SHARED_MIN: f64 = 0.25;
 /// Shortest time between two updates of the penalties, however many permits are asked for.
 const SETTLE_GRAIN: Duration = Duration::from_millis(10);
-
-/// The answer to a waiting request: its places, or the reason why it gets no places.
-pub(super) type Decision = Result<Grant, BalancerError>;
-
-/// A request on the waiting list. Its task holds the receiver until the request has left the list.
-#[derive(Debug)]
-pub(super) struct Waiter {
-    pub(super) weight: u32,
-    pub(super) tokens: u32,
-    pub(super) group: Option<u64>,
-    pub(super) exclude: Vec<ServerId>,
-    pub(super) answer: oneshot::Sender<Decision>,
-}
-
-/// The order in which requests are served: by priority, then in order of arrival.
-pub(super) type WaiterKey = (Priority, u64);
 
 /// Means over recent samples of all servers.
 #[derive(Debug, Default)]
@@ -87,8 +75,7 @@ pub(super) struct State {
     pub(super) next_server: u32,
     /// Places that permits hold, over all servers.
     pub(super) in_use: u32,
-    pub(super) waiters: BTreeMap<WaiterKey, Waiter>,
-    pub(super) next_waiter: u64,
+    pub(super) waiters: WaitingList,
     /// Number of waiting requests that the gauge shows.
     pub(super) waiting_shown: usize,
     pub(super) policy: Box<dyn RoutingPolicy>,
@@ -114,8 +101,7 @@ impl State {
             settles_at: Instant::now(),
             next_server: 0,
             in_use: 0,
-            waiters: BTreeMap::new(),
-            next_waiter: 0,
+            waiters: WaitingList::new(policy.keeps_groups()),
             waiting_shown: 0,
             policy,
             rng,
@@ -139,6 +125,7 @@ impl State {
         let server = self.servers.remove(index);
         self.candidates.remove(index);
         self.in_use -= server.in_use;
+        self.waiters.forget(server.id);
         if self.departed.len() < DEPARTED_MAX {
             self.departed.insert(Arc::clone(server.name()));
         }
@@ -243,6 +230,11 @@ impl State {
         largest.unwrap_or(0).min(config.capacity_total.unwrap_or(u32::MAX))
     }
 
+    /// Whether it pays to keep the samples of a group on one server if they share this number of tokens.
+    pub(super) fn is_worth_keeping(&self, shared_tokens: u32) -> bool {
+        f64::from(shared_tokens) >= SHARED_MIN * self.means.tokens()
+    }
+
     /// Expected tokens of a request of `weight` samples, each of which takes `expected` tokens (0: unknown).
     pub(super) fn tokens_of(&self, weight: u32, expected: u32) -> u32 {
         let each = if expected > 0 { f64::from(expected) } else { self.means.tokens() };
@@ -295,8 +287,17 @@ impl State {
         }
         let Self { policy, candidates, rng, .. } = self;
         let index = policy.pick(ask, candidates, rng)?;
+        self.grant_at(config, index, ask)
+    }
+
+    /// Grants places on the server of this index if there is room for the request.
+    pub(super) fn grant_at(&mut self, config: &BalancerConfig, index: usize, ask: &Ask<'_>) -> Option<Grant> {
         // The policy may be the caller's own and return a wrong index.
-        candidates.get(index).filter(|candidate| ask.fits(candidate))?;
+        let candidate = self.candidates.get(index).filter(|candidate| ask.fits(candidate))?;
+        if ask.weight > self.room(config) {
+            return None;
+        }
+        self.waiters.settle(ask.group, candidate.server);
         let now = Instant::now();
         let (life, number) = self.change_at(config, index, now, |server| {
             let number = server.grant(ask.weight, ask.tokens, now, config);

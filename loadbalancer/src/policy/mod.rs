@@ -93,6 +93,9 @@ pub struct Ask<'a> {
     pub tokens: u32,
     /// The group that the samples belong to.
     pub group: Option<u64>,
+    /// The server of the group's previous sample. `None` if it is not known, or if the policy does not
+    /// [keep groups together](RoutingPolicy::keeps_groups).
+    pub home: Option<ServerId>,
     /// Servers that may not be chosen.
     pub avoid: &'a [ServerId],
 }
@@ -111,6 +114,12 @@ impl Ask<'_> {
 pub trait RoutingPolicy: Send + Debug + 'static {
     /// The index of a server that [fits](Ask::fits) the request; `None` if there is none.
     fn pick(&mut self, ask: &Ask<'_>, servers: &Candidates, rng: &mut ChaCha8Rng) -> Option<usize>;
+
+    /// Whether the samples of a group should run on one server. If so, a server that gets room while requests wait
+    /// serves its own groups first, within a bound, and the policy is not asked.
+    fn keeps_groups(&self) -> bool {
+        false
+    }
 }
 
 /// The policy of this name; `affinity` is for [`Policy::GroupAffinity`].

@@ -25,7 +25,7 @@ fn fleet(servers: &[Candidate]) -> Candidates {
 }
 
 fn ask(weight: u32) -> Ask<'static> {
-    Ask { weight, tokens: 0, group: None, avoid: &[] }
+    Ask { weight, tokens: 0, group: None, home: None, avoid: &[] }
 }
 
 fn policy(policy: Policy) -> Box<dyn RoutingPolicy> {
@@ -55,7 +55,7 @@ fn a_server_that_does_not_fit_is_never_picked() {
     for named in Policy::ALL {
         let mut policy = policy(named);
         for _ in 0..20 {
-            let ask = Ask { weight: 2, tokens: 11, group: Some(1), avoid: &avoid };
+            let ask = Ask { tokens: 11, group: Some(1), avoid: &avoid, ..ask(2) };
             assert_eq!(policy.pick(&ask, &fleet(&servers), &mut rng()), Some(1), "{named:?}");
         }
         assert_eq!(
@@ -80,10 +80,13 @@ fn a_group_follows_its_first_sample_and_leaves_a_server_that_is_too_full() {
     let config = AffinityConfig { load_max: 0.8, ratio_max: 2.0, load_min: 0.3 };
     let mut policy = GroupAffinity::new(config);
     let mut rng = rng();
-    let of_group = Ask { group: Some(5), ..ask(1) };
+    let mut home = None;
     let mut pick = |loads: [u32; 3]| {
         let servers: Vec<Candidate> = (0..).zip(loads).map(|(id, in_use)| server(id, in_use)).collect();
-        policy.pick(&of_group, &fleet(&servers), &mut rng).unwrap()
+        let of_group = Ask { group: Some(5), home, ..ask(1) };
+        let index = policy.pick(&of_group, &fleet(&servers), &mut rng).unwrap();
+        home = Some(servers[index].server);
+        index
     };
     assert_eq!(pick([0, 1, 1]), 0);
     assert_eq!(pick([3, 0, 0]), 0, "far above the others, and still nearly idle");
@@ -98,11 +101,14 @@ fn dead_servers_do_not_count_as_idle_for_group_affinity() {
     let config = AffinityConfig { load_max: 0.9, ratio_max: 1.5, load_min: 0.25 };
     let mut policy = GroupAffinity::new(config);
     let mut rng = rng();
-    let of_group = Ask { group: Some(5), ..ask(1) };
+    let mut home = None;
     let dead = |id| Candidate { free: 0, is_live: false, ..server(id, 0) };
     let mut pick = |loads: [u32; 2]| {
         let servers = [server(0, loads[0]), server(1, loads[1]), dead(2), dead(3), dead(4)];
-        policy.pick(&of_group, &fleet(&servers), &mut rng).unwrap()
+        let of_group = Ask { group: Some(5), home, ..ask(1) };
+        let index = policy.pick(&of_group, &fleet(&servers), &mut rng).unwrap();
+        home = Some(servers[index].server);
+        index
     };
     assert_eq!(pick([4, 5]), 0);
     assert_eq!(pick([6, 5]), 0, "it has about what the only other one has");

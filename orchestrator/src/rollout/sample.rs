@@ -389,6 +389,7 @@ impl SampleRequest<'_> {
         let started = self.group_started.load(Ordering::Relaxed);
         let request = PermitRequest {
             group: Some(self.dispatch.prompt.uid.0),
+            shared_tokens: Some(self.prompt_ids().len() as u32),
             priority: if started { Priority::Started } else { self.context.priority_new },
             exclude: tries.failed_on.iter().chain(&tries.avoid).copied().collect(),
             deadline: Some(asked_at + self.context.config.timeouts.permit),

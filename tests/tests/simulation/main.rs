@@ -8,6 +8,7 @@ mod capacities;
 mod flow;
 mod history;
 mod outage;
+mod placement;
 mod scale;
 mod steps;
 mod stragglers;
