@@ -230,9 +230,10 @@ impl State {
         largest.unwrap_or(0).min(config.capacity_total.unwrap_or(u32::MAX))
     }
 
-    /// Whether it pays to keep the samples of a group on one server if they share this number of tokens.
+    /// Whether it pays to keep the samples of a group on one server if they share this number of tokens. It is assumed
+    /// not to pay until the length of a sample is known.
     pub(super) fn is_worth_keeping(&self, shared_tokens: u32) -> bool {
-        f64::from(shared_tokens) >= SHARED_MIN * self.means.tokens()
+        self.means.samples > 0.0 && f64::from(shared_tokens) >= SHARED_MIN * self.means.tokens()
     }
 
     /// Expected tokens of a request of `weight` samples, each of which takes `expected` tokens (0: unknown).

@@ -26,7 +26,8 @@
 //! The number of valid groups is a sum of independent draws, whose chances are themselves estimated. So it
 //! has the variance of a beta-binomial distribution: with `m` groups of evidence, the variance of `u`
 //! uncertain groups is multiplied by `1 + (u - 1) / (m + 1)`. [`Outlook::reaches`] compares the number with
-//! what is needed, at the confidence of the recipe and by the normal approximation.
+//! what is needed, at the confidence of the recipe and by the normal approximation. [`Outlook::at_most`] is the same
+//! distribution's upper end, which decides how many groups may run before one of them could become too old.
 //!
 //! # Invariants
 //! The counts of running groups include exactly the groups that have been [entered](Outlook::enter) and have
@@ -38,6 +39,15 @@ use crate::rollout::accept_rate::{AGEING, AcceptRate};
 
 /// The weight of the prior, in groups: half of them have a right first sample.
 const PRIOR_GROUPS: f64 = 4.0;
+
+/// The number of standard deviations of [`Outlook::at_most`]: the chance that there are more valid groups is 1 in 1,000.
+const SURE_DEVIATIONS: f64 = 3.09;
+
+/// A normal distribution.
+struct Normal {
+    mean: f64,
+    deviation: f64,
+}
 
 /// Groups after a number of alike samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -182,6 +192,24 @@ impl Outlook {
         if needed == 0 {
             return true;
         }
+        let valid = self.valid(waiting);
+        // The number of valid groups is an integer, so the comparison has a continuity correction of half a
+        // group.
+        valid.mean - self.deviations * valid.deviation >= needed as f64 - 0.5
+    }
+
+    /// The number of the running groups and of the `waiting` prompts that will be valid at most, with a chance of
+    /// 99.9 %.
+    pub(crate) fn at_most(&self, waiting: usize) -> usize {
+        let valid = self.valid(waiting);
+        let groups = self.proven + self.blank + self.alike.iter().flatten().sum::<usize>() + waiting;
+        // The conversion saturates.
+        let most = (valid.mean + SURE_DEVIATIONS * valid.deviation + 0.5).ceil() as usize;
+        most.min(groups)
+    }
+
+    /// The distribution of the number of valid groups among the running groups and the `waiting` prompts.
+    fn valid(&self, waiting: usize) -> Normal {
         let passed = if self.only_compares { 1.0 } else { self.others.mean() };
         let (mut mean, mut variance, mut uncertain) = (0.0, 0.0, 0.0);
         let mut add = |groups: usize, chance: f64| {
@@ -205,9 +233,7 @@ impl Outlook {
         add(self.blank + waiting, passed * blank);
         let evidence = firsts + PRIOR_GROUPS;
         let spread = 1.0 + (uncertain - 1.0_f64).max(0.0) / (evidence + 1.0);
-        // The number of valid groups is an integer, so the comparison has a continuity correction of half a
-        // group.
-        mean - self.deviations * (variance * spread).sqrt() >= needed as f64 - 0.5
+        Normal { mean, deviation: (variance * spread).sqrt() }
     }
 
     /// Calls `with` for each number of alike samples, with that number less 1 and the chance that a group

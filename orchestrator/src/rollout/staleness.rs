@@ -8,7 +8,12 @@
 //! Pacing applies this rule in advance. The `p`-th accepted group of the run is claimed at a version that
 //! follows from `p`. In dispatch order, `p` is at most one more than the number of earlier groups that are
 //! accepted or may still be accepted. A group is sent out only if the version at its claim would be within
-//! the bound ([`Staleness::admitted`]). So no group becomes too old, and none has to be discarded.
+//! the bound ([`Staleness::admitted`]).
+//!
+//! The filter rejects many of the running groups. If all of them counted, the servers would run empty before each
+//! announcement. So running groups count as many as will be valid with a chance of 99.9 %
+//! ([`Outlook::at_most`](super::outlook::Outlook::at_most)). If more of them are valid, the last ones become too old, and
+//! `on_stale` decides about them.
 //!
 //! # Deliberately absent
 //! The check at the claim is not here. The queue compares versions again when rows are claimed, because a

@@ -29,7 +29,7 @@ impl PromptSource for OfLength {
     }
 }
 
-/// The seconds of a step, and the mean number of servers on which the samples of a group ran. The fleet has four times
+/// The seconds of a run's second step, and the mean number of servers on which the samples of a group ran. The fleet has four times
 /// as many samples as permits. Samples have about 60 tokens.
 fn step(policy: Policy, prompt_tokens: usize) -> (f64, f64) {
     in_virtual_time(async {
@@ -44,6 +44,8 @@ fn step(policy: Policy, prompt_tokens: usize) -> (f64, f64) {
         world.config.gen_batch_size = 64;
         let mut manager = world.manager();
         let feed = PromptFeed::inline(Box::new(OfLength { next: 0, tokens: prompt_tokens }));
+        // The length of samples is known after the first step.
+        manager.generate(&feed, 16).await.unwrap();
         let output = manager.generate(&feed, 32).await.unwrap();
         world.check_between_steps(&manager);
         let servers = |group: &rolldock::rollout::Group| {

@@ -115,7 +115,8 @@ impl Board {
         }
         self.flow_until?;
         let target = self.target as u64;
-        let place = self.step.saturating_sub(1) * target + (self.accepted_count + self.under_way()) as u64;
+        let ahead = self.accepted_count + self.undecided.len() + self.outlook.at_most(self.queued.len());
+        let place = self.step.saturating_sub(1) * target + ahead as u64;
         if place >= self.config.staleness.admitted(self.policy_version, target) {
             return Some(Hold::Trainer);
         }

@@ -76,6 +76,7 @@ fn without_a_filter_every_group_counts_one() {
         outlook.enter(&gates, std::iter::empty());
     }
     assert!(outlook.reaches(5, 0) && !outlook.reaches(6, 0));
+    assert_eq!((outlook.at_most(0), outlook.at_most(2)), (5, 7));
 }
 
 #[test]
@@ -139,6 +140,35 @@ fn the_target_is_reached_as_often_as_the_confidence_says() {
             "{confidence}: {share}, {launched} groups"
         );
     }
+}
+
+/// There are more valid groups than [`Outlook::at_most`] says in about one case of 1,000.
+#[test]
+fn there_are_hardly_ever_more_valid_groups_than_expected_at_most() {
+    let gates = published();
+    let mut draws = Draws(11);
+    let mut outlook = Outlook::new(SAMPLES, 0.9, &gates);
+    for _ in 0..1_000 {
+        let standing = add(&mut outlook, &gates, &draws.group());
+        outlook.leave(&standing);
+    }
+    // Each group has finished some of its samples.
+    let (mut above, mut expected, mut valid_sum) = (0, 0, 0);
+    for _ in 0..2_000 {
+        let groups: Vec<Vec<f32>> = (0..60).map(|_| draws.group()).collect();
+        let finished = |(number, group): (usize, &Vec<f32>)| add(&mut outlook, &gates, &group[..number % 4]);
+        let standings: Vec<Standing> = groups.iter().enumerate().map(finished).collect();
+        let at_most = outlook.at_most(0);
+        standings.iter().for_each(|standing| outlook.leave(standing));
+        let valid = groups.iter().filter(|group| group.iter().any(|acc| *acc != group[0])).count();
+        above += u32::from(valid > at_most);
+        expected += at_most;
+        valid_sum += valid;
+    }
+    assert!(above <= 12, "{above} of 2,000 cases");
+    // The bound is of use only if it is not the number of all groups. Here 55 % of the groups are valid.
+    let (expected, valid) = (expected as f64 / 2_000.0, valid_sum as f64 / 2_000.0);
+    assert!(expected < 50.0 && expected > valid, "at most {expected} of 60 groups, {valid} are valid");
 }
 
 #[test]

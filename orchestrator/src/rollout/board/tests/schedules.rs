@@ -157,7 +157,11 @@ fn play_flow(
         );
         let (which, what) = choices.next().unwrap_or((running_index(), 9));
         let dispatch: Dispatch = running.swap_remove(which.index(running.len()));
-        let samples = graded(&dispatch, &[1.0, f32::from(what % 2)]);
+        let samples = match what {
+            0..=2 => graded(&dispatch, &[1.0, 1.0]),
+            3 => Vec::new(),
+            _ => graded(&dispatch, &[1.0, 0.0]),
+        };
         board.finished(dispatch.id, dispatch.number, &samples);
         let end = match what {
             0..=2 => GroupEnd::Filtered("no_variance", GroupFigures::default()),
@@ -172,7 +176,9 @@ fn play_flow(
     let oldest = ages.iter().copied().max().unwrap_or(0);
     prop_assert!(oldest <= rule.max, "staleness={} of max={}", oldest, rule.max);
     if early_stop.keeps_dispatch_order() {
-        prop_assert_eq!(board.dispatches().run_totals().stale, 0, "pacing discards nothing");
+        // Of the 20 groups that run at most, hardly ever more are valid than expected with 99.9 %.
+        let stale = board.dispatches().run_totals().stale;
+        prop_assert!(stale <= 3, "stale={}: pacing discards next to nothing", stale);
     }
     prop_assert_eq!(board.end_step(), Ok(()));
     Ok(())
