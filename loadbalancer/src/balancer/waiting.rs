@@ -40,7 +40,7 @@ pub(super) struct Waiter {
 /// The order in which requests are served: by priority, then in order of arrival.
 pub(super) type WaiterKey = (Priority, u64);
 
-/// The module describes it.
+/// The waiting requests, also by the servers of their groups. The [module](self) describes it.
 #[derive(Debug, Default)]
 pub(super) struct WaitingList {
     requests: BTreeMap<WaiterKey, Waiter>,

@@ -52,8 +52,9 @@ async fn started_groups_go_first() {
 }
 
 /// Fills two servers, and lets `samples` samples of each of `groups` groups wait, group after group. The samples of a
-/// group share `shared` tokens, and samples have 1,000 tokens on average. Then a place of one server and a place of the other get free in turn, until all have been granted. Returns,
-/// for each group, the number of its samples on the first server, and the order of the grants.
+/// group share `shared` tokens, and samples have 1,000 tokens on average. Then a place of one server and a place of the
+/// other get free in turn, until all have been granted. Returns, for each group, the number of its samples on the first
+/// server, and the order of the grants.
 async fn served_in_turn(
     policy: Policy,
     groups: u64,
@@ -116,7 +117,7 @@ async fn a_server_that_gets_room_serves_its_own_groups_first() {
 
 #[tokio::test]
 async fn a_group_is_spread_before_the_first_request_waits_too_long() {
-    // The group of 200 would take every place of one server, and the small groups would take those of the other one.
+    // Each of the two groups would keep to one server.
     let (on_first, order) = served_in_turn(Policy::GroupAffinity, 2, 200, None).await;
     let last_of_first = order.iter().rposition(|group| *group == 0).unwrap();
     // Two servers may be 2 * 32 requests ahead, so the 200th request is served as one of the first 264.
