@@ -2,8 +2,8 @@
 //!
 //! All state is behind one lock. The lock is held while a server is chosen, and never across an await. A
 //! request that has to wait leaves a one-shot sender in an ordered list. Every change that makes room serves
-//! the list before a new request can take this room. Waiting is therefore fair within a priority, and it
-//! needs no polling.
+//! the list before a new request can take this room. Waiting is therefore fair within a priority, apart from the bounded
+//! preference of a server for its own groups (module `waiting`), and it needs no polling.
 
 mod grant;
 mod lives;
