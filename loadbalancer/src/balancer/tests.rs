@@ -1,6 +1,7 @@
 //! Known faults of other balancers, each as a test, and a seeded simulation of all events together.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod groups;
 mod health;
 mod property;
 mod waiting;
