@@ -47,6 +47,7 @@ mod prompts;
 mod restore;
 mod sending;
 mod steps;
+mod surplus;
 
 /// The settings of the recipe that the board needs.
 #[derive(Debug, Clone)]
@@ -88,6 +89,8 @@ pub(crate) enum GroupEnd {
     Stale,
     /// Given up by the watchdog.
     GivenUp,
+    /// Cut off because the step cannot need the group, and the next step could not use it.
+    Surplus,
     /// The group cannot be completed, for this reason.
     Failed(String),
 }
@@ -164,6 +167,7 @@ pub(crate) struct Board {
     ages: BTreeMap<u64, u64>,
     decided: VecDeque<Decided>,
     stopped: bool,
+    surplus_from: u64,
     /// Whether a reward is in an outage, so that samples wait for it.
     reward_is_out: bool,
     /// Estimates how many of the running groups will be valid.
@@ -201,6 +205,7 @@ impl Board {
             ages: BTreeMap::new(),
             decided: VecDeque::new(),
             stopped: true,
+            surplus_from: NO_SURPLUS,
             reward_is_out: false,
             meters: Meters::default(),
             chosen: Chosen::default(),
@@ -320,6 +325,7 @@ pub struct Counts {
 use choice::Chosen;
 use meters::Meters;
 use prompts::Requeued;
+use surplus::NO_SURPLUS;
 
 pub use admission::Hold;
 pub(crate) use prompts::{Dispatch, Next};

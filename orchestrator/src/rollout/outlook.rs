@@ -148,6 +148,16 @@ impl Outlook {
         *self.place(standing) += 1;
     }
 
+    /// Whether a group is certain to be valid once its last sample has finished.
+    pub(crate) fn is_certain(&self, standing: &Standing) -> bool {
+        standing.is_proven && self.only_compares
+    }
+
+    /// The number of running groups that are [certain](Self::is_certain) to be valid.
+    pub(crate) fn certain(&self) -> usize {
+        if self.only_compares { self.proven } else { 0 }
+    }
+
     /// Removes a group that no longer runs.
     pub(crate) fn leave(&mut self, standing: &Standing) {
         let place = self.place(standing);

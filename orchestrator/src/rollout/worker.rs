@@ -44,6 +44,8 @@ pub(crate) struct Signals {
     pub(crate) fresh_from: watch::Sender<u64>,
     /// The last group that the watchdog has given up.
     pub(crate) given_up: watch::Sender<Option<DispatchId>>,
+    /// The first dispatch number that the step cannot need.
+    pub(crate) surplus_from: watch::Sender<u64>,
 }
 
 impl Default for Signals {
@@ -53,6 +55,7 @@ impl Default for Signals {
             low: Notify::new(),
             fresh_from: watch::Sender::new(0),
             given_up: watch::Sender::new(None),
+            surplus_from: watch::Sender::new(u64::MAX),
         }
     }
 }
@@ -104,15 +107,27 @@ impl StepState {
         if board.is_stopped() {
             self.stop.cancel();
         }
+        self.tell_surplus(board);
         self.signals.changed.notify_waiters();
     }
 
     /// Tells the board about finished samples of a group. Their values may prove that the group is valid.
     fn finished(&self, dispatch: &Dispatch, samples: &[Sample]) {
-        let needs_more = self.board.lock().finished(dispatch.id, dispatch.number, samples);
+        let needs_more = {
+            let mut board = self.board.lock();
+            let needs_more = board.finished(dispatch.id, dispatch.number, samples);
+            self.tell_surplus(&board);
+            needs_more
+        };
         if needs_more {
             self.signals.changed.notify_waiters();
         }
+    }
+
+    /// Cuts off the groups that the step cannot need.
+    fn tell_surplus(&self, board: &Board) {
+        let from = board.surplus_from();
+        self.signals.surplus_from.send_if_modified(|before| std::mem::replace(before, from) != from);
     }
 
     fn end(&self, context: &StepContext, dispatch: &Dispatch, end: GroupEnd) {
@@ -214,6 +229,7 @@ impl AgentLoopWorker {
             () = self.state.stop.cancelled() => None,
             () = self.becomes_stale(dispatch) => return GroupEnd::Stale,
             () = self.is_given_up(dispatch) => return GroupEnd::GivenUp,
+            () = self.is_surplus(dispatch) => return GroupEnd::Surplus,
         };
         let ended = match ended {
             // The group's requests see the cut, or the end of the run by a reward. They return the tokens
@@ -237,6 +253,13 @@ impl AgentLoopWorker {
         let mut fresh_from = self.state.signals.fresh_from.subscribe();
         let too_old = fresh_from.wait_for(|from| matters && dispatch.policy_version < *from).await.is_ok();
         if !too_old {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    async fn is_surplus(&self, dispatch: &Dispatch) {
+        let mut surplus_from = self.state.signals.surplus_from.subscribe();
+        if surplus_from.wait_for(|from| dispatch.number >= *from).await.is_err() {
             std::future::pending::<()>().await;
         }
     }

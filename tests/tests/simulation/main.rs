@@ -13,6 +13,7 @@ mod scale;
 mod steps;
 mod stragglers;
 mod support;
+mod surplus;
 mod trajectories;
 mod truth;
 mod watchdog;

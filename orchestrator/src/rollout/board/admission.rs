@@ -66,7 +66,7 @@ impl Board {
         }
         match self.flow_until {
             Some(last) => self.flow_needs_more(last),
-            None => self.batches_allow(),
+            None => !self.has_surplus() && self.batches_allow(),
         }
     }
 

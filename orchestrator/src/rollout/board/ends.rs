@@ -41,13 +41,14 @@ impl Board {
                 self.judged(&dispatch, &standing, ((&*group).into(), true));
                 self.keep_valid(number, group);
             }
-            GroupEnd::Cancelled => self.cut_off(dispatch, None),
+            GroupEnd::Cancelled | GroupEnd::Surplus => self.cut_off(dispatch, None),
             GroupEnd::Carried(carried) => self.cut_off(dispatch, Some(carried)),
             GroupEnd::Stale => self.retire(dispatch),
             GroupEnd::GivenUp => self.give_up(dispatch),
         }
         self.decide();
         self.release_set_aside(self.target - self.accepted_count);
+        self.note_surplus();
         self.note_meters();
     }
 
@@ -131,6 +132,7 @@ impl Board {
             | GroupEnd::Carried(_)
             | GroupEnd::Stale
             | GroupEnd::GivenUp
+            | GroupEnd::Surplus
             | GroupEnd::Failed(_) => BiasEvent::AuditLost,
         };
         self.dispatches.note_bias(number, event);

@@ -18,6 +18,9 @@ impl Board {
         if self.reward_is_out {
             return Next::Wait;
         }
+        if self.queued.first().is_some_and(|first| *first >= self.surplus_from()) {
+            return Next::Wait;
+        }
         if let Some(number) = self.queued.pop_first() {
             // A queued prompt needs no check by `may_dispatch_new`: every later group waits for its decision.
             let Some(Slot::Queued(requeued)) = self.slots.remove(&number) else { return Next::Wait };
@@ -107,7 +110,8 @@ impl Board {
         dispatch
     }
 
-    /// Notes samples of a running group that have finished. The cost is constant for each sample. Returns
+    /// Notes samples of a running group that have finished. The cost is constant for each sample, except for the sample
+    /// that proves its group valid when enough groups are certain. Returns
     /// whether new prompts are needed now that were not needed before, so that workers must be woken.
     pub(crate) fn finished(&mut self, id: DispatchId, number: u64, samples: &[Sample]) -> bool {
         let were_needed = self.wants_new();
@@ -115,8 +119,12 @@ impl Board {
         if dispatch.id != id {
             return false;
         }
+        let was_certain = self.outlook.is_certain(standing);
         for sample in samples {
             self.outlook.finish(&self.config.gates, standing, sample.acc, sample.reward);
+        }
+        if !was_certain && self.outlook.is_certain(standing) {
+            self.note_surplus();
         }
         !self.stopped && !were_needed && self.wants_new()
     }

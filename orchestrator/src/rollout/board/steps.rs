@@ -61,6 +61,7 @@ impl Board {
         }
         self.send_back_stale();
         self.decide();
+        self.note_surplus();
     }
 
     /// Under `drop` and `requeue`, ends all valid groups that have become too old for this step. They end

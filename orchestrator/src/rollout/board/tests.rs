@@ -1,8 +1,9 @@
-//! The decisions of a board, case by case. [`batches`] has those about generation batches, and [`schedules`]
-//! plays random schedules against a board.
+//! The decisions of a board, case by case. [`batches`] has those about generation batches, [`surplus`] has those about
+//! groups that a step cannot need, and [`schedules`] plays random schedules against a board.
 
 mod batches;
 mod schedules;
+mod surplus;
 
 use std::time::Duration;
 

@@ -24,15 +24,19 @@ proptest! {
         choices in prop::collection::vec((any::<prop::sample::Index>(), 0_u8..10), 400),
         version_steps in prop::collection::vec(0_u64..3, 5),
         has_length_gate: bool,
+        is_sync: bool,
     ) {
         let gates = if has_length_gate { with_length() } else { published() };
-        let mut board = Board::new(BoardConfig { gates, ..config(early_stop, on_stop, launch) });
+        let sync = Staleness { max: 0, is_announced: true, ..Staleness::default() };
+        let staleness = if is_sync { sync } else { Staleness::default() };
+        let config = BoardConfig { gates, staleness, ..config(early_stop, on_stop, launch) };
+        let mut board = Board::new(config);
         let mut row = 0;
         let mut version = 0;
         let mut seen = BTreeSet::new();
         let mut choices = choices.into_iter();
         for (step, target) in targets.into_iter().enumerate() {
-            version += version_steps[step];
+            version = if is_sync { step as u64 } else { version + version_steps[step] };
             board.set_policy_version(version);
             board.begin_step(step as u64 + 1, target);
             let mut running: Vec<Dispatch> = Vec::new();
@@ -47,7 +51,9 @@ proptest! {
                 board.finished(finishing.id, finishing.number, &samples);
                 prop_assert_eq!(board.outlook.counts(), counted(&board));
                 let dispatch = running.swap_remove(which.index(running.len()));
+                let is_surplus = dispatch.number >= board.surplus_from();
                 let end = match what {
+                    0..=7 if is_surplus => GroupEnd::Surplus,
                     2 | 4 if board.is_stopped() => GroupEnd::Carried(carried(&dispatch, version)),
                     _ if board.is_stopped() && what % 2 == 0 => GroupEnd::Cancelled,
                     0..=2 => GroupEnd::Filtered("no_variance", GroupFigures::default()),
@@ -76,7 +82,7 @@ proptest! {
 }
 
 /// The published filter, and a gate whose decision cannot be proven by the first finished samples.
-fn with_length() -> Arc<Gates> {
+pub(super) fn with_length() -> Arc<Gates> {
     let mut config = GatesConfig::from(GroupFilter::default());
     let rule = GateRule::Length { mean_tokens_min: Some(5.0), mean_tokens_max: None };
     config.gates.push(GateConfig { name: None, rule });
