@@ -87,7 +87,7 @@ impl RolloutControl {
             self.policy_version.store(board.policy_version(), Ordering::Relaxed);
             fresh_from
         };
-        self.signals.fresh_from.send_replace(fresh_from);
+        self.signals.fresh_from.set(fresh_from);
         self.waits.progressed();
         self.signals.changed.notify_waiters();
     }
@@ -96,7 +96,7 @@ impl RolloutControl {
     /// recipe are given up now, so that they are not carried over the update.
     pub fn retire_before(&self, version: u64) {
         let fresh_from = self.board.lock().fresh_from_at(version);
-        self.signals.fresh_from.send_replace(fresh_from);
+        self.signals.fresh_from.set(fresh_from);
     }
 
     /// The version that the servers have.

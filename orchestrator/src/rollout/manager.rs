@@ -236,11 +236,7 @@ impl AgentLoopManager {
             // If an update reached no server, `fresh_from` still has the bound for the version of that
             // update. This bound is too high.
             let bound = board.fresh_from_at(board.policy_version());
-            self.signals.fresh_from.send_if_modified(|fresh_from| {
-                let is_too_high = *fresh_from > bound;
-                *fresh_from = bound.min(*fresh_from);
-                is_too_high
-            });
+            self.signals.fresh_from.change(|fresh_from| bound.min(fresh_from));
             state.publish(&context, &mut board);
         }
         // The step is noted before the first await, so that it is known even if this future is dropped.

@@ -43,6 +43,7 @@ mod outage;
 mod outlook;
 mod reasons;
 mod sample;
+mod signal;
 mod staleness;
 mod step_ends;
 mod stragglers;

@@ -153,6 +153,6 @@ impl Watchdog {
         let stuck =
             cause.filter(|cause| matches!(cause.phase, Phase::Engine | Phase::Environment | Phase::Reward));
         let Some(id) = stuck.and_then(|cause| cause.subject.dispatch) else { return };
-        self.signals.given_up.send_replace(Some(id));
+        self.signals.given_up.set(Some(id));
     }
 }

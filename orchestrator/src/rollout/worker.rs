@@ -11,7 +11,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
 use rolldock_dispatch::{CarriedSample, DispatchId, FinishReason, StepEnd};
 use rolldock_reward::{GroupView, Rejection};
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::rollout::advantages::estimate;
@@ -20,6 +20,7 @@ use crate::rollout::carry::CarriedGroup;
 use crate::rollout::grading::gate_row;
 use crate::rollout::reasons::counted_as;
 use crate::rollout::sample::{SampleRequest, StepContext, Unfinished};
+use crate::rollout::signal::Signal;
 use crate::rollout::step_ends::{Handed, StepEnds};
 use crate::rollout::waits::{Phase, Subject};
 use crate::rollout::{Group, OnStale, RequestShape, Sample};
@@ -41,11 +42,11 @@ pub(crate) struct Signals {
     /// because no group has ended.
     pub(crate) low: Notify,
     /// The oldest version that is still fresh enough for running groups.
-    pub(crate) fresh_from: watch::Sender<u64>,
+    pub(crate) fresh_from: Signal<u64>,
     /// The last group that the watchdog has given up.
-    pub(crate) given_up: watch::Sender<Option<DispatchId>>,
+    pub(crate) given_up: Signal<Option<DispatchId>>,
     /// The first dispatch number that the step cannot need.
-    pub(crate) surplus_from: watch::Sender<u64>,
+    pub(crate) surplus_from: Signal<u64>,
 }
 
 impl Default for Signals {
@@ -53,9 +54,9 @@ impl Default for Signals {
         Self {
             changed: Notify::new(),
             low: Notify::new(),
-            fresh_from: watch::Sender::new(0),
-            given_up: watch::Sender::new(None),
-            surplus_from: watch::Sender::new(u64::MAX),
+            fresh_from: Signal::new(0),
+            given_up: Signal::new(None),
+            surplus_from: Signal::new(u64::MAX),
         }
     }
 }
@@ -126,8 +127,7 @@ impl StepState {
 
     /// Cuts off the groups that the step cannot need.
     fn tell_surplus(&self, board: &Board) {
-        let from = board.surplus_from();
-        self.signals.surplus_from.send_if_modified(|before| std::mem::replace(before, from) != from);
+        self.signals.surplus_from.set(board.surplus_from());
     }
 
     fn end(&self, context: &StepContext, dispatch: &Dispatch, end: GroupEnd) {
@@ -250,26 +250,16 @@ impl AgentLoopWorker {
     /// Completes when the version with which the group began is too old for the servers' version.
     async fn becomes_stale(&self, dispatch: &Dispatch) {
         let matters = matches!(self.context.config.staleness.on_stale, OnStale::Drop | OnStale::Requeue);
-        let mut fresh_from = self.state.signals.fresh_from.subscribe();
-        let too_old = fresh_from.wait_for(|from| matters && dispatch.policy_version < *from).await.is_ok();
-        if !too_old {
-            std::future::pending::<()>().await;
-        }
+        self.state.signals.fresh_from.until(|from| matters && dispatch.policy_version < from).await;
     }
 
+    /// Completes when the step cannot need the group, and the next step could not use it.
     async fn is_surplus(&self, dispatch: &Dispatch) {
-        let mut surplus_from = self.state.signals.surplus_from.subscribe();
-        if surplus_from.wait_for(|from| dispatch.number >= *from).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+        self.state.signals.surplus_from.until(|from| dispatch.number >= from).await;
     }
 
     async fn is_given_up(&self, dispatch: &Dispatch) {
-        let mut given_up = self.state.signals.given_up.subscribe();
-        let is_this = given_up.wait_for(|id| *id == Some(dispatch.id)).await.is_ok();
-        if !is_this {
-            std::future::pending::<()>().await;
-        }
+        self.state.signals.given_up.until(|id| id == Some(dispatch.id)).await;
     }
 }
 
