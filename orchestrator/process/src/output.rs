@@ -4,6 +4,7 @@ mod numbers;
 mod tokens;
 
 use std::io::{ErrorKind, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use comfy_table::{ContentArrangement, Row, Table, presets};
 
@@ -26,14 +27,23 @@ pub fn new_table(header: impl Into<Row>) -> Table {
     table
 }
 
+/// Whether a text could not be printed.
+static IS_INCOMPLETE: AtomicBool = AtomicBool::new(false);
+
 /// Prints a text on standard output. If the reader has closed the pipe, as `head` does, nothing happens. Any other
-/// failure is printed on standard error.
+/// failure is printed on standard error, and [`is_incomplete`] returns true from then on.
 pub fn say(text: &str) {
     if let Err(error) = writeln!(std::io::stdout(), "{text}")
         && error.kind() != ErrorKind::BrokenPipe
     {
+        IS_INCOMPLETE.store(true, Ordering::Relaxed);
         say_error(&format!("cannot write to standard output: {error}"));
     }
+}
+
+/// Whether a text is missing on standard output, for example because the disk is full.
+pub fn is_incomplete() -> bool {
+    IS_INCOMPLETE.load(Ordering::Relaxed)
 }
 
 /// Prints a text on standard error. Failures are ignored, because there is no other place to report them.

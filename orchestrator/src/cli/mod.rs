@@ -1,8 +1,8 @@
 //! The program: parses the command line and runs the command. The commands that need a run or the simulated
 //! model are modules here. The other commands are in [`rolldock_cli`].
 //!
-//! Exit codes: 0 for success, 1 for a failure, 2 for wrong usage (options or recipe), 130 if Ctrl-C ended a
-//! run immediately, 143 after SIGTERM or SIGHUP.
+//! Exit codes: 0 for success, 1 for a failure (also of writing the output), 2 for wrong usage (options or recipe), 130 if
+//! Ctrl-C ended a run immediately, 143 after SIGTERM or SIGHUP.
 
 mod logs;
 mod report;
@@ -23,7 +23,7 @@ use rolldock_cli::{
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::runtime::Builder;
 
-use crate::process::say_error;
+use crate::process::{is_incomplete, say_error};
 use crate::recipe::RecipeError;
 use crate::report::{Progress, RUN_LOG_ONLY};
 use crate::run::{EndedEarly, Unfinished};
@@ -78,7 +78,12 @@ async fn run_command(cli: Cli) -> ExitCode {
         Command::Completions(args) => generate::completions(&args).map(done),
         Command::Man(args) => generate::man(&args).map(done),
     };
-    outcome.unwrap_or_else(|error| fail(&error))
+    match outcome {
+        // The result of a run is in its queue. The result of any other command is its output.
+        Ok(_) if is_incomplete() && !is_run => ExitCode::FAILURE,
+        Ok(code) => code,
+        Err(error) => fail(&error),
+    }
 }
 
 /// Prints the error and, if a run can be resumed, the command for that. Returns the exit code.

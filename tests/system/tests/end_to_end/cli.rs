@@ -271,6 +271,18 @@ fn a_run_with_too_few_descriptors_prints_the_limit_to_set_and_continues() {
 }
 
 #[test]
+fn output_that_cannot_be_written_is_a_failure_of_commands_but_not_of_a_run() {
+    let words = "cannot write to standard output: No space left on device";
+    let simulate = ["simulate", "--json", "--steps", "1", "--set", "rollout.train_batch_size=4"];
+    let simulate = Rolldock::new(&simulate).arg(recipe("quickstart.toml"));
+    let failed = simulate.without_room_for_output().fails(1);
+    assert!(failed.stderr.contains(words), "{}", failed.stderr);
+    let dir = TempDir::new().unwrap();
+    let ended = small_run(&dir.path().join("run"), "1").without_room_for_output().succeeds();
+    assert!(ended.stderr.contains(words), "{}", ended.stderr);
+}
+
+#[test]
 fn a_full_disk_is_an_error_that_leaves_a_queue_to_read() {
     let dir = TempDir::new().unwrap();
     let out = dir.path().join("disk/run");

@@ -108,6 +108,13 @@ impl Rolldock {
         ended
     }
 
+    /// Gives the command a standard output on which every write fails, as on a full disk.
+    pub(crate) fn without_room_for_output(mut self) -> Self {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        self.0.stdout(full);
+        self
+    }
+
     pub(crate) fn start(mut self) -> Running {
         let mut child = self.0.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stdout = gather(child.stdout.take().unwrap());
