@@ -2,7 +2,7 @@
 //!
 //! - [`probe`](HttpEngine::add) finds out the dialect and the model of a server, once;
 //! - `request` writes the bodies of requests;
-//! - `scan` and `answer` read the bodies of answers in one pass into flat columns; `number`, `text`, `skip`,
+//! - `scan` and `answer` read the bodies of answers in one pass into flat columns; `number`, `text`, `skip`, `blocks`,
 //!   `content` and `lanes` read the long arrays of an answer in few instructions;
 //! - `events` and `stream` read streamed answers, and report their tokens as they arrive;
 //! - `transport` owns the connections and classifies failures;
@@ -36,6 +36,7 @@ use crate::{Engine, EngineError, FinishReason, GenerateRequest, Generation, Prog
 
 mod abort;
 mod answer;
+mod blocks;
 mod choice;
 mod columns;
 mod connection;

@@ -315,7 +315,11 @@ impl Scanner {
         escaped: bool,
         sink: &mut S,
     ) -> Result<usize, S::Error> {
+        let skipped = if is_name { self.skipped_depth > 0 } else { self.is_skipped() };
         let mut from = start + usize::from(escaped);
+        if skipped {
+            from = skip::string_rest(chunk, from);
+        }
         let quote = loop {
             // If the last byte so far is the backslash of an escape, `from` is one beyond the end of the
             // chunk.
@@ -326,7 +330,6 @@ impl Scanner {
                 Some(offset) => from += offset + 2,
             }
         };
-        let skipped = if is_name { self.skipped_depth > 0 } else { self.is_skipped() };
         let Some(quote_at) = quote else {
             if !skipped {
                 self.carry.extend_from_slice(&chunk[start..]);

@@ -1,25 +1,150 @@
-//! Finds the end of a run of skipped elements of an array.
+//! Finds the end of a run of skipped elements of an array, and of a skipped string.
 //!
 //! More than half of an answer is skipped: the text of each token, its offset, and the log-probabilities of
 //! the alternatives. The scanner visits each quote, colon and comma of these values. [`run`] accepts only the
 //! forms that engines write, and finds the end of the values with far fewer steps. It leaves all other forms
 //! to the scanner.
 //!
+//! The three forms that fill whole arrays of an answer are checked [block](Block) by block. In these forms, the
+//! bytes that may follow a byte depend on this byte alone, so masks of neighbours check them. Other elements are
+//! read one by one.
+//!
 //! # Invariants
 //! - The scanner accepts every run that [`run`] accepts, and is in the same state after it.
 
+use fearless_simd::{Level, Simd, dispatch};
+
+use super::blocks::{BLOCK_BYTES, Block, Follow, Strings, below_first};
 use super::lanes::{LANES, leading_digits, load, quote_or_backslash};
+
+/// After blocks that have another form, this number of elements is read one by one before blocks are tried again.
+const SINGLE_ELEMENTS: usize = 16;
 
 /// The number of bytes that the elements at the beginning of `bytes` take, each with the comma that follows
 /// it. An element is a string, a number, `null`, or an object of these.
 pub(super) fn run(bytes: &[u8]) -> usize {
+    let level = Level::new();
     let mut at = 0;
-    while let Some(end) = element(bytes, at)
-        && bytes.get(end) == Some(&b',')
-    {
-        at = end + 1;
+    loop {
+        at = dispatch!(level, simd => elements_in_blocks(simd, bytes, at));
+        for _ in 0..SINGLE_ELEMENTS {
+            let Some(end) = element(bytes, at) else { return at };
+            if bytes.get(end) != Some(&b',') {
+                return at;
+            }
+            at = end + 1;
+        }
     }
-    at
+}
+
+/// Passes over a string whose rest begins at `start`. Returns the index of its closing quote, or an index before
+/// it near the end of `bytes`. The byte at that index is not escaped.
+pub(super) fn string_rest(bytes: &[u8], start: usize) -> usize {
+    dispatch!(Level::new(), simd => string_rest_in_blocks(simd, bytes, start))
+}
+
+#[inline(always)]
+fn string_rest_in_blocks<S: Simd>(simd: S, bytes: &[u8], start: usize) -> usize {
+    let mut strings = Strings::inside();
+    let mut at = start;
+    while let Some(block) = Block::load(simd, bytes, at) {
+        let closing = strings.places(block).closing;
+        if closing != 0 {
+            return at + closing.trailing_zeros() as usize;
+        }
+        at += BLOCK_BYTES;
+    }
+    // The caller begins with a byte that is not escaped.
+    at + usize::from(strings.is_escaped())
+}
+
+/// Skips elements of the form of the first one. Returns the index of the first element that has another form, or is
+/// near the end of `bytes`.
+#[inline(always)]
+fn elements_in_blocks<S: Simd>(simd: S, bytes: &[u8], start: usize) -> usize {
+    match bytes.get(start) {
+        Some(b'0'..=b'9') => blocks(simd, bytes, start, integers()),
+        Some(b'"') => blocks(simd, bytes, start, texts()),
+        Some(b'{') => blocks(simd, bytes, start, objects_of_a_number()),
+        _ => start,
+    }
+}
+
+/// Skips elements as far as a form holds. `form` returns the commas that follow elements, and the bytes that break
+/// the form.
+#[inline(always)]
+fn blocks<S: Simd>(
+    simd: S,
+    bytes: &[u8],
+    start: usize,
+    mut form: impl FnMut(Block<S>) -> (u64, u64),
+) -> usize {
+    let (mut at, mut end) = (start, start);
+    while let Some(block) = Block::load(simd, bytes, at) {
+        let (commas, broken) = form(block);
+        let sound = commas & below_first(broken);
+        if sound != 0 {
+            end = at + BLOCK_BYTES - sound.leading_zeros() as usize;
+        }
+        if broken != 0 {
+            break;
+        }
+        at += BLOCK_BYTES;
+    }
+    end
+}
+
+/// Integers without a sign.
+#[inline(always)]
+fn integers<S: Simd>() -> impl FnMut(Block<S>) -> (u64, u64) {
+    let mut after_comma = Follow::new(true);
+    #[inline(always)]
+    move |block| {
+        let digits = block.digits();
+        let commas = block.equal_to(b',');
+        (commas, !(digits | commas) | (after_comma.moved(commas) & !digits))
+    }
+}
+
+/// Strings.
+#[inline(always)]
+fn texts<S: Simd>() -> impl FnMut(Block<S>) -> (u64, u64) {
+    let mut strings = Strings::default();
+    let (mut after_string, mut after_comma) = (Follow::new(false), Follow::new(true));
+    #[inline(always)]
+    move |block| {
+        let places = strings.places(block);
+        let commas = block.equal_to(b',') & places.between;
+        let broken =
+            (after_string.moved(places.closing) & !commas) | (after_comma.moved(commas) & !places.opening);
+        (commas, broken)
+    }
+}
+
+/// Objects with one member, whose value is a number.
+#[inline(always)]
+fn objects_of_a_number<S: Simd>() -> impl FnMut(Block<S>) -> (u64, u64) {
+    let mut strings = Strings::default();
+    let [mut after_beginning, mut after_name, mut after_colon, mut after_number, mut after_end] =
+        [Follow::new(false); 5];
+    let mut after_comma = Follow::new(true);
+    #[inline(always)]
+    move |block| {
+        let places = strings.places(block);
+        let beginnings = block.equal_to(b'{') & places.between;
+        let colons = block.equal_to(b':') & places.between;
+        let ends = block.equal_to(b'}') & places.between;
+        let commas = block.equal_to(b',') & places.between;
+        let number_starts = block.digits() | block.equal_to(b'-');
+        let numbers = number_starts | block.equal_to(b'.') | block.equal_to(b'e');
+        let broken = (after_comma.moved(commas) & !beginnings)
+            | (after_beginning.moved(beginnings) & !places.opening)
+            | (after_name.moved(places.closing) & !colons)
+            | (after_colon.moved(colons) & !number_starts)
+            | (after_number.moved(numbers & places.between) & !(numbers | ends))
+            | (after_end.moved(ends) & !commas);
+        (commas, broken)
+    }
 }
 
 /// The end of the flat object that begins at `at`; `None` if no flat object begins there, or if the object is

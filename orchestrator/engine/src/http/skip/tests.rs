@@ -3,8 +3,8 @@ use serde_json::Value;
 
 use super::*;
 
-/// The text after the last element. It is long enough to load eight bytes at the end of that element.
-const REST: &[u8] = b"[[[[[[[[[";
+/// The text after the last element. It is long enough to load a block at the end of that element.
+const REST: &[u8] = &[b'['; BLOCK_BYTES];
 
 fn run_of(elements: &str) -> usize {
     run(&[elements.as_bytes(), REST].concat())
@@ -64,6 +64,22 @@ fn nothing_is_taken_near_the_end_of_a_chunk() {
     }
 }
 
+/// Elements of one form, enough for several blocks, and now and then one of another form.
+fn any_long_array() -> impl Strategy<Value = Vec<String>> {
+    let text = || "(\\PC|[\"\\\\\n\t,:{}]){0,9}".prop_map(|text| Value::from(text).to_string());
+    let number = || any::<f32>().prop_map(|value| Value::from(value).to_string());
+    let odd = || {
+        prop::sample::select(&["null", "{}", "-1.5", "\"\\\\\"", "{\"a\":1,\"b\":2}"][..])
+            .prop_map(str::to_owned)
+    };
+    let texts = prop::collection::vec(prop_oneof![30 => text(), 1 => odd()], 0..60);
+    let objects = (text(), number()).prop_map(|(name, value)| format!("{{{name}:{value}}}"));
+    let objects = prop::collection::vec(prop_oneof![30 => objects, 1 => odd()], 0..60);
+    let integers = any::<u16>().prop_map(|value| value.to_string());
+    let integers = prop::collection::vec(prop_oneof![30 => integers, 1 => odd()], 0..60);
+    prop_oneof![texts, objects, integers]
+}
+
 fn any_element() -> impl Strategy<Value = Value> {
     let scalar = || {
         prop_oneof![
@@ -83,6 +99,43 @@ fn any_element() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
+    #[test]
+    fn a_long_array_is_skipped_to_its_last_comma(elements in any_long_array()) {
+        let text: String = elements.iter().map(|element| format!("{element},")).collect();
+        prop_assert_eq!(run_of(&text), text.len(), "{}", text);
+    }
+
+    #[test]
+    fn a_changed_byte_ends_the_run_or_leaves_json(
+        elements in any_long_array(), position: prop::sample::Index,
+        byte in prop::sample::select(br#"{}[]",:\-1.e0n "#.to_vec()),
+    ) {
+        let mut text = elements.iter().map(|element| format!("{element},")).collect::<String>().into_bytes();
+        prop_assume!(!text.is_empty());
+        let at = position.index(text.len());
+        text[at] = byte;
+        let length = run(&[&text[..], REST].concat()).min(text.len());
+        if let Some((_comma, elements)) = text[..length].split_last() {
+            let outline = outline(&[b"[", elements, b"]"].concat());
+            prop_assert!(serde_json::from_str::<Value>(&outline).is_ok(), "{}", outline);
+        }
+    }
+
+    #[test]
+    fn the_rest_of_a_string_ends_where_it_ends_byte_by_byte(
+        text in prop::collection::vec(prop::sample::select(b"aaaaaaaaaaaaaaaaaaaaaa\\\"".to_vec()), 0..400),
+    ) {
+        let mut at = string_rest(&text, 0);
+        let found_from = |mut at: usize| {
+            while at < text.len() && text[at] != b'"' {
+                at += if text[at] == b'\\' { 2 } else { 1 };
+            }
+            at
+        };
+        at = found_from(at);
+        prop_assert_eq!(at, found_from(0));
+    }
+
     #[test]
     fn a_run_is_a_list_of_whole_elements(elements in prop::collection::vec(any_element(), 0..20)) {
         let texts: Vec<String> = elements.iter().map(Value::to_string).collect();
