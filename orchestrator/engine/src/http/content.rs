@@ -9,6 +9,8 @@
 //! - For every token that [`token`] reads, the scanner reads the same value and is in the same state after
 //!   the token.
 
+use fearless_simd::Simd;
+
 use super::lanes::{LANES, leading_digits, load};
 use super::number::leading_f32;
 use super::skip::flat_object;
@@ -21,10 +23,10 @@ const END: &[u8; 3] = b"]},";
 
 /// The log-probability of the token that begins at `start`, and the end of the comma that follows the token;
 /// `None` if the token has another form or is not complete.
-#[inline]
-pub(super) fn token(bytes: &[u8], start: usize) -> Option<(f32, usize)> {
+#[inline(always)]
+pub(super) fn token<S: Simd>(simd: S, bytes: &[u8], start: usize) -> Option<(f32, usize)> {
     let at = integer(bytes, after(bytes, start, TOKEN_ID)?)?;
-    let (logprob, at) = leading_f32(bytes, after(bytes, at, LOGPROB)?)?;
+    let (logprob, at) = leading_f32(simd, bytes, after(bytes, at, LOGPROB)?)?;
     let members_end = integer(bytes, after(bytes, at, RANK)?)?;
     let mut at = after(bytes, members_end, ALTERNATIVES)?;
     if bytes.get(at) == Some(&b'{') {
@@ -47,13 +49,13 @@ pub(super) fn token(bytes: &[u8], start: usize) -> Option<(f32, usize)> {
 }
 
 /// The end of `expected`, which has to begin at `at`.
-#[inline]
+#[inline(always)]
 fn after<const N: usize>(bytes: &[u8], at: usize, expected: &[u8; N]) -> Option<usize> {
     (bytes.get(at..)?.first_chunk::<N>()? == expected).then_some(at + N)
 }
 
 /// The end of the integer of one to seven digits that begins at `at`.
-#[inline]
+#[inline(always)]
 fn integer(bytes: &[u8], at: usize) -> Option<usize> {
     let digits = leading_digits(load(bytes, at)?);
     (digits > 0 && digits < LANES).then_some(at + digits)

@@ -18,24 +18,35 @@ const ZEROS: u64 = 0x3030_3030_3030_3030;
 const ABOVE_NINE: u64 = 0x7676_7676_7676_7676;
 
 /// The eight bytes from `at` on; `None` if there are fewer.
-#[inline]
+#[inline(always)]
 pub(super) fn load(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(at..)?.first_chunk::<LANES>().map(|lanes| u64::from_le_bytes(*lanes))
 }
 
 /// Number of decimal digits at the beginning, from 0 to 8.
-#[inline]
+#[inline(always)]
 pub(super) fn leading_digits(lanes: u64) -> usize {
     let values = lanes ^ ZEROS;
     let others = (((values & !HIGH_BITS) + ABOVE_NINE) | values) & HIGH_BITS;
     first_lane(others)
 }
 
+/// The value of each byte that is a decimal digit.
+#[inline(always)]
+pub(super) fn digit_values(lanes: u64) -> u64 {
+    lanes ^ ZEROS
+}
+
 /// The value of the first `count` bytes, which have to be decimal digits. `count` is from 1 to 8.
-#[inline]
+#[inline(always)]
 pub(super) fn value_of_digits(lanes: u64, count: usize) -> u64 {
     // The digits are moved to the end, so zeros precede them and the bytes after them are dropped.
-    let digits = (lanes ^ ZEROS) << (8 * (LANES - count) as u32);
+    value_of_eight(digit_values(lanes) << (8 * (LANES - count) as u32))
+}
+
+/// The integer whose eight digits have these values.
+#[inline(always)]
+pub(super) fn value_of_eight(digits: u64) -> u64 {
     // Neighbours are joined three times: into four numbers of two digits, two of four, and one of eight.
     let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
     let high = (pairs & 0x0000_00ff_0000_00ff).wrapping_mul(0x000f_4240_0000_0064);
@@ -44,19 +55,19 @@ pub(super) fn value_of_digits(lanes: u64, count: usize) -> u64 {
 }
 
 /// The index of the first quote or backslash, or 8 if there is none.
-#[inline]
+#[inline(always)]
 pub(super) fn quote_or_backslash(lanes: u64) -> usize {
     first_lane(equal_to(lanes, b'"') | equal_to(lanes, b'\\'))
 }
 
 /// Sets the high bit of the first byte that is equal to `byte`, and possibly of bytes behind it.
-#[inline]
+#[inline(always)]
 fn equal_to(lanes: u64, byte: u8) -> u64 {
     let differences = lanes ^ (ONES * u64::from(byte));
     differences.wrapping_sub(ONES) & !differences & HIGH_BITS
 }
 
-#[inline]
+#[inline(always)]
 fn first_lane(high_bits: u64) -> usize {
     (high_bits.trailing_zeros() / 8) as usize
 }

@@ -2,33 +2,56 @@
 //!
 //! Most bytes of an answer are log-probabilities, and engines print each with all the digits of a double.
 //! [`parse_f32`] returns exactly the result of `str::parse::<f32>`, several times as fast for the numbers that
-//! engines print. It reads the digits as one integer and scales the integer by a power of ten. This involves
-//! at most three roundings. If the result is so near to the middle between two `f32` that these roundings
-//! could change the `f32`, the standard library parses the number.
+//! engines print. It reads the digits as one integer and scales the integer by a power of ten. The result
+//! is not exact. If it is so near to the middle between two `f32` that the exact result could lie on the other side,
+//! the standard library parses the number.
 //!
-//! [`leading_f32`] and [`leading_u32`] parse a number of unknown length, eight digits at a time. They return
-//! `None` for rare forms, and for numbers near the end of a chunk.
+//! [`leading_f32`], [`leading_u32`] and [`integers`] parse numbers of unknown length, eight digits at a time. They
+//! leave rare forms, and numbers near the end of a chunk.
 
-use super::lanes::{LANES, leading_digits, load, value_of_digits};
+use fearless_simd::Simd;
 
-/// Powers of ten. Up to 10^22 they are exact as doubles, and the others are the nearest doubles.
-const POWERS_OF_TEN: [f64; 51] = [
-    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18,
-    1e19, 1e20, 1e21, 1e22, 1e23, 1e24, 1e25, 1e26, 1e27, 1e28, 1e29, 1e30, 1e31, 1e32, 1e33, 1e34, 1e35,
-    1e36, 1e37, 1e38, 1e39, 1e40, 1e41, 1e42, 1e43, 1e44, 1e45, 1e46, 1e47, 1e48, 1e49, 1e50,
+use super::blocks::{BLOCK_BYTES, Block, Follow, below_first};
+use super::lanes::{LANES, digit_values, leading_digits, load, value_of_digits, value_of_eight};
+
+/// For each number of places, the factor that moves the point to the left by this number. A multiplication takes a
+/// fraction of the time of a division.
+const RECIPROCALS: [f64; 51] = [
+    1e-0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12, 1e-13, 1e-14, 1e-15,
+    1e-16, 1e-17, 1e-18, 1e-19, 1e-20, 1e-21, 1e-22, 1e-23, 1e-24, 1e-25, 1e-26, 1e-27, 1e-28, 1e-29, 1e-30,
+    1e-31, 1e-32, 1e-33, 1e-34, 1e-35, 1e-36, 1e-37, 1e-38, 1e-39, 1e-40, 1e-41, 1e-42, 1e-43, 1e-44, 1e-45,
+    1e-46, 1e-47, 1e-48, 1e-49, 1e-50,
 ];
 
-/// The factor by which a value is multiplied before digits are appended to it, and the largest value to which
-/// they can be appended in a `u64`. The index is the number of these digits, from 0 to 8.
-const SHIFTS: [(u64, u64); LANES + 1] = {
-    let mut shifts = [(1, u64::MAX); LANES + 1];
+/// Number of digits behind the point that [`leading_f32`] reads.
+const FRACTION_DIGITS: usize = 2 * LANES;
+
+/// For each number of digits behind the point, the masks that keep these digits in twice eight lanes.
+const FRACTION_LANES: [[u64; 2]; FRACTION_DIGITS + 1] = {
+    let mut lanes = [[0; 2]; FRACTION_DIGITS + 1];
     let mut digits = 1;
-    while digits <= LANES {
-        let factor = shifts[digits - 1].0 * 10;
-        shifts[digits] = (factor, u64::MAX / factor - 1);
+    while digits <= FRACTION_DIGITS {
+        lanes[digits] = lanes[digits - 1];
+        lanes[digits][(digits - 1) / LANES] |= 0xff << (8 * ((digits - 1) % LANES));
         digits += 1;
     }
-    shifts
+    lanes
+};
+
+/// The largest integer before the point in [`leading_f32`], so that it fits a `u64` with the digits behind the point.
+const WHOLE_MAX: u32 = 999;
+
+/// The least mantissa of which [`leading_f32`] drops digits. Its value is 1e-4, and engines write smaller values with
+/// an exponent.
+const MANTISSA_MIN: u64 = 1_000_000_000_000;
+
+/// The exponents that [`leading_f32`] reads, by their length: the bytes that are read, and what they have to be, apart
+/// from the values of the digits. Python writes an exponent with two digits. Other lengths have an impossible value.
+const EXPONENTS: [(u32, u32); 5] = {
+    let mut exponents = [(0, 1); 5];
+    exponents[0] = (0, 0);
+    exponents[4] = (u32::MAX, u32::from_le_bytes(*b"e-00"));
+    exponents
 };
 
 /// Maximum number of decimal digits that always fit a `u64`.
@@ -41,9 +64,10 @@ const DROPPED_BITS: u32 = 29;
 const MIDDLE: u64 = 1 << (DROPPED_BITS - 1);
 
 /// A result is used only if its distance from the middle is larger than this, in units of the double's last
-/// place. The conversion of the digits, the power of ten and the division each change the result by at most
-/// one unit.
-const MARGIN: u64 = 8;
+/// place. The conversion of the digits, the factor and the product each change the result by at most one
+/// unit. The digits that [`leading_f32`] drops are less than 1e-16 of a value of at least 1e-4, which is at most
+/// 9008 units.
+const MARGIN: u64 = 1 << 14;
 
 /// A token id or position: a JSON integer without sign, fraction or exponent.
 pub(super) fn parse_u32(text: &[u8]) -> Option<u32> {
@@ -130,21 +154,21 @@ impl Shape {
     }
 }
 
-/// The `f32` that is nearest to the mantissa divided by 10 to the power of `places`. `None` if rounding several
-/// times may give another value than rounding once, if the value is not in the range of normal `f32`, or if
-/// there are too many places.
-#[inline]
+/// The `f32` that is nearest to the mantissa divided by 10 to the power of `places`. `None` if the roundings may
+/// give another value than rounding once, if the value is not in the range of normal `f32`, or if there are too many
+/// places.
+#[inline(always)]
 fn scaled(negative: bool, mantissa: u64, places: usize) -> Option<f32> {
-    let magnitude = mantissa as f64 / POWERS_OF_TEN.get(places)?;
+    let magnitude = mantissa as f64 * RECIPROCALS.get(places)?;
+    // Many log-probabilities are zero. As another value takes the place of zero here, there is no branch for zero, and
+    // the processor does not have to guess.
+    let checked = if mantissa == 0 { 1.0_f64 } else { magnitude };
     // Below the smallest normal number, an `f32` drops more bits than this function considers.
-    let normal = magnitude >= f64::from(f32::MIN_POSITIVE) && magnitude <= f64::from(f32::MAX);
-    let dropped = magnitude.to_bits() & ((1 << DROPPED_BITS) - 1);
+    let normal = (checked >= f64::from(f32::MIN_POSITIVE)) & (checked <= f64::from(f32::MAX));
+    let dropped = checked.to_bits() & ((1 << DROPPED_BITS) - 1);
     let clear_of_middle = dropped.abs_diff(MIDDLE) > MARGIN;
-    if mantissa != 0 && !(normal && clear_of_middle) {
-        return None;
-    }
-    let rounded = magnitude as f32;
-    Some(if negative { -rounded } else { rounded })
+    let rounded = (magnitude as f32).to_bits() | (u32::from(negative) << 31);
+    (normal & clear_of_middle).then_some(f32::from_bits(rounded))
 }
 
 /// Returns the integer that begins at `at`, and the index of its end; `None` if [`parse_u32`] has to parse the
@@ -161,69 +185,84 @@ pub(super) fn leading_u32(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
     Some((value_of_digits(lanes, digits) as u32, at + digits))
 }
 
-/// Returns the number that begins at `at`, and the index of its end; `None` if [`parse_f32`] has to parse the
-/// number. The caller has to check the byte after the number.
-#[inline]
-pub(super) fn leading_f32(bytes: &[u8], at: usize) -> Option<(f32, usize)> {
-    let (negative, whole, mut at) = leading_whole(bytes, at)?;
-    let mut mantissa = u64::from(whole);
-    let mut places = 0;
-    if bytes.get(at) == Some(&b'.') {
-        let fraction_start = at + 1;
-        (mantissa, at) = fraction(bytes, fraction_start, mantissa)?;
-        places = at - fraction_start;
-    }
-    // Python writes small numbers with `e-`. For any other exponent, the caller's check of the next byte
-    // fails.
-    if bytes.get(at) == Some(&b'e') && bytes.get(at + 1) == Some(&b'-') {
-        let lanes = load(bytes, at + 2)?;
-        let digits = leading_digits(lanes);
-        if digits == 0 || digits == LANES {
-            return None;
+/// Parses integers from the beginning of `bytes`, each with the comma that follows it, as far as they have the form
+/// of [`leading_u32`] and `take` accepts them. Returns the number of bytes that they take.
+#[inline(always)]
+pub(super) fn integers<S: Simd>(simd: S, bytes: &[u8], mut take: impl FnMut(u32) -> bool) -> usize {
+    let (mut at, mut start) = (0, 0);
+    let (mut after_comma, mut after_leading_zero) = (Follow::new(true), Follow::new(false));
+    while let Some(block) = Block::load(simd, bytes, at) {
+        let (digits, commas) = (block.digits(), block.equal_to(b','));
+        let firsts = after_comma.moved(commas);
+        let after_zero = after_leading_zero.moved(firsts & block.equal_to(b'0'));
+        let broken = !(digits | commas) | (firsts & !digits) | (after_zero & digits);
+        let mut ends = commas & below_first(broken);
+        while ends != 0 {
+            let end = at + ends.trailing_zeros() as usize;
+            ends &= ends - 1;
+            let digits = end - start;
+            let Some(lanes) = load(bytes, start).filter(|_| digits < LANES) else { return start };
+            if !take(value_of_digits(lanes, digits) as u32) {
+                return start;
+            }
+            start = end + 1;
         }
-        places += value_of_digits(lanes, digits) as usize;
-        at += 2 + digits;
+        if broken != 0 {
+            break;
+        }
+        at += BLOCK_BYTES;
     }
-    Some((scaled(negative, mantissa, places)?, at))
+    start
 }
 
-/// Returns the sign (true for a minus), the integer before the point, and the index of its end. Most
-/// log-probabilities have a minus sign and one digit. The end is then at a constant offset, so the processor can
-/// read on before it has examined the digits.
-#[inline]
-fn leading_whole(bytes: &[u8], at: usize) -> Option<(bool, u32, usize)> {
-    if let Some([b'-', digit @ b'0'..=b'9', b'.', ..]) = bytes.get(at..) {
-        return Some((true, u32::from(digit - b'0'), at + 2));
+/// Returns the number that begins at `at`, and the index of the comma after it. `None` if [`parse_f32`] has to parse
+/// the number. The caller has to check that there is a comma.
+#[inline(always)]
+pub(super) fn leading_f32<S: Simd>(simd: S, bytes: &[u8], at: usize) -> Option<(f32, usize)> {
+    // The place of the comma does not depend on the digits, so the processor reads several numbers at a time.
+    let block = Block::load(simd, bytes, at)?;
+    let length = block.equal_to(b',').trailing_zeros() as usize;
+    let digits = block.digits();
+    let text = bytes.get(at..)?;
+    let negative = text.first() == Some(&b'-');
+    let start = usize::from(negative);
+    let has_one_digit_before_point = (digits >> start) & 0b11 == 0b01;
+    let (whole, point) = if has_one_digit_before_point {
+        (u32::from(text.get(start)? - b'0'), start + 1)
+    } else {
+        leading_u32(text, start).filter(|(whole, _)| *whole <= WHOLE_MAX)?
+    };
+    if text.get(point) != Some(&b'.') {
+        return None;
     }
-    let negative = bytes.get(at) == Some(&b'-');
-    let (whole, end) = leading_u32(bytes, at + usize::from(negative))?;
-    Some((negative, whole, end))
+    let fraction_digits = (!(digits >> (point + 1))).trailing_zeros() as usize;
+    let mantissa =
+        u64::from(whole) * 10_u64.pow(FRACTION_DIGITS as u32) + fraction(text, point + 1, fraction_digits)?;
+    let places = exponent(text, point + 1 + fraction_digits, length)?;
+    Some((scaled(negative, mantissa, FRACTION_DIGITS + places)?, at + length))
+        .filter(|_| (fraction_digits <= FRACTION_DIGITS) | (mantissa >= MANTISSA_MIN))
 }
 
-/// Appends the digits from `start` on to the mantissa. Returns the mantissa and the end of the digits; `None`
-/// if there is no digit, or if the mantissa does not fit.
-#[inline]
-fn fraction(bytes: &[u8], start: usize, mantissa: u64) -> Option<(u64, usize)> {
-    let (mut value, mut at) = (mantissa, start);
-    loop {
-        let lanes = load(bytes, at)?;
-        let digits = leading_digits(lanes);
-        let (shift, largest) = SHIFTS[digits];
-        if value > largest {
-            return None;
-        }
-        // As in `leading_whole`, the constants let the processor read on.
-        if digits == LANES {
-            value = value * SHIFTS[LANES].0 + value_of_digits(lanes, LANES);
-            at += LANES;
-            continue;
-        }
-        if digits > 0 {
-            value = value * shift + value_of_digits(lanes, digits);
-            at += digits;
-        }
-        return (at > start).then_some((value, at));
-    }
+/// The first digits behind the point as an integer of [`FRACTION_DIGITS`] digits; `None` if there is no digit.
+#[inline(always)]
+fn fraction(text: &[u8], start: usize, digits: usize) -> Option<u64> {
+    let [first, second] = FRACTION_LANES.get(digits.min(FRACTION_DIGITS)).filter(|_| digits > 0)?;
+    // A digit that is not there counts as zero, so the places of the others are fixed.
+    let first = value_of_eight(digit_values(load(text, start)?) & first);
+    let second = value_of_eight(digit_values(load(text, start + LANES)?) & second);
+    Some(first * 10_u64.pow(LANES as u32) + second)
+}
+
+/// The digits of the exponent between `start` and `end`, which is nothing or, as Python writes it, `e-` and two
+/// digits. `None` if there is anything else.
+#[inline(always)]
+fn exponent(text: &[u8], start: usize, end: usize) -> Option<usize> {
+    let (read, expected) = EXPONENTS.get(end.wrapping_sub(start))?;
+    // Without an exponent the bytes count as zeros, so the processor does not have to guess which numbers have one.
+    let bytes = u32::from_le_bytes(*text.get(start..)?.first_chunk()?) & read;
+    let [.., tens, ones] = (bytes ^ expected).to_le_bytes();
+    let is_known = ((bytes ^ expected) & 0xffff == 0) & (tens <= 9) & (ones <= 9);
+    is_known.then_some(usize::from(tens) * 10 + usize::from(ones))
 }
 
 /// Appends the digits from `at` on to `value`. Returns the index of their end. Overflow wraps, so callers

@@ -5,56 +5,80 @@
 //! - A run ends before the first value that fails a check or has an unusual form. The values and the errors
 //!   are therefore the same as without runs.
 
+use fearless_simd::{Level, Simd, dispatch};
+
 use super::{AnswerNode, Columns, is_poisoned};
 use crate::http::content;
-use crate::http::number::{leading_f32, leading_u32};
+use crate::http::number::{integers, leading_f32, leading_u32};
 
 impl Columns {
     /// Reads elements of the array `place` from the beginning of `rest`. Returns the number of bytes that
     /// were read.
     pub(super) fn run_in(&mut self, place: Option<AnswerNode>, rest: &[u8]) -> usize {
+        let level = Level::new();
         match place {
-            Some(AnswerNode::PromptIds) => self.run_of_prompt(rest),
-            Some(AnswerNode::TokenIds) => self.run_of_tokens(rest),
+            Some(AnswerNode::PromptIds) => dispatch!(level, simd => self.run_of_prompt(simd, rest)),
+            Some(AnswerNode::TokenIds) => dispatch!(level, simd => self.run_of_tokens(simd, rest)),
             Some(AnswerNode::TokenLogprobs) => {
-                self.run_of_logprobs(rest, |bytes, at| element(bytes, at, leading_f32))
+                dispatch!(level, simd => self.run_of_logprobs(
+                    rest,
+                    #[inline(always)]
+                    |bytes, at| element(bytes, at, #[inline(always)] |bytes, at| leading_f32(simd, bytes, at)),
+                ))
             }
-            Some(AnswerNode::Content) => self.run_of_logprobs(rest, content::token),
+            Some(AnswerNode::Content) => {
+                dispatch!(level, simd => self.run_of_logprobs(
+                    rest,
+                    #[inline(always)]
+                    |bytes, at| content::token(simd, bytes, at),
+                ))
+            }
             _ => 0,
         }
     }
 
     /// Compares ids of the echoed prompt up to the first id that differs. Returns the number of bytes that
     /// the equal ids take in `rest`.
-    fn run_of_prompt(&mut self, rest: &[u8]) -> usize {
-        let mut taken = 0;
-        while let Some((token, end)) = element(rest, taken, leading_u32)
-            && self.expected.prompt_ids.get(self.prompt_agreed) == Some(&token)
-        {
-            self.prompt_agreed += 1;
-            taken = end;
-        }
-        taken
+    #[inline(always)]
+    fn run_of_prompt<S: Simd>(&mut self, simd: S, rest: &[u8]) -> usize {
+        let (prompt_ids, agreed) = (&self.expected.prompt_ids, &mut self.prompt_agreed);
+        ids(
+            simd,
+            rest,
+            #[inline(always)]
+            |token| {
+                let is_same = prompt_ids.get(*agreed) == Some(&token);
+                *agreed += usize::from(is_same);
+                is_same
+            },
+        )
     }
 
     /// Appends token ids, up to the requested number of tokens. Returns the number of bytes that they take in
     /// `rest`.
-    fn run_of_tokens(&mut self, rest: &[u8]) -> usize {
+    #[inline(always)]
+    fn run_of_tokens<S: Simd>(&mut self, simd: S, rest: &[u8]) -> usize {
         let Some(choice) = self.choices.last_mut() else { return 0 };
         let Some(token_ids) = &mut choice.token_ids else { return 0 };
-        let mut taken = 0;
-        while token_ids.len() < self.expected.max_tokens as usize
-            && let Some((token, end)) = element(rest, taken, leading_u32)
-        {
-            token_ids.push(token);
-            taken = end;
-        }
-        taken
+        let max_tokens = self.expected.max_tokens as usize;
+        ids(
+            simd,
+            rest,
+            #[inline(always)]
+            |token| {
+                let has_room = token_ids.len() < max_tokens;
+                if has_room {
+                    token_ids.push(token);
+                }
+                has_room
+            },
+        )
     }
 
     /// Appends log-probabilities up to the first poisoned one, and up to the requested number of tokens.
     /// `read` reads an element with the comma that follows it. Returns the number of bytes that the elements
     /// take in `rest`.
+    #[inline(always)]
     fn run_of_logprobs(&mut self, rest: &[u8], read: impl Fn(&[u8], usize) -> Option<(f32, usize)>) -> usize {
         let Some(choice) = self.choices.last_mut() else { return 0 };
         let mut taken = 0;
@@ -69,8 +93,21 @@ impl Columns {
     }
 }
 
+/// Reads ids as far as `take` accepts them. Returns the number of bytes that they take.
+#[inline(always)]
+fn ids<S: Simd>(simd: S, bytes: &[u8], mut take: impl FnMut(u32) -> bool) -> usize {
+    let mut taken = integers(simd, bytes, &mut take);
+    // These ids are near the end of the chunk.
+    while let Some((token, end)) = element(bytes, taken, leading_u32)
+        && take(token)
+    {
+        taken = end;
+    }
+    taken
+}
+
 /// Reads the element of an array that begins at `at`. Returns its value, and the end of the comma after it.
-#[inline]
+#[inline(always)]
 fn element<T>(
     bytes: &[u8],
     at: usize,

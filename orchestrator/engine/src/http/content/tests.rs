@@ -1,12 +1,17 @@
+use fearless_simd::{Level, dispatch};
 use proptest::prelude::*;
 
 use super::*;
 
-/// The text after a token. It is long enough to load eight bytes at the end of the token.
-const REST: &str = "          ";
+/// The text after a token. It is long enough to load a block within the token.
+const REST: &str = "                                                                ";
 
 fn token_of(text: &str) -> Option<(f32, usize)> {
-    token(format!("{text}{REST}").as_bytes(), 0)
+    read(format!("{text}{REST}").as_bytes())
+}
+
+fn read(bytes: &[u8]) -> Option<(f32, usize)> {
+    dispatch!(Level::new(), simd => token(simd, bytes, 0))
 }
 
 #[test]
@@ -62,7 +67,7 @@ proptest! {
         let at = at.index(text.len());
         text[at] = byte;
         let padded = [&text[..], REST.as_bytes()].concat();
-        if let Some((found, length)) = token(&padded, 0) {
+        if let Some((found, length)) = read(&padded) {
             prop_assert_eq!(length, text.len());
             let written = String::from_utf8_lossy(&text).into_owned();
             let number = written.split("\"logprob\":").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
