@@ -167,6 +167,7 @@ pub(crate) struct Board {
     ages: BTreeMap<u64, u64>,
     decided: VecDeque<Decided>,
     stopped: bool,
+    /// The first dispatch number that the step cannot need.
     surplus_from: u64,
     /// Whether a reward is in an outage, so that samples wait for it.
     reward_is_out: bool,

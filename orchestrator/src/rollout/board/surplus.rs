@@ -8,10 +8,11 @@
 //!
 //! A valid group is certain when it has ended, or when its finished samples differ and no other gate may reject it. A
 //! certain group can still fail. Then a later group becomes needed again, and its prompt is dispatched again in this
-//! step.
+//! step. Under `on_stop = "discard"` its prompt would be lost, and only those later groups would be left that had ended
+//! before: the short ones. So nothing is cut off early there.
 
 use super::{Board, Slot};
-use crate::rollout::OnStale;
+use crate::rollout::{OnStale, OnStop};
 
 /// The value of [`Board::surplus_from`] if any group may be needed.
 pub(super) const NO_SURPLUS: u64 = u64::MAX;
@@ -40,6 +41,7 @@ impl Board {
         let next_claim = rule.claim_version(self.step + 1, self.policy_version);
         mode.keeps_dispatch_order()
             && !mode.awaits_all()
+            && self.config.on_stop != OnStop::Discard
             && self.flow_until.is_none()
             && !self.stopped
             && matches!(rule.on_stale, OnStale::Drop | OnStale::Requeue)

@@ -90,18 +90,6 @@ fn a_certain_group_that_fails_makes_later_groups_needed_again() {
 }
 
 #[test]
-fn discarded_surplus_is_gone() {
-    let mut board = board_with(|config| config.on_stop = OnStop::Discard);
-    let mut row = 0;
-    board.begin_step(1, 1);
-    let started = run_all(&mut board, &mut row);
-    prove(&mut board, &started[0]);
-    board.end(started[7].id, 7, GroupEnd::Surplus);
-    assert_eq!(board.dispatches().step_totals().cancelled, 1);
-    assert!(run_all(&mut board, &mut row).is_empty());
-}
-
-#[test]
 fn there_is_surplus_only_if_the_next_step_could_not_use_it() {
     let begin = |board: &mut Board| board.begin_step(1, 2);
     let surplus = |change: fn(&mut BoardConfig)| surplus_after_proofs(&mut board_with(change), begin);
@@ -118,6 +106,8 @@ fn there_is_surplus_only_if_the_next_step_could_not_use_it() {
     assert_eq!(surplus(|config| config.staleness.on_stale = OnStale::DeliverFlagged), NONE);
     assert_eq!(surplus(|config| config.early_stop = EarlyStop::First), NONE, "the first ones are accepted");
     assert_eq!(surplus(|config| config.early_stop = EarlyStop::Off), NONE, "all groups are awaited");
+    let discard = |config: &mut BoardConfig| config.on_stop = OnStop::Discard;
+    assert_eq!(surplus(discard), NONE, "if a certain group failed, only short ones would be left");
     assert_eq!(surplus(|config| config.gates = schedules::with_length()), NONE, "the other gate may reject");
     let mut unpaced = board_with(|config| (config.staleness.max, config.staleness.pacing) = (1, false));
     let flow = surplus_after_proofs(&mut unpaced, |board| board.begin_flow(2, 9, 2));
