@@ -268,6 +268,8 @@ const LOGPROB_MIN: f64 = -9000.0;
 
 /// Whether a sampled token can have this log-probability (in nats). If it cannot, the engine's numbers are
 /// broken.
+// Each log-probability of an answer is checked. Without `inline`, a call from another crate costs more than the check.
+#[inline]
 pub fn logprob_is_sound(logprob: f64) -> bool {
     logprob.is_finite() && logprob > LOGPROB_MIN
 }
