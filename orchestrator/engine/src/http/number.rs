@@ -15,12 +15,12 @@ use super::blocks::{BLOCK_BYTES, Block, Follow, below_first};
 use super::lanes::{LANES, digit_values, leading_digits, load, value_of_digits, value_of_eight};
 
 /// For each number of places, the factor that moves the point to the left by this number. A multiplication takes a
-/// fraction of the time of a division.
-const RECIPROCALS: [f64; 51] = [
+/// fraction of the time of a division. With at most 37 places, an integer of 64 bits that is not 0 becomes a number in
+/// the range of normal `f32`.
+const RECIPROCALS: [f64; 38] = [
     1e-0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12, 1e-13, 1e-14, 1e-15,
     1e-16, 1e-17, 1e-18, 1e-19, 1e-20, 1e-21, 1e-22, 1e-23, 1e-24, 1e-25, 1e-26, 1e-27, 1e-28, 1e-29, 1e-30,
-    1e-31, 1e-32, 1e-33, 1e-34, 1e-35, 1e-36, 1e-37, 1e-38, 1e-39, 1e-40, 1e-41, 1e-42, 1e-43, 1e-44, 1e-45,
-    1e-46, 1e-47, 1e-48, 1e-49, 1e-50,
+    1e-31, 1e-32, 1e-33, 1e-34, 1e-35, 1e-36, 1e-37,
 ];
 
 /// Number of digits behind the point that [`leading_f32`] reads.
@@ -155,20 +155,14 @@ impl Shape {
 }
 
 /// The `f32` that is nearest to the mantissa divided by 10 to the power of `places`. `None` if the roundings may
-/// give another value than rounding once, if the value is not in the range of normal `f32`, or if there are too many
-/// places.
+/// give another value than rounding once, or if there are too many places.
 #[inline(always)]
 fn scaled(negative: bool, mantissa: u64, places: usize) -> Option<f32> {
     let magnitude = mantissa as f64 * RECIPROCALS.get(places)?;
-    // Many log-probabilities are zero. As another value takes the place of zero here, there is no branch for zero, and
-    // the processor does not have to guess.
-    let checked = if mantissa == 0 { 1.0_f64 } else { magnitude };
-    // Below the smallest normal number, an `f32` drops more bits than this function considers.
-    let normal = (checked >= f64::from(f32::MIN_POSITIVE)) & (checked <= f64::from(f32::MAX));
-    let dropped = checked.to_bits() & ((1 << DROPPED_BITS) - 1);
-    let clear_of_middle = dropped.abs_diff(MIDDLE) > MARGIN;
+    let dropped = magnitude.to_bits() & ((1 << DROPPED_BITS) - 1);
+    let clear_of_middle = dropped.wrapping_sub(MIDDLE - MARGIN) > 2 * MARGIN;
     let rounded = (magnitude as f32).to_bits() | (u32::from(negative) << 31);
-    (normal & clear_of_middle).then_some(f32::from_bits(rounded))
+    clear_of_middle.then_some(f32::from_bits(rounded))
 }
 
 /// Returns the integer that begins at `at`, and the index of its end; `None` if [`parse_u32`] has to parse the
