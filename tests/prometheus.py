@@ -16,6 +16,8 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
+from ports import free_port
+
 ROLLDOCK = sys.argv[1]
 # The longest time until all metrics have changed.
 MOVED_MAX_S = 300
@@ -141,9 +143,7 @@ def crowd(url):
 
 
 def start_prometheus(folder, targets):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     jobs = []
     for job, url in targets.items():
         address = urllib.parse.urlsplit(url).netloc

@@ -9,13 +9,14 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
+
+from ports import free_port
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 ROLES = ("ref", "critic", "train")
@@ -60,12 +61,6 @@ ref_log_prob = "list<float32>"
 [run]
 steps = {steps}
 """
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class World:
