@@ -52,7 +52,8 @@ pub(super) struct WaitingList {
     order: VecDeque<u64>,
     /// The waiting requests of each group that prefer its server.
     of_groups: HashMap<u64, BTreeSet<WaiterKey>>,
-    /// The same requests. Each is listed under the server that has its group, or under `None` if no server has it.
+    /// The requests of `of_groups` by server. A request is listed under the server that has its group, or under `None` if
+    /// no server has its group.
     at_servers: BTreeMap<Option<ServerId>, BTreeSet<WaiterKey>>,
 }
 

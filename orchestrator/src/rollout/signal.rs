@@ -2,8 +2,8 @@
 //!
 //! It does what a `tokio::sync::watch` channel does, except for the order in which it wakes: a `watch` channel with many
 //! receivers wakes them in a random order. Groups that are cut off together would then end in a random order, and the
-//! places that they free would go to other requests in each run. This type wakes the waiters in the order in which they
-//! began to wait, so a run is reproducible. It wakes nobody if the value stays the same.
+//! places that they free would go to other requests in each run. A [`Signal`] wakes its waiters in the order in
+//! which they began to wait, so a run is reproducible. A `Signal` wakes no waiter if its value stays the same.
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;

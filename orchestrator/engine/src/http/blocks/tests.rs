@@ -19,7 +19,7 @@ fn places_in(text: &[u8]) -> Vec<(bool, bool, bool)> {
     })
 }
 
-/// The same places, found byte by byte.
+/// The places that [`places_in`] should find. This function reads one byte after the other.
 fn expected_places(text: &[u8]) -> Vec<(bool, bool, bool)> {
     let (mut inside, mut escaped) = (false, false);
     let each = text.iter().map(|&byte| {
