@@ -335,7 +335,7 @@ pub(crate) fn draw_group(workload: &Workload, prompt: &Prompt) -> DrawnGroup {
     let samples: Vec<(u32, bool)> = (0..SAMPLES).map(draw).collect();
     let right = samples.iter().filter(|(_, right)| *right).count();
     let is_valid = right > 0 && right < samples.len();
-    DrawnGroup { prompt_tokens: prompt.ids.len() as u32, samples, is_valid }
+    DrawnGroup { prompt_ids: Arc::clone(&prompt.ids), samples, is_valid }
 }
 
 /// The share of a CPU core that 16 simulated servers use in real time while 4,000 requests run on them.

@@ -10,14 +10,18 @@
 //! staleness that is allowed.
 //!
 //! # Invariants
-//! A bound is never above the time of a schedule: prefill, waiting and the ends of batches are not counted. A
+//! A bound is never above the time of a schedule: waiting, computing again, and the ends of batches are not counted. A
 //! property test runs schedules on its own model.
 
 mod claims;
+mod prompt;
 mod work;
+
+use std::sync::Arc;
 
 use rolldock_simengine::ServerConfig;
 
+use prompt::SeenBlocks;
 use work::{Limit, Work};
 
 /// The numbers of samples, tokens and right answers, for the mean length and accuracy.
@@ -62,8 +66,8 @@ impl Lengths {
 /// The samples of a prompt at the first attempt, as they were drawn.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DrawnGroup {
-    /// Length of the prompt in tokens.
-    pub prompt_tokens: u32,
+    /// The token ids of the prompt.
+    pub prompt_ids: Arc<[u32]>,
     /// The length in tokens and the correctness of each sample, cut at the token limit.
     pub samples: Vec<(u32, bool)>,
     /// Whether the filter accepts the group.
@@ -82,20 +86,7 @@ pub struct FleetModel {
 }
 
 impl FleetModel {
-    /// The bounds of a step that needs all of these groups.
-    pub fn bounds(&self, groups: &[DrawnGroup]) -> StepBounds {
-        self.bounds_of(&self.work(groups))
-    }
-
-    fn work(&self, groups: &[DrawnGroup]) -> Work {
-        let mut work = Work::default();
-        for group in groups {
-            group.samples.iter().for_each(|(tokens, _)| work.add(&self.server, group.prompt_tokens, *tokens));
-        }
-        work
-    }
-
-    fn bounds_of(&self, work: &Work) -> StepBounds {
+    fn bounds(&self, work: &Work) -> StepBounds {
         let fleet_speed: f64 = self.speeds.iter().sum();
         let best_speed = self.speeds.iter().copied().fold(0.0, f64::max);
         let saturated = |limit| work.seconds(&self.server, self.permits, limit) / fleet_speed;
@@ -111,13 +102,11 @@ impl FleetModel {
 
 /// The bounds of a step, in seconds. The [module](self) defines them.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StepBounds {
-    /// The FIFO bound.
-    pub fifo_s: f64,
+struct StepBounds {
+    fifo_s: f64,
     /// The FIFO bound of servers with unlimited KV caches.
-    pub fifo_without_cache_s: f64,
-    /// The saturation bound.
-    pub saturation_s: f64,
+    fifo_without_cache_s: f64,
+    saturation_s: f64,
 }
 
 /// The results of the draws alone: the valid groups in data order at their first attempt, and the least time
@@ -148,8 +137,9 @@ impl Reference {
     ) -> Self {
         let mut draws = draws.into_iter();
         let mut reference = Self::default();
+        let mut seen = SeenBlocks::default();
         while reference.valid.len() < steps {
-            let (mut groups, mut valid_groups) = (Vec::new(), 0);
+            let (mut work, mut tokens, mut valid_groups) = (Work::default(), 0, 0);
             let mut valid = Lengths::default();
             while valid_groups < target {
                 let Some(group) = draws.next() else { return reference };
@@ -157,13 +147,12 @@ impl Reference {
                     valid_groups += 1;
                     group.samples.iter().for_each(|(tokens, right)| valid.add(*tokens, *right));
                 }
-                groups.push(group);
+                let lengths = group.samples.iter().map(|(tokens, _)| *tokens);
+                tokens += lengths.clone().map(u64::from).sum::<u64>();
+                work.add(&fleet.server, seen.add(&group.prompt_ids, fleet.server.block_tokens), lengths);
             }
-            let lengths =
-                groups.iter().flat_map(|group| &group.samples).map(|(tokens, _)| u64::from(*tokens));
-            reference.tokens += lengths.sum::<u64>();
-            let work = fleet.work(&groups);
-            let bounds = fleet.bounds_of(&work);
+            reference.tokens += tokens;
+            let bounds = fleet.bounds(&work);
             reference.work.push(work);
             reference.fifo_s += bounds.fifo_s;
             reference.fifo_without_cache_s += bounds.fifo_without_cache_s;

@@ -187,7 +187,7 @@ impl Parts<'_> {
         let tokens: Vec<u32> = drawn.iter().map(|(tokens, _, _)| *tokens).collect();
         let view = GroupView { accs: &accs, rewards: &rewards, truncated: &truncated, tokens: &tokens };
         DrawnGroup {
-            prompt_tokens: prompt.ids.len() as u32,
+            prompt_ids: Arc::clone(&prompt.ids),
             is_valid: gates.check(&view, false).is_ok(),
             samples: drawn.iter().map(|(tokens, right, _)| (*tokens, *right)).collect(),
         }

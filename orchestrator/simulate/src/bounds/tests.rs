@@ -7,26 +7,33 @@ fn fleet(speeds: &[f64]) -> FleetModel {
         decode_base_ns: 1_000_000,
         decode_ns_per_seq: 0,
         decode_ns_per_kv_token: 0,
+        prefill_ns_per_token: 0,
         ..ServerConfig::default()
     };
     FleetModel { server, speeds: speeds.to_vec(), permits: 10 }
 }
 
 fn group(samples: &[(u32, bool)], is_valid: bool) -> DrawnGroup {
-    DrawnGroup { prompt_tokens: 5, samples: samples.to_vec(), is_valid }
+    DrawnGroup { prompt_ids: [1; 5].into(), samples: samples.to_vec(), is_valid }
+}
+
+/// The reference of one step that needs all of these groups.
+fn step(fleet: &FleetModel, groups: Vec<DrawnGroup>) -> Reference {
+    let valid = groups.iter().filter(|group| group.is_valid).count();
+    Reference::new(fleet, groups, valid, 1)
 }
 
 #[test]
 fn a_bound_is_the_work_or_the_longest_sample() {
     // A step takes a millisecond for up to ten samples, so 20 samples of 100 tokens are 0.2 s of one server.
     let many = group(&[(100, true); 20], true);
-    let bounds = fleet(&[1.0]).bounds(std::slice::from_ref(&many));
+    let bounds = step(&fleet(&[1.0]), vec![many.clone()]);
     assert!((bounds.fifo_s - 0.2).abs() < 1e-9 && (bounds.saturation_s - 0.2).abs() < 1e-9, "{bounds:?}");
     // Four servers share the work, and the longest sample needs 0.1 s on the fastest of them.
-    let bounds = fleet(&[1.0, 0.5, 0.5, 2.0]).bounds(&[many]);
+    let bounds = step(&fleet(&[1.0, 0.5, 0.5, 2.0]), vec![many]);
     assert!((bounds.saturation_s - 0.05).abs() < 1e-9, "{bounds:?}");
     assert!((bounds.fifo_s - 0.05).abs() < 1e-9, "{bounds:?}");
-    let bounds = fleet(&[1.0; 4]).bounds(&[group(&[(400, true)], true)]);
+    let bounds = step(&fleet(&[1.0; 4]), vec![group(&[(400, true)], true)]);
     assert!((bounds.saturation_s - 0.01).abs() < 1e-9 && (bounds.fifo_s - 0.4).abs() < 1e-9, "{bounds:?}");
 }
 
