@@ -62,9 +62,9 @@ impl Default for AdaptiveConfig {
             unreported: 256,
             min: 16,
             max: 1024,
-            increase: 8,
+            increase: 16,
             decrease: 0.75,
-            kv_usage_max: 0.9,
+            kv_usage_max: 0.92,
             kv_usage_high: 0.85,
             settle_ms: 5_000,
         }
@@ -237,7 +237,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn other_clients_and_the_bounds_take_their_part() {
-        let config = AdaptiveConfig { start: 8, min: 4, max: 100, increase: 10, ..AdaptiveConfig::default() };
+        let config = AdaptiveConfig {
+            start: 8,
+            min: 4,
+            max: 100,
+            increase: 10,
+            kv_usage_max: 0.9,
+            ..AdaptiveConfig::default()
+        };
         let mut adaptive = Adaptive::default();
         let now = Instant::now();
         let mut next = |capacity, in_use, running, kv_cache_usage, seconds| {

@@ -91,6 +91,11 @@ pub struct ServerSnapshot {
     /// Share of the KV cache in use at the last reading, from 0 to 1. It is 0 if the engine does not report
     /// it.
     pub kv_cache_usage: f64,
+    /// Requests that waited on the engine at the last reading of its load, of all clients. An engine with a full cache
+    /// has preempted them, or has not begun them.
+    pub engine_waiting: u64,
+    /// Number of readings of the engine's load in this life.
+    pub load_readings: u64,
     /// Number of permits granted so far.
     pub granted_total: u64,
     /// Outcomes of the server's requests.

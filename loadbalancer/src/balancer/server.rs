@@ -312,6 +312,8 @@ impl Server {
             decode_rate: self.decode_rate.get(),
             pace: self.decode_rate.pace(),
             kv_cache_usage: self.decode_rate.kv_cache_usage(),
+            engine_waiting: self.decode_rate.waiting(),
+            load_readings: self.decode_rate.readings(),
             granted_total: self.granted_total,
             outcomes: self.outcomes.clone(),
         }

@@ -43,7 +43,7 @@ pub struct StepCosts {
     pub replays: u64,
     /// Samples that hit the token limit.
     pub truncated: u64,
-    /// Moves of samples from a slow server to a faster one.
+    /// Moves of samples that left a slow or full server.
     pub moves: u64,
     /// Tokens of prompts and responses whose prefill these moves repeat.
     pub moved_tokens: u64,
@@ -155,8 +155,8 @@ impl Meter {
         step.servers.entry(Arc::clone(server)).or_default().cancelled += u64::from(samples);
     }
 
-    /// Counts a sample that leaves a slow server. `prefill` is the number of tokens of its prompt and its
-    /// response so far.
+    /// Counts a sample that leaves a slow or full server. `prefill` is the number of tokens that are computed again
+    /// because of the move.
     pub(crate) fn moved(&self, prefill: u64) {
         metrics::counter!(MOVES).increment(1);
         metrics::counter!(MOVED_TOKENS).increment(prefill);

@@ -25,7 +25,7 @@ use crate::engine::{Admission, Engine, EngineError, Progress, SamplingParams};
 use crate::rollout::board::Dispatch;
 use crate::rollout::grading::Grades;
 use crate::rollout::meter::Meter;
-use crate::rollout::stragglers::{MOVES_MAX, Movable};
+use crate::rollout::stragglers::{Movable, Moves, Order, Reason};
 use crate::rollout::timeline::Timeline;
 use crate::rollout::tokens::TokenBook;
 use crate::rollout::waits::{Phase, Subject, Waits};
@@ -124,8 +124,8 @@ enum Trouble {
     NoPermit(String),
     /// The group was cut off.
     Cut,
-    /// The sample leaves its server for a faster one, and avoids these servers.
-    Moved(Vec<ServerId>),
+    /// The sample leaves its server for another one.
+    Moved(Order),
 }
 
 impl Trouble {
@@ -160,8 +160,8 @@ struct Tries {
     unreachable: u32,
     busy: u32,
     failed_on: Vec<ServerId>,
-    moves: u32,
-    /// Servers that are too slow for a sample that moves.
+    moves: Moves,
+    /// Servers that are too slow or too full for a sample that moves.
     avoid: Vec<ServerId>,
     spent: Spent,
     /// The tokens so far, for a request with one sample.
@@ -218,7 +218,7 @@ impl SampleRequest<'_> {
             unreachable: 0,
             busy: 0,
             failed_on: Vec::new(),
-            moves: 0,
+            moves: Moves::default(),
             avoid: Vec::new(),
             spent: so_far.spent,
             so_far,
@@ -284,8 +284,8 @@ impl SampleRequest<'_> {
         tries: &mut Tries,
     ) -> Result<(), String> {
         let config = &self.context.config;
-        if let Trouble::Moved(avoid) = trouble {
-            self.moved(avoid, tries);
+        if let Trouble::Moved(order) = trouble {
+            self.moved(order, tries);
             return Ok(());
         }
         let reason = trouble.words(server_name);
@@ -329,18 +329,22 @@ impl SampleRequest<'_> {
         Ok(())
     }
 
-    /// Whether a request of these tries may be moved to a faster server.
+    /// Whether a request of these tries may be moved to another server.
     fn can_move(&self, tries: &Tries) -> bool {
         let segments_max = self.context.config.carry.segments_max;
-        self.count == 1 && tries.moves < MOVES_MAX && tries.so_far.segments + 1 < segments_max
+        self.count == 1 && tries.so_far.segments + 1 < segments_max
     }
 
-    /// Notes that a request was aborted, so that its sample continues on a faster server.
-    fn moved(&self, avoid: &[ServerId], tries: &mut Tries) {
-        tries.moves += 1;
+    /// Notes that a request was aborted, so that its sample continues on another server.
+    fn moved(&self, order: &Order, tries: &mut Tries) {
+        tries.moves.add(order.reason);
         tries.sent += 1;
-        tries.avoid = avoid.to_vec();
-        let prefill = self.prompt_ids().len() as u64 + u64::from(tries.so_far.tokens());
+        tries.avoid.clone_from(&order.avoid);
+        let prefill = match order.reason {
+            Reason::Faster => self.prompt_ids().len() as u64 + u64::from(tries.so_far.tokens()),
+            // The server would have computed these tokens again too.
+            Reason::Waits => 0,
+        };
         self.context.meter.moved(prefill);
     }
 

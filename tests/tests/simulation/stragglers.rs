@@ -1,10 +1,11 @@
-//! Tests of samples that move from a slow server to a fast server: when a move saves time, and when no sample
+//! Tests of samples that move from a slow or full server to another: when a move saves time, and when no sample
 //! moves.
 
 use std::time::Duration;
 
 use rolldock::rollout::{StepMetrics, Stragglers, invariants};
-use rolldock_simengine::Fault;
+use rolldock_loadbalancer::AdaptiveConfig;
+use rolldock_simengine::{Fault, ServerConfig};
 
 use crate::support::{World, in_virtual_time, prompts};
 
@@ -47,4 +48,97 @@ fn nothing_moves_between_equal_servers() {
     let [stay, moved] = [Stragglers::Stay, Stragglers::Move].map(|stragglers| step(stragglers, 1.0));
     assert_eq!(moved.costs.moves, 0);
     assert_eq!(moved.elapsed, stay.elapsed);
+}
+
+/// The results of steps on servers with small caches.
+struct Steps {
+    seconds: f64,
+    preemptions: u64,
+    moves: u64,
+    /// Tokens that the servers computed because a sample moved.
+    moved_tokens: u64,
+}
+
+/// The number of permits of a server.
+#[derive(Debug, Clone, Copy)]
+enum Permits {
+    Measured,
+    Fixed(u32),
+}
+
+/// Collects steps on four equal servers with this many tokens of cache. A sample runs for tens of seconds, and to
+/// compute its tokens again takes as long as a few steps of the server.
+fn full_steps(stragglers: Stragglers, cache_tokens: u32, permits: Permits) -> Steps {
+    in_virtual_time(async {
+        let server = ServerConfig {
+            max_model_len: 512,
+            kv_blocks: cache_tokens / 16,
+            decode_base_ns: 200_000_000,
+            prefill_ns_per_token: 5_000_000,
+            ..ServerConfig::default()
+        };
+        let (start, adaptive) = match permits {
+            Permits::Measured => (64, Some(AdaptiveConfig::default())),
+            Permits::Fixed(permits) => (permits, None),
+        };
+        let mut world = World::calm_on(4, start, &server);
+        world.config.stragglers = stragglers;
+        world.config.workers = 4;
+        world.config.max_concurrent_prompts = 64;
+        world.config.gen_batch_size = 256;
+        world.config.max_response_length = 400;
+        world.monitor.adaptive = adaptive;
+        let monitor = world.start_monitor();
+        let mut manager = world.manager();
+        let mut steps = Steps { seconds: 0.0, preemptions: 0, moves: 0, moved_tokens: 0 };
+        let prompts = prompts(100_000);
+        for _ in 0..4 {
+            let output = manager.generate(&prompts, 128).await.unwrap();
+            output.groups.iter().for_each(|group| world.check_samples(group));
+            world.check_between_steps(&manager);
+            let generated = world.engine.servers().map(|server| server.stats().generation_tokens_total).sum();
+            invariants::tokens_counted(&output.metrics.tokens_run, generated).unwrap();
+            steps.seconds += output.metrics.elapsed.as_secs_f64();
+            steps.moves += output.metrics.costs.moves;
+            steps.moved_tokens += output.metrics.costs.moved_tokens;
+        }
+        drop(monitor);
+        steps.preemptions = world.engine.servers().map(|server| server.stats().preemptions_total).sum();
+        world.scope.close(Duration::from_secs(1)).await;
+        steps
+    })
+}
+
+fn with_and_without_moves(cache_tokens: u32, permits: Permits) -> (Steps, Steps) {
+    let steps = |stragglers| full_steps(stragglers, cache_tokens, permits);
+    let (moved, stay) = (steps(Stragglers::Move), steps(Stragglers::Stay));
+    assert_eq!(stay.moves, 0);
+    (moved, stay)
+}
+
+#[test]
+fn samples_that_a_full_server_has_preempted_leave_it() {
+    let (moved, stay) = with_and_without_moves(4_000, Permits::Measured);
+    assert!(moved.moves > 0);
+    assert!(moved.preemptions * 4 < stay.preemptions * 3, "{} of {}", moved.preemptions, stay.preemptions);
+    assert!(
+        moved.seconds < 0.9 * stay.seconds,
+        "{} s, and {} s if samples stay",
+        moved.seconds,
+        stay.seconds
+    );
+}
+
+#[test]
+fn no_sample_leaves_a_full_server_for_another_full_one() {
+    // The servers have more permits than their caches hold, so a sample that left would wait elsewhere.
+    let (moved, stay) = with_and_without_moves(4_000, Permits::Fixed(256));
+    assert!(stay.preemptions > 0);
+    assert_eq!(moved.moves, 0);
+}
+
+#[test]
+fn no_sample_leaves_a_server_with_room() {
+    let (moved, stay) = with_and_without_moves(400_000, Permits::Measured);
+    assert_eq!((stay.preemptions, moved.preemptions, moved.moves), (0, 0, 0));
 }

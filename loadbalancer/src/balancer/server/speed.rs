@@ -58,6 +58,7 @@ impl Speed {
 #[derive(Debug, Default)]
 pub(super) struct DecodeRate {
     last: Option<(Instant, EngineLoad)>,
+    readings: u64,
     tokens: f64,
     sample_seconds: f64,
     decoding: Decoding,
@@ -67,6 +68,7 @@ impl DecodeRate {
     /// Notes a reading of the server's load at `now`.
     pub(super) fn read(&mut self, load: &EngineLoad, now: Instant) {
         let Some(tokens) = load.generation_tokens_total else { return };
+        self.readings += 1;
         let Some((at, before)) = self.last.replace((now, load.clone())) else { return };
         // A pause is not slowness.
         if before.paused == Some(true) || load.paused == Some(true) {
@@ -94,6 +96,16 @@ impl DecodeRate {
     /// The share of the cache in use at the last reading.
     pub(super) fn kv_cache_usage(&self) -> f64 {
         self.last.as_ref().map_or(0.0, |(_, load)| load.kv_cache_share())
+    }
+
+    /// The number of requests that waited on the engine at the last reading.
+    pub(super) fn waiting(&self) -> u64 {
+        self.last.as_ref().map_or(0, |(_, load)| load.waiting)
+    }
+
+    /// Number of readings.
+    pub(super) fn readings(&self) -> u64 {
+        self.readings
     }
 
     /// The pace of the server; `None` before it was seen to decode.

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use rolldock_dispatch::DispatchId;
-use rolldock_loadbalancer::{Outcome, Permit, ServerId};
+use rolldock_loadbalancer::{Outcome, Permit};
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{SEED_MASK, SampleRequest, StepContext, Tries, Trouble, sample_seed};
 use crate::engine::{EngineError, GenerateRequest, Generation, Progress, Resumed};
-use crate::rollout::stragglers::{Begun, Entered};
+use crate::rollout::stragglers::{Begun, Entered, Order};
 use crate::rollout::timeline::RequestEnd;
 use crate::rollout::waits::{Phase, Subject};
 
@@ -150,9 +150,9 @@ impl SampleRequest<'_> {
                         () = self.interrupted(server_name, &in_flight.request_id) => return Err(Trouble::Cut),
                     }
                 }
-                avoid = ordered(&mut move_order) => {
+                order = ordered(&mut move_order) => {
                     move_order = None;
-                    moves = Some((avoid, context.engine.interrupt(server_name, &in_flight.request_id)));
+                    moves = Some((order, context.engine.interrupt(server_name, &in_flight.request_id)));
                 }
                 // Either the abort arrives and the request is answered, or the request goes on here.
                 () = aborted(&mut moves, context.config.carry.grace) => moves = None,
@@ -169,7 +169,7 @@ impl SampleRequest<'_> {
             (Err(EngineError::Aborted { .. }), _) if context.carries && context.cut.is_cancelled() => {
                 Err(Trouble::Cut)
             }
-            (Err(EngineError::Aborted { .. }), Some((avoid, _))) => Err(Trouble::Moved(avoid)),
+            (Err(EngineError::Aborted { .. }), Some((order, _))) => Err(Trouble::Moved(order)),
             (answer, _) => answer.map_err(Trouble::Engine),
         }
     }
@@ -180,6 +180,7 @@ impl SampleRequest<'_> {
         Some(movable.enter(Begun {
             key: (self.dispatch.id, self.first),
             server: permit.server(),
+            moves: tries.moves,
             before: tries.so_far.tokens(),
             prompt: self.prompt_ids().len() as u32,
             progress,
@@ -200,7 +201,7 @@ impl SampleRequest<'_> {
 }
 
 /// Completes when the request must move. Never completes if the request may not be moved.
-async fn ordered(entered: &mut Option<Entered>) -> Vec<ServerId> {
+async fn ordered(entered: &mut Option<Entered>) -> Order {
     match entered {
         Some(entered) => entered.ordered().await,
         None => std::future::pending().await,
@@ -209,7 +210,7 @@ async fn ordered(entered: &mut Option<Entered>) -> Vec<ServerId> {
 
 /// Completes if the engine was asked to abort a request that must move, but has not aborted the request
 /// within the grace period.
-async fn aborted(moves: &mut Option<(Vec<ServerId>, BoxFuture<'_, ()>)>, grace: Duration) {
+async fn aborted(moves: &mut Option<(Order, BoxFuture<'_, ()>)>, grace: Duration) {
     match moves {
         Some((_, abort)) => {
             abort.await;

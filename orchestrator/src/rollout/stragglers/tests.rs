@@ -1,158 +1,14 @@
-use proptest::prelude::*;
+use rolldock_loadbalancer::{BalancerConfig, ServerSpec};
 
 use super::*;
 
-const TOKENS_MAX: f64 = 8_192.0;
-
-/// A server whose speed does not depend on the use of its cache.
-fn place(server: u32, free: u32, in_use: u32, speed: f64) -> Place {
-    let pace = Some(Pace { empty_s: speed.recip(), full_s: speed.recip(), error: 0.0 });
-    Place { server: ServerId(server), free, in_use, pace, usage: 0.0, held: 0.0 }
-}
-
-/// A server with a cache of 100,000 tokens that takes 6 ms per token with an empty cache, and 12 ms with a
-/// full one.
-fn loaded(server: u32, in_use: u32, usage: f64) -> Place {
-    let pace = Some(Pace { empty_s: 0.006, full_s: 0.012, error: 0.0 });
-    Place { server: ServerId(server), free: 64, in_use, pace, usage, held: usage * 1e5 }
-}
-
-fn sample(dispatch: u64, from: usize, tokens: f64) -> Sample {
-    Sample { key: (DispatchId(dispatch), 0), from, tokens, prompt: 128.0 }
-}
-
-#[test]
-fn a_long_sample_leaves_a_slow_server_for_the_fastest() {
-    let fleet = vec![place(0, 8, 0, 180.0), place(1, 8, 0, 100.0), place(2, 6, 2, 40.0)];
-    let moves = plan(fleet, vec![sample(1, 2, 2_000.0), sample(2, 2, 3_000.0)], TOKENS_MAX);
-    let [first, second] = [(DispatchId(1), 0), (DispatchId(2), 0)];
-    assert_eq!(moves[0], (second, vec![ServerId(1), ServerId(2)]), "the longest sample is first");
-    assert_eq!(moves[1], (first, vec![ServerId(0), ServerId(2)]), "server 0 has as many samples now");
-    assert_eq!(moves.len(), 2);
-}
-
-#[test]
-fn nothing_moves_when_it_gains_nothing() {
-    let slow_and = |other: Place| vec![other, place(1, 8, 4, 40.0)];
-    let long = sample(1, 1, 3_000.0);
-    for (why, fleet, samples) in [
-        ("equal speeds", slow_and(place(0, 8, 0, 40.0)), [long]),
-        ("speeds that differ by an error of measurement", slow_and(place(0, 8, 0, 48.0)), [long]),
-        ("no room", slow_and(place(0, 0, 2, 180.0)), [long]),
-        ("as many samples there", slow_and(place(0, 8, 4, 180.0)), [long]),
-        ("a sample that has just begun", slow_and(place(0, 8, 0, 180.0)), [sample(1, 1, 10.0)]),
-        ("a sample at its limit", slow_and(place(0, 8, 0, 180.0)), [sample(1, 1, TOKENS_MAX)]),
-        ("an unknown pace", slow_and(Place { pace: None, ..place(0, 8, 0, 180.0) }), [long]),
-        ("a full cache", vec![Place { usage: 0.94, ..loaded(0, 2, 0.94) }, place(1, 8, 4, 40.0)], [long]),
-        ("caches that are equally full", vec![loaded(0, 20, 0.6), loaded(1, 20, 0.6)], [long]),
-    ] {
-        assert_eq!(plan(fleet, samples.to_vec(), TOKENS_MAX), [], "{why}");
-    }
-}
-
-#[test]
-fn samples_leave_a_full_server_for_an_equal_one_until_the_gain_is_small() {
-    let samples = (0..20).map(|number| sample(number, 0, 4_000.0)).collect();
-    let moves = plan(vec![loaded(0, 20, 0.83), loaded(1, 0, 0.0)], samples, TOKENS_MAX);
-    // With 3 of them on the other server: 6.7 ms there. Here 0.70 of the cache: 10.2 ms. They stop when less
-    // than a fifth is gained: at 0.33 there and 0.50 here.
-    assert!((5..=9).contains(&moves.len()), "{} moves", moves.len());
-    assert!(moves.iter().all(|(_, avoid)| *avoid == [ServerId(0)]));
-}
-
-#[test]
-fn a_fast_server_takes_more_samples_than_it_leaves_on_a_slow_one() {
-    // The server is slow, and has a few samples. The other is more than twice as fast with its many samples.
-    let slow = Place { pace: Some(Pace { empty_s: 0.03, full_s: 0.06, error: 0.0 }), ..loaded(1, 2, 0.1) };
-    let moves = plan(vec![loaded(0, 10, 0.4), slow], vec![sample(1, 1, 4_000.0)], TOKENS_MAX);
-    assert_eq!(moves, [((DispatchId(1), 0), vec![ServerId(1)])]);
-}
-
-#[test]
-fn a_sample_moves_only_if_the_gain_is_beyond_the_error_of_the_paces() {
-    let moves = |speed: f64, error: f64| {
-        let uncertain = |place: Place| Place { pace: place.pace.map(|pace| Pace { error, ..pace }), ..place };
-        let fleet = vec![uncertain(place(0, 8, 0, speed)), uncertain(place(1, 8, 4, 40.0))];
-        plan(fleet, vec![sample(1, 1, 3_000.0)], TOKENS_MAX).len()
-    };
-    for (speed, error, count) in
-        [(70.0, 0.0, 1), (70.0, 0.3, 0), (160.0, 0.3, 1), (160.0, 1.0, 0), (400.0, 1.0, 1), (100.0, 1.0, 0)]
-    {
-        assert_eq!(moves(speed, error), count, "{speed} tokens/s and not 40, error {error}");
-    }
-}
-
-#[test]
-fn a_look_reads_the_samples_only_if_a_server_is_faster() {
-    let slow = place(0, 8, 4, 40.0);
-    for (why, other, expected) in [
-        ("faster", place(1, 8, 0, 180.0), true),
-        ("faster and full", place(1, 0, 8, 180.0), false),
-        ("equal", place(1, 8, 0, 40.0), false),
-        ("faster by too little", place(1, 8, 0, 48.0), false),
-        ("unknown", Place { pace: None, ..place(1, 8, 0, 180.0) }, false),
-    ] {
-        assert_eq!(has_faster_place(&[slow, other]), expected, "{why}");
-        assert!(
-            !has_faster_place(&[Place { in_use: 0, ..slow }, other]),
-            "{why}: no samples that could gain"
-        );
-    }
-}
-
-fn fleets() -> impl Strategy<Value = Vec<Place>> {
-    let pace = (1e-3..0.1_f64, 1.0..3.0_f64, 0.0..1.0_f64);
-    let pace = pace.prop_map(|(empty_s, times, error)| Pace { empty_s, full_s: empty_s * times, error });
-    let one = (0_u32..9, 0_u32..9, prop::option::of(pace), 0.0..1.0_f64, 0.0..1e5_f64);
-    prop::collection::vec(one, 1..6).prop_map(|places| {
-        let place = |(number, (free, in_use, pace, usage, held))| Place {
-            server: ServerId(number),
-            free,
-            in_use,
-            pace,
-            usage,
-            held,
-        };
-        (0..).zip(places).map(place).collect()
-    })
-}
-
-proptest! {
-    #[test]
-    fn a_plan_only_moves_to_servers_with_room_and_never_twice(
-        fleet in fleets(),
-        drawn in prop::collection::vec((any::<prop::sample::Index>(), 0.0..TOKENS_MAX), 0..40),
-    ) {
-        let samples: Vec<Sample> = (0..)
-            .zip(drawn)
-            .map(|(number, (from, tokens))| sample(number, from.index(fleet.len()), tokens))
-            .collect();
-        let moves = plan(fleet.clone(), samples.clone(), TOKENS_MAX);
-        let mut keys: Vec<Key> = moves.iter().map(|(key, _)| *key).collect();
-        keys.sort();
-        prop_assert!(keys.windows(2).all(|pair| pair[0] != pair[1]));
-        let free: u32 = fleet.iter().map(|place| place.free).sum();
-        prop_assert!(moves.len() <= free as usize);
-        for (key, avoid) in &moves {
-            let moved = samples.iter().find(|sample| sample.key == *key).unwrap();
-            let from = &fleet[moved.from];
-            prop_assert!(avoid.contains(&from.server));
-            let targets: Vec<&Place> = fleet.iter().filter(|place| !avoid.contains(&place.server)).collect();
-            prop_assert!(!targets.is_empty());
-            for target in targets {
-                // A full server may get a sample after others have left it.
-                prop_assert!(target.free > 0);
-                // The server that the sample leaves was at its fullest before the first move.
-                let (there, here) = (target.pace.unwrap().empty_s, from.pace.unwrap().at(from.usage.max(FULL)));
-                prop_assert!(there < here);
-            }
-        }
-    }
-}
-
 fn begun(dispatch: u64) -> Begun {
+    begun_on(0, dispatch, Moves::default())
+}
+
+fn begun_on(server: u32, dispatch: u64, moves: Moves) -> Begun {
     let key = (DispatchId(dispatch), 0);
-    Begun { key, server: ServerId(0), before: 1_000, prompt: 100, progress: None }
+    Begun { key, server: ServerId(server), moves, before: 1_000, prompt: 100, progress: None }
 }
 
 #[tokio::test(start_paused = true)]
@@ -176,7 +32,74 @@ async fn an_order_reaches_the_request_and_an_ended_request_is_forgotten() {
     let second = movable.enter(begun(2));
     drop(second);
     assert_eq!(movable.state.lock().running.len(), 1);
-    let order = movable.state.lock().running.get_mut(&(DispatchId(1), 0)).unwrap().order.take().unwrap();
-    order.send(vec![ServerId(0)]).unwrap();
-    assert_eq!(first.ordered().await, [ServerId(0)]);
+    let order = Order { reason: Reason::Faster, avoid: vec![ServerId(0)] };
+    movable.state.lock().order((DispatchId(1), 0), order);
+    assert_eq!(first.ordered().await, Order { reason: Reason::Faster, avoid: vec![ServerId(0)] });
+}
+
+/// Servers of which one reading was taken.
+fn servers(number: usize) -> Vec<ServerSnapshot> {
+    let spec = |index: usize| ServerSpec::unreached(format!("s{index}"), 8);
+    let balancer = LoadBalancer::new(BalancerConfig::default(), (0..number).map(spec).collect()).unwrap();
+    let read = |server| ServerSnapshot { load_readings: 1, ..server };
+    balancer.snapshot().servers.into_iter().map(read).collect()
+}
+
+/// The dispatches of the requests that were ordered to move, and the servers that they avoid.
+fn ordered(movable: &Movable, entered: &mut [Entered]) -> Vec<(u64, Vec<ServerId>)> {
+    let state = movable.state.lock();
+    let has_order = |entered: &&mut Entered| state.running[&entered.key].order.is_none();
+    let order = |entered: &mut Entered| {
+        let Order { reason, avoid } = entered.ordered.try_recv().ok()?;
+        assert_eq!(reason, Reason::Waits);
+        Some((entered.key.0.0, avoid))
+    };
+    entered.iter_mut().filter(has_order).filter_map(order).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_samples_as_wait_leave_a_full_server_the_last_ones_first() {
+    let movable = Arc::new(Movable::default());
+    let mut fleet = servers(3);
+    for full in [0, 2] {
+        fleet[full] = ServerSnapshot { kv_cache_usage: 0.97, overhang: 1, ..fleet[full].clone() };
+    }
+    (fleet[0].engine_waiting, fleet[2].engine_waiting) = (2, 1);
+    // Dispatches 0, 3 and 6 are on server 0, and so on.
+    let enter = |dispatch: u64| movable.enter(begun_on(dispatch as u32 % 3, dispatch, Moves::default()));
+    let mut entered: Vec<Entered> = (0..9).map(enter).collect();
+    movable.order_returns(&fleet);
+    let avoid = vec![ServerId(0), ServerId(2)];
+    let expected = [3, 6, 8].map(|dispatch| (dispatch, avoid.clone()));
+    assert_eq!(ordered(&movable, &mut entered), expected);
+    movable.order_returns(&fleet);
+    assert_eq!(ordered(&movable, &mut entered), [], "the same readings");
+    fleet[2].load_readings += 1;
+    movable.order_returns(&fleet);
+    assert_eq!(ordered(&movable, &mut entered), [], "the sample that waits is already leaving");
+    drop(entered.pop());
+    fleet[2].load_readings += 1;
+    movable.order_returns(&fleet);
+    assert_eq!(ordered(&movable, &mut entered), [(5, vec![ServerId(2)])], "only this reading is new");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_sample_leaves_a_server_without_need() {
+    let often = Moves { returns: RETURNS_MAX, ..Moves::default() };
+    let fleet = servers(1);
+    let full = ServerSnapshot { kv_cache_usage: 0.97, overhang: 1, engine_waiting: 1, ..fleet[0].clone() };
+    for (why, server, moves, leave) in [
+        ("it waits", full.clone(), Moves::default(), 1),
+        ("it was moved to a faster server before", full.clone(), Moves { to_faster: 2, returns: 0 }, 1),
+        ("the server has room", ServerSnapshot { kv_cache_usage: 0.5, ..full.clone() }, Moves::default(), 0),
+        ("the server has permits", ServerSnapshot { overhang: 0, ..full.clone() }, Moves::default(), 0),
+        ("none waits", ServerSnapshot { engine_waiting: 0, ..full.clone() }, Moves::default(), 0),
+        ("another client's waits", ServerSnapshot { foreign: 1, ..full.clone() }, Moves::default(), 0),
+        ("it has left servers often", full, often, 0),
+    ] {
+        let movable = Arc::new(Movable::default());
+        let mut entered = [movable.enter(begun_on(0, 1, moves))];
+        movable.order_returns(&[server]);
+        assert_eq!(ordered(&movable, &mut entered).len(), leave, "{why}");
+    }
 }
