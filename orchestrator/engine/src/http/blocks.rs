@@ -23,8 +23,12 @@ impl<S: Simd> Block<S> {
     /// The bytes from `at` on; `None` if there are fewer.
     #[inline(always)]
     pub(super) fn load(simd: S, bytes: &[u8], at: usize) -> Option<Self> {
-        let block = bytes.get(at..)?.first_chunk::<BLOCK_BYTES>()?;
-        Some(Self(u8x64::from_slice(simd, block)))
+        Some(Self::of(simd, bytes.get(at..)?.first_chunk()?))
+    }
+
+    #[inline(always)]
+    pub(super) fn of(simd: S, bytes: &[u8; BLOCK_BYTES]) -> Self {
+        Self(u8x64::from_slice(simd, bytes))
     }
 
     /// The bytes that are equal to `byte`.

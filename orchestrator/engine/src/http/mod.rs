@@ -41,6 +41,7 @@ mod choice;
 mod columns;
 mod connection;
 mod content;
+mod digits;
 mod events;
 mod facts;
 mod lanes;

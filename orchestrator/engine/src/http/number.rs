@@ -12,7 +12,8 @@
 use fearless_simd::Simd;
 
 use super::blocks::{BLOCK_BYTES, Block, Follow, below_first};
-use super::lanes::{LANES, digit_values, leading_digits, load, value_of_digits, value_of_eight};
+use super::digits::{DIGITS, value_of_sixteen};
+use super::lanes::{LANES, leading_digits, load, value_of_digits};
 
 /// For each number of places, the factor that moves the point to the left by this number. A multiplication takes a
 /// fraction of the time of a division. With at most 37 places, an integer of 64 bits that is not 0 becomes a number in
@@ -24,18 +25,18 @@ const RECIPROCALS: [f64; 38] = [
 ];
 
 /// Number of digits behind the point that [`leading_f32`] reads.
-const FRACTION_DIGITS: usize = 2 * LANES;
+const FRACTION_DIGITS: usize = DIGITS;
 
-/// For each number of digits behind the point, the masks that keep these digits in twice eight lanes.
-const FRACTION_LANES: [[u64; 2]; FRACTION_DIGITS + 1] = {
-    let mut lanes = [[0; 2]; FRACTION_DIGITS + 1];
+/// For each number of digits behind the point, the bytes that keep the values of these digits.
+const FRACTION_BYTES: [[u8; FRACTION_DIGITS]; FRACTION_DIGITS + 1] = {
+    let mut bytes = [[0; FRACTION_DIGITS]; FRACTION_DIGITS + 1];
     let mut digits = 1;
     while digits <= FRACTION_DIGITS {
-        lanes[digits] = lanes[digits - 1];
-        lanes[digits][(digits - 1) / LANES] |= 0xff << (8 * ((digits - 1) % LANES));
+        bytes[digits] = bytes[digits - 1];
+        bytes[digits][digits - 1] = 0x0f;
         digits += 1;
     }
-    lanes
+    bytes
 };
 
 /// The largest integer before the point in [`leading_f32`], so that it fits a `u64` with the digits behind the point.
@@ -213,50 +214,89 @@ pub(super) fn integers<S: Simd>(simd: S, bytes: &[u8], mut take: impl FnMut(u32)
 /// the number. The caller has to check that there is a comma.
 #[inline(always)]
 pub(super) fn leading_f32<S: Simd>(simd: S, bytes: &[u8], at: usize) -> Option<(f32, usize)> {
+    let text = bytes.get(at..)?.first_chunk()?;
+    let block = Block::of(simd, text);
     // The place of the comma does not depend on the digits, so the processor reads several numbers at a time.
-    let block = Block::load(simd, bytes, at)?;
     let length = block.equal_to(b',').trailing_zeros() as usize;
-    let digits = block.digits();
-    let text = bytes.get(at..)?;
-    let negative = text.first() == Some(&b'-');
-    let start = usize::from(negative);
-    let has_one_digit_before_point = (digits >> start) & 0b11 == 0b01;
-    let (whole, point) = if has_one_digit_before_point {
-        (u32::from(text.get(start)? - b'0'), start + 1)
-    } else {
-        leading_u32(text, start).filter(|(whole, _)| *whole <= WHOLE_MAX)?
-    };
-    if text.get(point) != Some(&b'.') {
-        return None;
+    Some((Decimal { simd, text, digits: block.digits(), length }.value()?, at + length))
+}
+
+/// A number with a point, at the beginning of a block.
+#[derive(Clone, Copy)]
+struct Decimal<'a, S: Simd> {
+    simd: S,
+    text: &'a [u8; BLOCK_BYTES],
+    /// The digits of `text`, one bit for each byte.
+    digits: u64,
+    /// The length of the number.
+    length: usize,
+}
+
+/// The part of a number before its point.
+struct Whole {
+    negative: bool,
+    value: u32,
+    /// The place of the point.
+    point: usize,
+}
+
+impl<S: Simd> Decimal<'_, S> {
+    /// The value, if the number has a usual form.
+    #[inline(always)]
+    fn value(self) -> Option<f32> {
+        let negative = self.text[0] == b'-';
+        let start = usize::from(negative);
+        let has_one_digit_before_point = (self.digits >> start) & 0b11 == 0b01;
+        if !has_one_digit_before_point {
+            return self.value_from_ten(negative);
+        }
+        // The compiler knows that the point is at most at 2, so it leaves out the checks of most places.
+        let value = u32::from(self.text[start] - b'0');
+        self.with_fraction(Whole { negative, value, point: start + 1 })
     }
-    let fraction_digits = (!(digits >> (point + 1))).trailing_zeros() as usize;
-    let mantissa =
-        u64::from(whole) * 10_u64.pow(FRACTION_DIGITS as u32) + fraction(text, point + 1, fraction_digits)?;
-    let places = exponent(text, point + 1 + fraction_digits, length)?;
-    Some((scaled(negative, mantissa, FRACTION_DIGITS + places)?, at + length))
-        .filter(|_| (fraction_digits <= FRACTION_DIGITS) | (mantissa >= MANTISSA_MIN))
-}
 
-/// The first digits behind the point as an integer of [`FRACTION_DIGITS`] digits; `None` if there is no digit.
-#[inline(always)]
-fn fraction(text: &[u8], start: usize, digits: usize) -> Option<u64> {
-    let [first, second] = FRACTION_LANES.get(digits.min(FRACTION_DIGITS)).filter(|_| digits > 0)?;
-    // A digit that is not there counts as zero, so the places of the others are fixed.
-    let first = value_of_eight(digit_values(load(text, start)?) & first);
-    let second = value_of_eight(digit_values(load(text, start + LANES)?) & second);
-    Some(first * 10_u64.pow(LANES as u32) + second)
-}
+    /// The value of a number with several digits before the point. Such a log-probability is rare.
+    #[inline(never)]
+    fn value_from_ten(self, negative: bool) -> Option<f32> {
+        let whole = leading_u32(self.text, usize::from(negative));
+        let (value, point) = whole.filter(|(value, _)| *value <= WHOLE_MAX)?;
+        self.with_fraction(Whole { negative, value, point })
+    }
 
-/// The digits of the exponent between `start` and `end`, which is nothing or, as Python writes it, `e-` and two
-/// digits. `None` if there is anything else.
-#[inline(always)]
-fn exponent(text: &[u8], start: usize, end: usize) -> Option<usize> {
-    let (read, expected) = EXPONENTS.get(end.wrapping_sub(start))?;
-    // Without an exponent the bytes count as zeros, so the processor does not have to guess which numbers have one.
-    let bytes = u32::from_le_bytes(*text.get(start..)?.first_chunk()?) & read;
-    let [.., tens, ones] = (bytes ^ expected).to_le_bytes();
-    let is_known = ((bytes ^ expected) & 0xffff == 0) & (tens <= 9) & (ones <= 9);
-    is_known.then_some(usize::from(tens) * 10 + usize::from(ones))
+    #[inline(always)]
+    fn with_fraction(self, whole: Whole) -> Option<f32> {
+        let Whole { negative, value, point } = whole;
+        if self.text.get(point) != Some(&b'.') {
+            return None;
+        }
+        let fraction_digits = (!(self.digits >> (point + 1))).trailing_zeros() as usize;
+        let fraction = self.fraction(point + 1, fraction_digits)?;
+        let mantissa = u64::from(value) * 10_u64.pow(FRACTION_DIGITS as u32) + fraction;
+        let places = self.exponent(point + 1 + fraction_digits)?;
+        scaled(negative, mantissa, FRACTION_DIGITS + places)
+            .filter(|_| (fraction_digits <= FRACTION_DIGITS) | (mantissa >= MANTISSA_MIN))
+    }
+
+    /// The first of the `digits` digits from `start` on, as an integer of [`FRACTION_DIGITS`] digits; `None` if there
+    /// is no digit.
+    #[inline(always)]
+    fn fraction(self, start: usize, digits: usize) -> Option<u64> {
+        // A digit that is not there counts as zero, so the places of the others are fixed.
+        let kept = FRACTION_BYTES.get(digits.min(FRACTION_DIGITS)).filter(|_| digits > 0)?;
+        Some(value_of_sixteen(self.simd, self.text.get(start..)?.first_chunk()?, kept))
+    }
+
+    /// The digits of the exponent from `start` to the end of the number, which is nothing or, as Python writes it, `e-`
+    /// and two digits. `None` if there is anything else.
+    #[inline(always)]
+    fn exponent(self, start: usize) -> Option<usize> {
+        let (read, expected) = EXPONENTS.get(self.length.wrapping_sub(start))?;
+        // Without an exponent the bytes count as zeros, so the processor does not have to guess which numbers have one.
+        let bytes = u32::from_le_bytes(*self.text.get(start..)?.first_chunk()?) & read;
+        let [.., tens, ones] = (bytes ^ expected).to_le_bytes();
+        let is_known = ((bytes ^ expected) & 0xffff == 0) & (tens <= 9) & (ones <= 9);
+        is_known.then_some(usize::from(tens) * 10 + usize::from(ones))
+    }
 }
 
 /// Appends the digits from `at` on to `value`. Returns the index of their end. Overflow wraps, so callers

@@ -19,20 +19,8 @@ impl Columns {
         match place {
             Some(AnswerNode::PromptIds) => dispatch!(level, simd => self.run_of_prompt(simd, rest)),
             Some(AnswerNode::TokenIds) => dispatch!(level, simd => self.run_of_tokens(simd, rest)),
-            Some(AnswerNode::TokenLogprobs) => {
-                dispatch!(level, simd => self.run_of_logprobs(
-                    rest,
-                    #[inline(always)]
-                    |bytes, at| element(bytes, at, #[inline(always)] |bytes, at| leading_f32(simd, bytes, at)),
-                ))
-            }
-            Some(AnswerNode::Content) => {
-                dispatch!(level, simd => self.run_of_logprobs(
-                    rest,
-                    #[inline(always)]
-                    |bytes, at| content::token(simd, bytes, at),
-                ))
-            }
+            Some(AnswerNode::TokenLogprobs) => dispatch!(level, simd => self.run_of_logprobs(simd, rest)),
+            Some(AnswerNode::Content) => dispatch!(level, simd => self.run_of_content(simd, rest)),
             _ => 0,
         }
     }
@@ -75,40 +63,101 @@ impl Columns {
         )
     }
 
-    /// Appends log-probabilities up to the first poisoned one, and up to the requested number of tokens.
-    /// `read` reads an element with the comma that follows it. Returns the number of bytes that the elements
-    /// take in `rest`.
+    /// Appends the log-probabilities of `token_logprobs`. Returns the number of bytes that they take in `rest`.
     #[inline(always)]
-    fn run_of_logprobs(&mut self, rest: &[u8], read: impl Fn(&[u8], usize) -> Option<(f32, usize)>) -> usize {
-        let Some(choice) = self.choices.last_mut() else { return 0 };
-        let mut taken = 0;
-        while choice.logprobs.len() < self.expected.max_tokens as usize
-            && let Some((logprob, end)) = read(rest, taken)
-            && !is_poisoned(logprob)
-        {
-            choice.logprobs.push(logprob);
-            taken = end;
+    fn run_of_logprobs<S: Simd>(&mut self, simd: S, rest: &[u8]) -> usize {
+        let Some(mut column) = self.logprobs() else { return 0 };
+        elements(
+            rest,
+            0,
+            #[inline(always)]
+            |bytes, at| {
+                number(
+                    bytes,
+                    at,
+                    #[inline(always)]
+                    |bytes, at| leading_f32(simd, bytes, at),
+                )
+            },
+            #[inline(always)]
+            |logprob| column.append(logprob),
+        )
+    }
+
+    /// Appends the log-probabilities of the tokens of `content`. Returns the number of bytes that the tokens take in
+    /// `rest`.
+    #[inline(always)]
+    fn run_of_content<S: Simd>(&mut self, simd: S, rest: &[u8]) -> usize {
+        let Some(mut column) = self.logprobs() else { return 0 };
+        elements(
+            rest,
+            0,
+            #[inline(always)]
+            |bytes, at| content::token(simd, bytes, at),
+            #[inline(always)]
+            |logprob| column.append(logprob),
+        )
+    }
+
+    fn logprobs(&mut self) -> Option<LogprobColumn<'_>> {
+        let max_tokens = self.expected.max_tokens as usize;
+        self.choices.last_mut().map(|choice| LogprobColumn { values: &mut choice.logprobs, max_tokens })
+    }
+}
+
+/// The log-probabilities of a choice.
+struct LogprobColumn<'a> {
+    values: &'a mut Vec<f32>,
+    max_tokens: usize,
+}
+
+impl LogprobColumn<'_> {
+    /// Appends a log-probability, unless it is poisoned or beyond the requested number of tokens. Returns whether it
+    /// was appended.
+    #[inline(always)]
+    fn append(&mut self, logprob: f32) -> bool {
+        let is_wanted = self.values.len() < self.max_tokens && !is_poisoned(logprob);
+        if is_wanted {
+            self.values.push(logprob);
         }
-        taken
+        is_wanted
     }
 }
 
 /// Reads ids as far as `take` accepts them. Returns the number of bytes that they take.
 #[inline(always)]
 fn ids<S: Simd>(simd: S, bytes: &[u8], mut take: impl FnMut(u32) -> bool) -> usize {
-    let mut taken = integers(simd, bytes, &mut take);
-    // These ids are near the end of the chunk.
-    while let Some((token, end)) = element(bytes, taken, leading_u32)
-        && take(token)
+    let taken = integers(simd, bytes, &mut take);
+    // The other ids are near the end of the chunk.
+    elements(
+        bytes,
+        taken,
+        #[inline(always)]
+        |bytes, at| number(bytes, at, leading_u32),
+        take,
+    )
+}
+
+/// Reads the elements from `taken` on by `read`, as far as `take` accepts them. Returns the end of the last one.
+#[inline(always)]
+fn elements<T>(
+    bytes: &[u8],
+    mut taken: usize,
+    read: impl Fn(&[u8], usize) -> Option<(T, usize)>,
+    mut take: impl FnMut(T) -> bool,
+) -> usize {
+    while let Some((value, end)) = read(bytes, taken)
+        && take(value)
     {
         taken = end;
     }
     taken
 }
 
-/// Reads the element of an array that begins at `at`. Returns its value, and the end of the comma after it.
+/// Reads the number that begins at `at`, as an element of an array. Returns its value, and the end of the comma after
+/// it.
 #[inline(always)]
-fn element<T>(
+fn number<T>(
     bytes: &[u8],
     at: usize,
     read: impl Fn(&[u8], usize) -> Option<(T, usize)>,
