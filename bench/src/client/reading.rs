@@ -19,7 +19,7 @@ use rolldock_bench_figures::{Bar, Figure};
 /// Numbers of tokens of the answers.
 pub(super) const LENGTHS: [usize; 2] = [8192, 16_384];
 /// Bytes of one read of a connection.
-const PIECE_BYTES: usize = 32 << 10;
+const PIECE_BYTES: usize = 64 << 10;
 
 #[derive(Debug, Clone, Copy)]
 enum Reader {

@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 
 /// Maximum number of bytes of one read. It also bounds the length of a head, and of a line with a chunk's
 /// size or a trailer.
-const BUFFER_BYTES: usize = 32 << 10;
+const BUFFER_BYTES: usize = 64 << 10;
 
 /// Maximum number of headers of an answer. Engines send far fewer.
 const HEADERS_MAX: usize = 64;
@@ -87,7 +87,7 @@ impl Connection {
     pub(super) async fn read_head(self) -> io::Result<Body> {
         // No buffer is allocated before bytes can be read.
         self.stream.readable().await?;
-        let mut input = Input { stream: self.stream, buffer: vec![0; BUFFER_BYTES], start: 0, end: 0 };
+        let mut input = Input { stream: self.stream, buffer: Vec::new(), start: 0 };
         loop {
             match parse_head(input.unread())? {
                 // This is an interim answer. The final answer follows.
@@ -194,19 +194,19 @@ impl Body {
 #[derive(Debug)]
 struct Input {
     stream: TcpStream,
+    /// The bytes from `start` on are unread. The capacity is 0 or [`BUFFER_BYTES`].
     buffer: Vec<u8>,
     start: usize,
-    end: usize,
 }
 
 impl Input {
     fn unread(&self) -> &[u8] {
-        &self.buffer[self.start..self.end]
+        &self.buffer[self.start..]
     }
 
     /// Marks up to `most` bytes as used. Returns their range in the buffer.
     fn take(&mut self, most: u64) -> std::ops::Range<usize> {
-        let count = usize::try_from(most).unwrap_or(usize::MAX).min(self.end - self.start);
+        let count = usize::try_from(most).unwrap_or(usize::MAX).min(self.buffer.len() - self.start);
         let taken = self.start..self.start + count;
         self.start += count;
         taken
@@ -223,28 +223,21 @@ impl Input {
     /// Reads the bytes that have arrived. Returns their number, which is 0 at the end of the stream.
     /// Cancel-safe.
     async fn fill(&mut self) -> io::Result<usize> {
-        if self.start > 0 {
-            self.buffer.copy_within(self.start..self.end, 0);
-            self.end -= self.start;
-            self.start = 0;
-        }
-        if self.end == BUFFER_BYTES {
-            return Err(invalid("a head or a line of it is longer than 32 KiB"));
+        self.buffer.drain(..self.start);
+        self.start = 0;
+        if self.buffer.len() >= BUFFER_BYTES {
+            return Err(invalid("a head or a line of it is longer than 64 KiB"));
         }
         loop {
-            if self.buffer.is_empty() {
-                self.buffer = vec![0; BUFFER_BYTES];
+            if self.buffer.capacity() == 0 {
+                self.buffer.reserve_exact(BUFFER_BYTES);
             }
-            match self.stream.try_read(&mut self.buffer[self.end..]) {
+            match self.stream.try_read_buf(&mut self.buffer) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
-                Ok(count) => {
-                    self.end += count;
-                    return Ok(count);
-                }
+                result => return result,
             }
             // No buffer is held during the wait, as in `read_head`: a streamed answer waits a thousand times.
-            if self.end == 0 {
+            if self.buffer.is_empty() {
                 self.buffer = Vec::new();
             }
             self.stream.readable().await?;

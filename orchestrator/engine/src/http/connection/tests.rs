@@ -91,7 +91,7 @@ async fn what_is_no_answer_is_an_error_with_words() {
     }
     let endless = format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "y".repeat(BUFFER_BYTES));
     let error = read(endless.as_bytes(), usize::MAX).await.unwrap_err();
-    assert!(error.to_string().contains("32 KiB"), "{error}");
+    assert!(error.to_string().contains("64 KiB"), "{error}");
 }
 
 #[tokio::test]
