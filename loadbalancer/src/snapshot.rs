@@ -112,6 +112,9 @@ pub struct FleetSnapshot {
     /// The weight version that a server needs before permits are granted on it; `None` if any weights will
     /// do.
     pub weights_required: Option<u64>,
+    /// Length of a prompt in tokens from which it pays to keep the samples of a group on one server, where they share
+    /// the prompt; `None` until the length of a sample is known.
+    pub kept_tokens_min: Option<f64>,
 }
 
 impl FleetSnapshot {

@@ -230,10 +230,14 @@ impl State {
         largest.unwrap_or(0).min(config.capacity_total.unwrap_or(u32::MAX))
     }
 
-    /// Whether it pays to keep the samples of a group on one server if they share this number of tokens. It is assumed
-    /// not to pay until the length of a sample is known.
+    /// Whether it pays to keep the samples of a group on one server if they share this number of tokens.
     pub(super) fn is_worth_keeping(&self, shared_tokens: u32) -> bool {
-        self.means.samples > 0.0 && f64::from(shared_tokens) >= SHARED_MIN * self.means.tokens()
+        self.kept_tokens_min().is_some_and(|least| f64::from(shared_tokens) >= least)
+    }
+
+    /// The least number of shared tokens for which it pays; `None` until the length of a sample is known.
+    fn kept_tokens_min(&self) -> Option<f64> {
+        (self.means.samples > 0.0).then(|| SHARED_MIN * self.means.tokens())
     }
 
     /// Expected tokens of a request of `weight` samples, each of which takes `expected` tokens (0: unknown).
@@ -317,6 +321,7 @@ impl State {
             servers: self.servers.iter().map(Server::snapshot).collect(),
             waiting: self.waiters.len(),
             weights_required: self.weights_required,
+            kept_tokens_min: self.kept_tokens_min(),
         }
     }
 }

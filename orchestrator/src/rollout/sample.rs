@@ -124,7 +124,7 @@ enum Trouble {
     NoPermit(String),
     /// The group was cut off.
     Cut,
-    /// The sample leaves its server for another one.
+    /// The sample leaves its server, which is too slow or too full.
     Moved(Order),
 }
 
@@ -161,7 +161,7 @@ struct Tries {
     busy: u32,
     failed_on: Vec<ServerId>,
     moves: Moves,
-    /// Servers that are too slow or too full for a sample that moves.
+    /// Servers that are too slow for a sample that moves.
     avoid: Vec<ServerId>,
     spent: Spent,
     /// The tokens so far, for a request with one sample.
@@ -335,7 +335,7 @@ impl SampleRequest<'_> {
         self.count == 1 && tries.so_far.segments + 1 < segments_max
     }
 
-    /// Notes that a request was aborted, so that its sample continues on another server.
+    /// Notes that a request was aborted, so that its sample continues elsewhere.
     fn moved(&self, order: &Order, tries: &mut Tries) {
         tries.moves.add(order.reason);
         tries.sent += 1;

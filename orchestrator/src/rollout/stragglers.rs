@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rolldock_dispatch::DispatchId;
-use rolldock_loadbalancer::snapshot::ServerSnapshot;
+use rolldock_loadbalancer::snapshot::{FleetSnapshot, ServerSnapshot};
 use rolldock_loadbalancer::{LoadBalancer, ServerId};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -247,15 +247,14 @@ impl Movable {
     }
 
     /// Orders samples that wait on full servers to leave them.
-    fn order_returns(&self, servers: &[ServerSnapshot]) {
+    fn order_returns(&self, fleet: &FleetSnapshot) {
         let mut state = self.state.lock();
-        let full = waiting::full_servers(servers, &state.left_at);
+        let full = waiting::full_servers(&fleet.servers, &state.left_at);
         if full.is_empty() {
             return;
         }
-        let avoid: Vec<ServerId> = full.iter().map(|server| server.id).collect();
-        for key in waiting::last_begun(&full, &state.running) {
-            state.order(key, Order { reason: Reason::Waits, avoid: avoid.clone() });
+        for (server, key) in waiting::last_begun(&full, &state.running, fleet.kept_tokens_min) {
+            state.order(key, Order { reason: Reason::Waits, avoid: vec![server] });
         }
         state.left_at.extend(full.iter().map(|server| (server.id, server.reading)));
     }
@@ -281,7 +280,7 @@ impl Mover {
             tokio::time::sleep(LOOK).await;
             let fleet = self.balancer.snapshot();
             self.movable.read_speeds(&fleet.servers);
-            self.movable.order_returns(&fleet.servers);
+            self.movable.order_returns(&fleet);
             if fleet.waiting == 0 && !self.board.lock().has_use_for_new() {
                 self.movable.order_moves(&fleet.servers, self.max_response_length);
             }

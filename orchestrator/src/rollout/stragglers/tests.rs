@@ -37,22 +37,24 @@ async fn an_order_reaches_the_request_and_an_ended_request_is_forgotten() {
     assert_eq!(first.ordered().await, Order { reason: Reason::Faster, avoid: vec![ServerId(0)] });
 }
 
-/// Servers of which one reading was taken.
-fn servers(number: usize) -> Vec<ServerSnapshot> {
+/// A fleet of which one reading was taken.
+fn fleet(number: usize) -> FleetSnapshot {
     let spec = |index: usize| ServerSpec::unreached(format!("s{index}"), 8);
     let balancer = LoadBalancer::new(BalancerConfig::default(), (0..number).map(spec).collect()).unwrap();
-    let read = |server| ServerSnapshot { load_readings: 1, ..server };
-    balancer.snapshot().servers.into_iter().map(read).collect()
+    let mut fleet = balancer.snapshot();
+    fleet.servers.iter_mut().for_each(|server| server.load_readings = 1);
+    fleet
 }
 
-/// The dispatches of the requests that were ordered to move, and the servers that they avoid.
-fn ordered(movable: &Movable, entered: &mut [Entered]) -> Vec<(u64, Vec<ServerId>)> {
+/// The dispatches of the requests that were ordered to leave a full server.
+fn ordered(movable: &Movable, entered: &mut [Entered]) -> Vec<u64> {
     let state = movable.state.lock();
     let has_order = |entered: &&mut Entered| state.running[&entered.key].order.is_none();
     let order = |entered: &mut Entered| {
-        let Order { reason, avoid } = entered.ordered.try_recv().ok()?;
-        assert_eq!(reason, Reason::Waits);
-        Some((entered.key.0.0, avoid))
+        let order = entered.ordered.try_recv().ok()?;
+        let dispatch = entered.key.0.0;
+        assert_eq!(order, Order { reason: Reason::Waits, avoid: vec![state.running[&entered.key].server] });
+        Some(dispatch)
     };
     entered.iter_mut().filter(has_order).filter_map(order).collect()
 }
@@ -60,34 +62,33 @@ fn ordered(movable: &Movable, entered: &mut [Entered]) -> Vec<(u64, Vec<ServerId
 #[tokio::test(start_paused = true)]
 async fn as_many_samples_as_wait_leave_a_full_server_the_last_ones_first() {
     let movable = Arc::new(Movable::default());
-    let mut fleet = servers(3);
-    for full in [0, 2] {
-        fleet[full] = ServerSnapshot { kv_cache_usage: 0.97, overhang: 1, ..fleet[full].clone() };
+    let mut fleet = fleet(3);
+    for (full, waiting) in [(0, 2), (2, 1)] {
+        let server = &mut fleet.servers[full];
+        (server.kv_cache_usage, server.overhang, server.engine_waiting) = (0.97, 1, waiting);
     }
-    (fleet[0].engine_waiting, fleet[2].engine_waiting) = (2, 1);
     // Dispatches 0, 3 and 6 are on server 0, and so on.
     let enter = |dispatch: u64| movable.enter(begun_on(dispatch as u32 % 3, dispatch, Moves::default()));
     let mut entered: Vec<Entered> = (0..9).map(enter).collect();
     movable.order_returns(&fleet);
-    let avoid = vec![ServerId(0), ServerId(2)];
-    let expected = [3, 6, 8].map(|dispatch| (dispatch, avoid.clone()));
-    assert_eq!(ordered(&movable, &mut entered), expected);
+    assert_eq!(ordered(&movable, &mut entered), [3, 6, 8]);
     movable.order_returns(&fleet);
-    assert_eq!(ordered(&movable, &mut entered), [], "the same readings");
-    fleet[2].load_readings += 1;
+    assert_eq!(ordered(&movable, &mut entered), [0; 0], "the same readings");
+    fleet.servers[2].load_readings += 1;
     movable.order_returns(&fleet);
-    assert_eq!(ordered(&movable, &mut entered), [], "the sample that waits is already leaving");
+    assert_eq!(ordered(&movable, &mut entered), [0; 0], "the sample that waits is already leaving");
     drop(entered.pop());
-    fleet[2].load_readings += 1;
+    fleet.servers[2].load_readings += 1;
     movable.order_returns(&fleet);
-    assert_eq!(ordered(&movable, &mut entered), [(5, vec![ServerId(2)])], "only this reading is new");
+    assert_eq!(ordered(&movable, &mut entered), [5], "only this reading is new");
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_sample_leaves_a_server_without_need() {
     let often = Moves { returns: RETURNS_MAX, ..Moves::default() };
-    let fleet = servers(1);
-    let full = ServerSnapshot { kv_cache_usage: 0.97, overhang: 1, engine_waiting: 1, ..fleet[0].clone() };
+    let fleet = fleet(1);
+    let full =
+        ServerSnapshot { kv_cache_usage: 0.97, overhang: 1, engine_waiting: 1, ..fleet.servers[0].clone() };
     for (why, server, moves, leave) in [
         ("it waits", full.clone(), Moves::default(), 1),
         ("it was moved to a faster server before", full.clone(), Moves { to_faster: 2, returns: 0 }, 1),
@@ -99,7 +100,21 @@ async fn no_sample_leaves_a_server_without_need() {
     ] {
         let movable = Arc::new(Movable::default());
         let mut entered = [movable.enter(begun_on(0, 1, moves))];
-        movable.order_returns(&[server]);
+        movable.order_returns(&FleetSnapshot { servers: vec![server], ..fleet.clone() });
         assert_eq!(ordered(&movable, &mut entered).len(), leave, "{why}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sample_stays_with_a_long_prompt_that_its_group_shares() {
+    let mut fleet = fleet(1);
+    let server = &mut fleet.servers[0];
+    (server.kv_cache_usage, server.overhang, server.engine_waiting) = (0.97, 1, 1);
+    // The prompt of the request has 100 tokens.
+    for (kept_tokens_min, leave) in [(None, 1), (Some(101.0), 1), (Some(100.0), 0)] {
+        let movable = Arc::new(Movable::default());
+        let mut entered = [movable.enter(begun(1))];
+        movable.order_returns(&FleetSnapshot { kept_tokens_min, ..fleet.clone() });
+        assert_eq!(ordered(&movable, &mut entered).len(), leave, "{kept_tokens_min:?}");
     }
 }

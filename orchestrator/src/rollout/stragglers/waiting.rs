@@ -2,8 +2,9 @@
 //!
 //! A vLLM server whose KV cache is full preempts the sample that arrived last: it frees the sample's blocks, and
 //! computes its tokens again as soon as they fit. They fit when the cache is nearly full, so the server soon preempts
-//! the same sample again. A preempted sample has to be computed again on any server, so a move costs nothing but an
-//! abort: the sample leaves, and the balancer gives it to the first server that has room.
+//! the same sample again. The sample has to be computed again in any case, so it costs only an abort to take it back
+//! and to give it to the first other server that has room. A long prompt that the samples of a group share is an
+//! exception: the server of the group still has it, and another one would have to compute it. Such samples stay.
 //!
 //! The number of permits must be below the number of samples on the server. Measured permits fall when a cache is
 //! full, so the server gets no further sample. A fixed number of permits that is too large for the caches sends the
@@ -53,9 +54,13 @@ pub(super) fn full_servers(servers: &[ServerSnapshot], left_at: &BTreeMap<Server
     servers.iter().filter_map(full).collect()
 }
 
-/// The requests that began last on each of these servers, as many as wait there. A request that may not move is
-/// counted, and stays.
-pub(super) fn last_begun(full: &[FullServer], running: &BTreeMap<Key, Running>) -> Vec<Key> {
+/// The requests that began last on each of these servers, as many as wait there, with their servers. A request that may
+/// not move is counted, and stays. So is one whose prompt has at least `kept_tokens_min` tokens.
+pub(super) fn last_begun(
+    full: &[FullServer],
+    running: &BTreeMap<Key, Running>,
+    kept_tokens_min: Option<f64>,
+) -> Vec<(ServerId, Key)> {
     let mut on_server: BTreeMap<ServerId, Vec<(Key, &Running)>> =
         full.iter().map(|server| (server.id, Vec::new())).collect();
     for (key, request) in running {
@@ -63,12 +68,14 @@ pub(super) fn last_begun(full: &[FullServer], running: &BTreeMap<Key, Running>) 
             requests.push((*key, request));
         }
     }
+    let is_kept = |request: &Running| kept_tokens_min.is_some_and(|least| f64::from(request.prompt) >= least);
     let mut last = Vec::new();
     for server in full {
         let mut requests = on_server.remove(&server.id).unwrap_or_default();
         requests.sort_unstable_by_key(|(_, request)| Reverse(request.number));
         let waiting = requests.into_iter().take(server.leaving);
-        last.extend(waiting.filter(|(_, request)| request.may_move(Reason::Waits)).map(|(key, _)| key));
+        let leaving = waiting.filter(|(_, request)| request.may_move(Reason::Waits) && !is_kept(request));
+        last.extend(leaving.map(|(key, _)| (server.id, key)));
     }
     last
 }
