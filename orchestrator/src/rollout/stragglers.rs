@@ -9,7 +9,8 @@
 //! A sample that is moved is aborted on its server, keeps its tokens, and continues from prompt and tokens on
 //! another server, like a sample that a pause has aborted.
 //!
-//! A look costs little while no server is much faster than another or full: it reads the servers, and not the samples.
+//! A look costs little while no server is much faster than another or full: it reads the servers, and not the
+//! samples.
 //!
 //! # Invariants
 //! - In a dispatch, a request is moved for each reason a few times at most ([`MOVES_MAX`], [`RETURNS_MAX`]), and only if
