@@ -1,6 +1,8 @@
 //! Helpers for the tests that span crates. The tests themselves are in `tests/`.
 
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The root of the workspace.
 pub fn workspace_root() -> PathBuf {
@@ -36,4 +38,23 @@ pub fn binary() -> PathBuf {
 pub fn env_number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text:?}: expected a number")))
+}
+
+/// The ports of [`free_address`]. The system gives ports of 32768 and above to outgoing connections and to listeners
+/// that take any port, so a port from there may be taken before its server starts.
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+
+/// An address of the loopback interface for a server that starts later. Nothing listens there now. In a process, no
+/// two calls return the same address before all ports were used.
+pub fn free_address() -> SocketAddr {
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    loop {
+        // Processes of tests that run at the same time begin at different places.
+        let call = CALLS.fetch_add(1, Ordering::Relaxed);
+        let place = std::process::id().wrapping_mul(101).wrapping_add(call) % PORTS.len() as u32;
+        let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORTS.start + place as u16);
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
 }

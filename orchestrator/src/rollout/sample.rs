@@ -343,7 +343,7 @@ impl SampleRequest<'_> {
         let prefill = match order.reason {
             Reason::Faster => self.prompt_ids().len() as u64 + u64::from(tries.so_far.tokens()),
             // The server would have computed these tokens again too.
-            Reason::Waits => 0,
+            Reason::Full => 0,
         };
         self.context.meter.moved(prefill);
     }

@@ -4,7 +4,7 @@
 //! - **Another server is faster** (module `faster`). At the end of a step some servers become empty, while the last
 //!   samples still run on slow or full servers. For this reason samples move only when no new prompt is needed and
 //!   no request waits for a permit, so they take free places.
-//! - **The sample waits on a full server** (module `waiting`), which has preempted it. This happens at any time.
+//! - **The sample waits on a full server** (module `full`), which has preempted it. This happens at any time.
 //!
 //! A sample that is moved is aborted on its server, keeps its tokens, and continues from prompt and tokens on
 //! another server, like a sample that a pause has aborted.
@@ -13,8 +13,8 @@
 //! samples.
 //!
 //! # Invariants
-//! - In a dispatch, a request is moved for each reason a few times at most ([`MOVES_MAX`], [`RETURNS_MAX`]), and only if
-//!   it asks for one sample.
+//! - In a dispatch, a request is moved for each reason a few times at most ([`TO_FASTER_MAX`], [`FROM_FULL_MAX`]), and
+//!   only if it asks for one sample.
 //! - No token is lost: the tokens that the engine returns at the abort stay with their dispatch. Moves are
 //!   counted, with the tokens whose prefill they repeat.
 
@@ -34,14 +34,14 @@ use crate::rollout::board::Board;
 use faster::Sample;
 
 mod faster;
-mod waiting;
+mod full;
 
 /// The time between two looks at the running requests.
 const LOOK: Duration = Duration::from_millis(500);
 /// How often a request may be moved to a faster server in one dispatch.
-const MOVES_MAX: u32 = 2;
+const TO_FASTER_MAX: u32 = 2;
 /// How often a request may leave a full server in one dispatch.
-const RETURNS_MAX: u32 = 8;
+const FROM_FULL_MAX: u32 = 8;
 
 /// Why a request moves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub(crate) enum Reason {
     /// Another server finishes the sample sooner.
     Faster,
     /// The sample waits on a full server.
-    Waits,
+    Full,
 }
 
 /// The order to move a request.
@@ -64,7 +64,7 @@ pub(crate) struct Order {
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Moves {
     to_faster: u32,
-    returns: u32,
+    from_full: u32,
 }
 
 impl Moves {
@@ -72,14 +72,14 @@ impl Moves {
     pub(crate) fn add(&mut self, reason: Reason) {
         match reason {
             Reason::Faster => self.to_faster += 1,
-            Reason::Waits => self.returns += 1,
+            Reason::Full => self.from_full += 1,
         }
     }
 
     fn allow(self, reason: Reason) -> bool {
         match reason {
-            Reason::Faster => self.to_faster < MOVES_MAX,
-            Reason::Waits => self.returns < RETURNS_MAX,
+            Reason::Faster => self.to_faster < TO_FASTER_MAX,
+            Reason::Full => self.from_full < FROM_FULL_MAX,
         }
     }
 }
@@ -248,14 +248,14 @@ impl Movable {
     }
 
     /// Orders samples that wait on full servers to leave them.
-    fn order_returns(&self, fleet: &FleetSnapshot) {
+    fn order_leaving(&self, fleet: &FleetSnapshot) {
         let mut state = self.state.lock();
-        let full = waiting::full_servers(&fleet.servers, &state.left_at);
+        let full = full::full_servers(&fleet.servers, &state.left_at);
         if full.is_empty() {
             return;
         }
-        for (server, key) in waiting::last_begun(&full, &state.running, fleet.kept_tokens_min) {
-            state.order(key, Order { reason: Reason::Waits, avoid: vec![server] });
+        for (server, key) in full::last_begun(&full, &state.running, fleet.kept_tokens_min) {
+            state.order(key, Order { reason: Reason::Full, avoid: vec![server] });
         }
         state.left_at.extend(full.iter().map(|server| (server.id, server.reading)));
     }
@@ -281,7 +281,7 @@ impl Mover {
             tokio::time::sleep(LOOK).await;
             let fleet = self.balancer.snapshot();
             self.movable.read_speeds(&fleet.servers);
-            self.movable.order_returns(&fleet);
+            self.movable.order_leaving(&fleet);
             if fleet.waiting == 0 && !self.board.lock().has_use_for_new() {
                 self.movable.order_moves(&fleet.servers, self.max_response_length);
             }

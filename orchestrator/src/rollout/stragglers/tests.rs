@@ -53,7 +53,7 @@ fn ordered(movable: &Movable, entered: &mut [Entered]) -> Vec<u64> {
     let order = |entered: &mut Entered| {
         let order = entered.ordered.try_recv().ok()?;
         let dispatch = entered.key.0.0;
-        assert_eq!(order, Order { reason: Reason::Waits, avoid: vec![state.running[&entered.key].server] });
+        assert_eq!(order, Order { reason: Reason::Full, avoid: vec![state.running[&entered.key].server] });
         Some(dispatch)
     };
     entered.iter_mut().filter(has_order).filter_map(order).collect()
@@ -70,28 +70,28 @@ async fn as_many_samples_as_wait_leave_a_full_server_the_last_ones_first() {
     // Dispatches 0, 3 and 6 are on server 0, and so on.
     let enter = |dispatch: u64| movable.enter(begun_on(dispatch as u32 % 3, dispatch, Moves::default()));
     let mut entered: Vec<Entered> = (0..9).map(enter).collect();
-    movable.order_returns(&fleet);
+    movable.order_leaving(&fleet);
     assert_eq!(ordered(&movable, &mut entered), [3, 6, 8]);
-    movable.order_returns(&fleet);
+    movable.order_leaving(&fleet);
     assert_eq!(ordered(&movable, &mut entered), [0; 0], "the same readings");
     fleet.servers[2].load_readings += 1;
-    movable.order_returns(&fleet);
+    movable.order_leaving(&fleet);
     assert_eq!(ordered(&movable, &mut entered), [0; 0], "the sample that waits is already leaving");
     drop(entered.pop());
     fleet.servers[2].load_readings += 1;
-    movable.order_returns(&fleet);
+    movable.order_leaving(&fleet);
     assert_eq!(ordered(&movable, &mut entered), [5], "only this reading is new");
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_sample_leaves_a_server_without_need() {
-    let often = Moves { returns: RETURNS_MAX, ..Moves::default() };
+    let often = Moves { from_full: FROM_FULL_MAX, ..Moves::default() };
     let fleet = fleet(1);
     let full =
         ServerSnapshot { kv_cache_usage: 0.97, overhang: 1, engine_waiting: 1, ..fleet.servers[0].clone() };
     for (why, server, moves, leave) in [
         ("it waits", full.clone(), Moves::default(), 1),
-        ("it was moved to a faster server before", full.clone(), Moves { to_faster: 2, returns: 0 }, 1),
+        ("it was moved to a faster server before", full.clone(), Moves { to_faster: 2, from_full: 0 }, 1),
         ("the server has room", ServerSnapshot { kv_cache_usage: 0.5, ..full.clone() }, Moves::default(), 0),
         ("the server has permits", ServerSnapshot { overhang: 0, ..full.clone() }, Moves::default(), 0),
         ("none waits", ServerSnapshot { engine_waiting: 0, ..full.clone() }, Moves::default(), 0),
@@ -100,7 +100,7 @@ async fn no_sample_leaves_a_server_without_need() {
     ] {
         let movable = Arc::new(Movable::default());
         let mut entered = [movable.enter(begun_on(0, 1, moves))];
-        movable.order_returns(&FleetSnapshot { servers: vec![server], ..fleet.clone() });
+        movable.order_leaving(&FleetSnapshot { servers: vec![server], ..fleet.clone() });
         assert_eq!(ordered(&movable, &mut entered).len(), leave, "{why}");
     }
 }
@@ -114,7 +114,7 @@ async fn a_sample_stays_with_a_long_prompt_that_its_group_shares() {
     for (kept_tokens_min, leave) in [(None, 1), (Some(101.0), 1), (Some(100.0), 0)] {
         let movable = Arc::new(Movable::default());
         let mut entered = [movable.enter(begun(1))];
-        movable.order_returns(&FleetSnapshot { kept_tokens_min, ..fleet.clone() });
+        movable.order_leaving(&FleetSnapshot { kept_tokens_min, ..fleet.clone() });
         assert_eq!(ordered(&movable, &mut entered).len(), leave, "{kept_tokens_min:?}");
     }
 }

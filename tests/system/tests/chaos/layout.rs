@@ -1,10 +1,10 @@
 //! The address of each part of the system, and the command line of each process.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use rolldock_tests::binary;
+use rolldock_tests::{binary, free_address};
 
 use crate::isolation::Machine;
 
@@ -48,24 +48,19 @@ pub(crate) struct Layout {
     pub(crate) unit_b: SocketAddr,
 }
 
-/// A free address of the loopback interface.
-fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
 impl Layout {
     /// Chooses free addresses. If unit B has a separate machine, its address is on that machine.
     pub(crate) fn new(home: &Path, machine: Option<&Machine>) -> Self {
-        let unit_b = free();
+        let unit_b = free_address();
         Self {
             home: home.to_owned(),
-            engine_a: free(),
-            engine_b: free(),
-            run_queue: free(),
-            policy: free(),
-            admin: free(),
-            queue: free(),
-            unit_a: free(),
+            engine_a: free_address(),
+            engine_b: free_address(),
+            run_queue: free_address(),
+            policy: free_address(),
+            admin: free_address(),
+            queue: free_address(),
+            unit_a: free_address(),
             unit_b: machine
                 .map_or(unit_b, |_| SocketAddr::new(Machine::THERE.parse().unwrap(), unit_b.port())),
         }

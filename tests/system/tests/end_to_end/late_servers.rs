@@ -1,6 +1,5 @@
 //! Runs whose servers do not all answer when they start or are resumed.
 
-use std::net::TcpListener;
 use std::path::Path;
 
 use tempfile::TempDir;
@@ -30,7 +29,7 @@ fn run(out: &Path, steps: u64, endpoints: &[&str]) -> Rolldock {
 
 /// The URL and the port of a server that will be started later. Nothing listens at this port yet.
 fn address_of_none() -> (String, u16) {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = rolldock_tests::free_address().port();
     (format!("http://127.0.0.1:{port}"), port)
 }
 

@@ -175,8 +175,7 @@ fn check(known: &Known, rounds: u32) {
 async fn kill_9_of_the_server_loses_and_doubles_nothing() {
     let rounds: u32 = std::env::var("ROLLDOCK_KILL_ROUNDS").map_or(20, |rounds| rounds.parse().unwrap());
     let dir = TempDir::new().unwrap();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let address = format!("127.0.0.1:{port}");
+    let address = rolldock_tests::free_address().to_string();
     // On a busy machine a server may be killed many times before it has answered a call.
     let config = || RemoteConfig { patience: PATIENCE, ..RemoteConfig::new(format!("http://{address}")) };
     let client = || RemoteQueue::new(config()).unwrap();

@@ -83,7 +83,7 @@ fn goes_on(step: &Step) {
 
 #[test]
 fn a_reward_that_is_down_from_the_start_is_found_before_anything_is_written() {
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let closed = rolldock_tests::free_address();
     for (reward, words) in [
         (format!("http = \"http://{closed}/score\""), "gave no answer: "),
         ("python = \"DIR/down.py:compute_score\"".to_owned(), "is unavailable: ConnectionRefusedError"),

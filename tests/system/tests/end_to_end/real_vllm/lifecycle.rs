@@ -5,7 +5,6 @@
 //! The tests compare the rows with these answers, token by token.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::TcpListener;
 use std::path::Path;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -38,7 +37,7 @@ struct Run {
 
 impl Run {
     fn start(out: &Path, steps: usize, servers: &[String], settings: &[&str]) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = rolldock_tests::free_address().port();
         let run = super::run_over(servers.iter().map(String::as_str), steps, out);
         let common = [
             "validation.every_steps=1000000",

@@ -74,7 +74,7 @@ pub(super) fn last_begun(
         let mut requests = on_server.remove(&server.id).unwrap_or_default();
         requests.sort_unstable_by_key(|(_, request)| Reverse(request.number));
         let waiting = requests.into_iter().take(server.leaving);
-        let leaving = waiting.filter(|(_, request)| request.may_move(Reason::Waits) && !is_kept(request));
+        let leaving = waiting.filter(|(_, request)| request.may_move(Reason::Full) && !is_kept(request));
         last.extend(leaving.map(|(key, _)| (server.id, key)));
     }
     last
