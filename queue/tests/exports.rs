@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arrow_array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -88,10 +88,10 @@ async fn rows_that_are_consumed_meanwhile_do_not_end_an_export() {
         ..QueueConfig::default()
     };
     let partition = declared(config).await;
-    let is_over = Arc::new(AtomicBool::new(false));
+    let (is_over, consumed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut consumer = JoinSet::new();
     consumer.spawn({
-        let (partition, is_over) = (partition.clone(), Arc::clone(&is_over));
+        let (partition, is_over, consumed) = (partition.clone(), Arc::clone(&is_over), Arc::clone(&consumed));
         async move {
             let mut id = 0;
             while !is_over.load(Ordering::Relaxed) {
@@ -101,16 +101,18 @@ async fn rows_that_are_consumed_meanwhile_do_not_end_an_export() {
                 }
                 while let Some(lease) = partition.take(&Take::groups("t", 1)).await.unwrap() {
                     lease.ack().await.unwrap();
+                    consumed.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            id
         }
     });
-    for number in 0..300 {
+    // On a busy machine the exports may be far ahead of the consumer.
+    let mut number = 0;
+    while number < 300 || consumed.load(Ordering::Relaxed) < 100 {
         partition.export(FORMATS[number % 3], Vec::new()).await.unwrap();
         partition.export_sound(FORMATS[number % 3], Vec::new()).await.unwrap();
+        number += 1;
     }
     is_over.store(true, Ordering::Relaxed);
-    let consumed = consumer.join_next().await.unwrap().unwrap();
-    assert!(consumed > 8, "expected rows that were consumed during the exports");
+    consumer.join_next().await.unwrap().unwrap();
 }
