@@ -38,10 +38,10 @@ fearless_simd::kernel!(
     fn join(_sse: Sse4_2, text: __m128i, kept: __m128i) -> u64 {
         // The first of two neighbours is the lower one in memory, and the higher one in the number.
         let digits = _mm_and_si128(text, kept);
-        let pairs = _mm_maddubs_epi16(digits, _mm_set1_epi16(0x01_0a));
-        let fours = _mm_madd_epi16(pairs, _mm_set1_epi32(0x0001_0064));
+        let pairs = _mm_maddubs_epi16(digits, _mm_set1_epi16((1 << 8) | 10));
+        let fours = _mm_madd_epi16(pairs, _mm_set1_epi32((1 << 16) | 100));
         let packed = _mm_packus_epi32(fours, fours);
-        let eights = _mm_madd_epi16(packed, _mm_set1_epi32(0x0001_2710));
+        let eights = _mm_madd_epi16(packed, _mm_set1_epi32((1 << 16) | 10_000));
         let both = _mm_cvtsi128_si64(eights).cast_unsigned();
         (both & 0xffff_ffff) * 100_000_000 + (both >> 32)
     }

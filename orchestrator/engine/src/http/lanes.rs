@@ -33,7 +33,7 @@ pub(super) fn leading_digits(lanes: u64) -> usize {
 
 /// The value of each byte that is a decimal digit.
 #[inline(always)]
-pub(super) fn digit_values(lanes: u64) -> u64 {
+fn digit_values(lanes: u64) -> u64 {
     lanes ^ ZEROS
 }
 
