@@ -9,12 +9,15 @@
 //! calls have ended. If no thread waits, a dedicated thread, the **steward**, drives the tasks. It begins
 //! when no call has ended for [`GRACE`], so that calls in a row do not wake it, or at once if a call runs in
 //! the background ([`Driver::in_background`]). It ends as soon as a thread waits for a call again.
+//!
+//! The turns have a mutex and a condition variable of the standard library. Those of parking_lot keep the threads
+//! that wait in a table of the whole process, whose locks may be held when another thread forks.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+use parking_lot::RwLock;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -53,7 +56,8 @@ pub(crate) struct Driver {
     /// Each thread that waits has locked it for reading. `None` after [`Driver::close`].
     runtime: RwLock<Option<Runtime>>,
     handle: Handle,
-    turns: Mutex<Turns>,
+    #[expect(clippy::disallowed_types, reason = "the module's documentation says why")]
+    turns: std::sync::Mutex<Turns>,
     changed: Condvar,
     /// Ends the steward's turn.
     turn_ends: Notify,
@@ -66,7 +70,7 @@ struct Turn<'a>(&'a Driver);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut turns = self.0.turns.lock();
+        let mut turns = self.0.turns();
         turns.callers -= 1;
         turns.ended += 1;
         if turns.callers == 0 && turns.steward == Steward::Rests {
@@ -80,7 +84,7 @@ pub(crate) struct Background(Arc<Driver>);
 
 impl Drop for Background {
     fn drop(&mut self) {
-        self.0.turns.lock().background -= 1;
+        self.0.turns().background -= 1;
     }
 }
 
@@ -94,7 +98,7 @@ impl Driver {
         let driver = Arc::new(Self {
             handle: runtime.handle().clone(),
             runtime: RwLock::new(Some(runtime)),
-            turns: Mutex::default(),
+            turns: Default::default(),
             changed: Condvar::new(),
             turn_ends: Notify::new(),
             closed: CancellationToken::new(),
@@ -102,6 +106,11 @@ impl Driver {
         let steward = Arc::clone(&driver);
         std::thread::Builder::new().name("rolldock steward".into()).spawn(move || steward.keep())?;
         Ok(driver)
+    }
+
+    /// A panic leaves the turns as they are: every change of them is one assignment.
+    fn turns(&self) -> MutexGuard<'_, Turns> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn handle(&self) -> &Handle {
@@ -121,7 +130,7 @@ impl Driver {
     }
 
     fn begin(&self) -> Turn<'_> {
-        let mut turns = self.turns.lock();
+        let mut turns = self.turns();
         turns.callers += 1;
         if turns.steward == Steward::Drives {
             self.turn_ends.notify_one();
@@ -132,7 +141,7 @@ impl Driver {
     /// Counts a call in the background until the returned value is dropped. The steward drives such a call as
     /// soon as no thread waits.
     pub(crate) fn in_background(self: &Arc<Self>) -> Background {
-        let mut turns = self.turns.lock();
+        let mut turns = self.turns();
         turns.background += 1;
         if turns.callers == 0 && turns.steward == Steward::Watches {
             self.changed.notify_all();
@@ -146,11 +155,12 @@ impl Driver {
 
     /// The steward: drives the runtime whenever no other thread does, until the driver is closed.
     fn keep(&self) {
-        let mut turns = self.turns.lock();
+        let mut turns = self.turns();
         while !turns.is_closed {
             let ended = turns.ended;
             if turns.background == 0 {
-                self.changed.wait_for(&mut turns, GRACE);
+                let waited = self.changed.wait_timeout(turns, GRACE);
+                turns = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
             let is_due = turns.background > 0 || turns.ended == ended;
             if turns.is_closed || !is_due {
@@ -158,14 +168,14 @@ impl Driver {
             }
             if turns.callers > 0 {
                 turns.steward = Steward::Rests;
-                self.changed.wait(&mut turns);
+                turns = self.changed.wait(turns).unwrap_or_else(PoisonError::into_inner);
             } else {
                 turns.steward = Steward::Drives;
-                MutexGuard::unlocked(&mut turns, || {
-                    if let Some(runtime) = self.runtime.read().as_ref() {
-                        runtime.block_on(self.turn_ends.notified());
-                    }
-                });
+                drop(turns);
+                if let Some(runtime) = self.runtime.read().as_ref() {
+                    runtime.block_on(self.turn_ends.notified());
+                }
+                turns = self.turns();
             }
             turns.steward = Steward::Watches;
         }
@@ -177,7 +187,7 @@ impl Driver {
         self.wait(limit, last);
         self.closed.cancel();
         {
-            let mut turns = self.turns.lock();
+            let mut turns = self.turns();
             turns.is_closed = true;
             self.turn_ends.notify_one();
             self.changed.notify_all();

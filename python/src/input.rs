@@ -1,6 +1,5 @@
 //! Makes columns from values of Python.
 
-use std::panic::RefUnwindSafe;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -17,11 +16,7 @@ use pyo3::types::PyDict;
 use crate::buffer::Number;
 use crate::dtype::items;
 use crate::errors::{bad, of_arrow};
-
-/// An object of Python whose memory a column uses.
-struct Owner(#[expect(dead_code, reason = "it is kept, and never read")] Py<PyAny>);
-
-impl RefUnwindSafe for Owner {}
+use crate::releases::Owner;
 
 /// Reads an array of NumPy. Its rows are numbers, or lists of fixed size if it has more dimensions.
 pub(crate) fn numbers(array: &Bound<'_, PyAny>, copy: bool) -> PyResult<ArrayRef> {
@@ -89,7 +84,7 @@ fn memory(array: &Bound<'_, PyAny>, address: usize, bytes: usize, copy: bool) ->
         let slice = unsafe { std::slice::from_raw_parts(pointer.as_ptr(), bytes) };
         return Buffer::from_slice_ref(slice);
     }
-    let owner = Arc::new(Owner(array.clone().unbind()));
+    let owner = Arc::new(Owner::new(array));
     // SAFETY: as above; the buffer keeps the object alive. A caller that may change the array asks for a
     // copy.
     unsafe { Buffer::from_custom_allocation(pointer, bytes, owner) }

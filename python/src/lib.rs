@@ -13,6 +13,7 @@
 //! | `lease` | rows under a lease, which is renewed while they are used |
 //! | `rows`, `column`, `buffer` | Arrow rows, their columns, and their memory as NumPy and DLPack read it |
 //! | `input` | columns from NumPy arrays, strings and lists |
+//! | `releases` | the arrays that columns use, until no column needs them |
 //! | `interchange` | the Arrow PyCapsule interface, in both directions |
 //! | `dtype` | types of columns by name |
 //! | `errors` | errors as exceptions |
@@ -22,6 +23,7 @@
 //! - No thread of the runtime is in Python when the interpreter ends.
 //! - Memory that Python reads belongs to an Arrow buffer that the reading object keeps alive.
 //! - A value that refers to sockets or threads belongs to one process. A forked child never uses or drops it.
+//! - No lock that a thread takes without the GIL outlives its process: a fork may happen while it is held.
 
 mod buffer;
 mod client;
@@ -34,6 +36,7 @@ mod interchange;
 mod lease;
 mod options;
 mod pending;
+mod releases;
 mod rows;
 mod runtime;
 mod tasks;

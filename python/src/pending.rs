@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::driver::Driver;
 use crate::errors::{self, Failure};
+use crate::releases;
 use crate::runtime::{self, Own};
 use crate::tasks::{caught, spawn_on};
 
@@ -193,6 +194,7 @@ impl Pending {
 
     /// Returns the value of a call that has ended, once, or raises its error.
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        releases::release(py);
         let outcome = self.running(py)?.shared.state.lock().outcome.take();
         match outcome.unwrap_or(Err(Failure::Cancelled)) {
             Ok(made) => made(py),

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE_S, TOKEN, Server
+from conftest import PATIENCE_S, TOKEN, Server, connected
 
 import rolldock
 from rolldock import Client, errors
@@ -293,3 +295,54 @@ def test_a_put_of_a_forked_child_is_not_taken_for_a_put_of_its_parent(
     assert in_a_child(child) == "done"
     client.put(partition, "parent", {"x": [3]})
     assert client.status(partition)["rows"] == 3
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_forks_succeed_while_threads_put(server: Server, partition: str) -> None:
+    """At each fork, the other threads are at a random place of a call, also where they drop arrays."""
+    client = Client(server.unix)
+    is_over = threading.Event()
+
+    def put(name: str) -> None:
+        number = 0
+        while not is_over.is_set():
+            client.put(partition, f"{name}-{number}", {f"x{index}": np.zeros(1) for index in range(20)})
+            with client.take(partition, rows=1):  # type: ignore[union-attr]
+                number += 1
+
+    threads = [threading.Thread(target=put, args=(str(index),)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(300):
+            end = time.perf_counter() + 2e-3 * np.random.random()
+            while time.perf_counter() < end:
+                pass
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    signal.alarm(int(PATIENCE_S))
+                    put_in_new_queue()
+                    code = 0
+                finally:
+                    os._exit(code)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize("way", ["embedded", "http", "unix"])
+def test_an_array_is_released_after_its_put(server: Server, partition: str, way: str) -> None:
+    class Array(np.ndarray[Any, Any]):
+        pass
+
+    with Client.open() if way == "embedded" else connected(server, way) as client:
+        array = np.zeros(100).view(Array)
+        known = weakref.ref(array)
+        client.put(partition, "g", {"x": array})
+        del array
+        client.status(partition)
+        assert known() is None
