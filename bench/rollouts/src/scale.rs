@@ -7,7 +7,12 @@
 //!
 //! There are two fleets. Simulated servers behave like real ones, but their own cost is several times that of
 //! the rollout. Servers that only take time (`timed`) cost little, so they show how the cost of the rollout
-//! depends on the number of samples.
+//! depends on the number of samples. Two things that do not belong to this cost grow with the number of samples, and
+//! are excluded there:
+//! - A group is handed on when its last sample has ended, so its servers write their answers to memory that no cache
+//!   has. The requests of the second run therefore keep their answers for as long.
+//! - The system gives memory to a process when the process first touches it. Every place of a sample is used several
+//!   times ([`TURNS`]), as in a long run.
 //!
 //! Virtual time passes while nothing runs, so the share of a core is computed from the cost of a sample. The
 //! number of samples that a fleet finishes per second is the number of running samples divided by the mean
@@ -19,14 +24,15 @@
 
 mod timed;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use rolldock::engine::simulated::SimulatedEngine;
-use rolldock::engine::{Engine, GenerateRequest, SamplingParams};
+use rolldock::engine::{Engine, GenerateRequest, Generation, SamplingParams};
 use rolldock::rollout::{
     AgentLoopManager, EarlyStop, Grading, Handed, Launch, PromptFeed, RolloutConfig, RolloutParts,
     sample_seed,
@@ -52,6 +58,8 @@ const MAX_RESPONSE: u32 = 8192;
 const PERMITS: u32 = 64;
 /// Minimum number of samples that each run finishes; half of it in the short form.
 const SAMPLES_MIN: usize = 40_000;
+/// Minimum number of times that each place of a sample is used, on simulated servers and on servers that only take time.
+const TURNS: [usize; 2] = [2, 8];
 /// Number of times that each point is measured.
 const ROUNDS: usize = 5;
 /// Simulated time between two requests of the task that measures permits.
@@ -81,11 +89,10 @@ impl Point {
         WORKERS * self.groups_per_worker * SAMPLES_PER_GROUP
     }
 
-    /// Number of groups of a run: each place of a group is used at least twice.
-    fn groups(self, quick: bool) -> usize {
+    /// Number of groups of a run.
+    fn groups(self, fleet: Fleet, quick: bool) -> usize {
         let least = if quick { SAMPLES_MIN / 2 } else { SAMPLES_MIN };
-        let turns = least.div_ceil(self.running()).max(2);
-        turns * self.running() / SAMPLES_PER_GROUP
+        least.div_ceil(self.running()).max(TURNS[fleet as usize]) * self.running() / SAMPLES_PER_GROUP
     }
 }
 
@@ -122,18 +129,18 @@ pub fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
     let mut figures = Vec::new();
     let mut first = None;
     // The first run of a process fills pages and caches that later runs reuse. It is not measured.
-    in_virtual_time(rollout(CURVE[0], Fleet::Simulated, CURVE[0].groups(true)))?;
+    in_virtual_time(rollout(CURVE[0], Fleet::Simulated, CURVE[0].groups(Fleet::Simulated, true)))?;
     let rounds = if quick { 1 } else { ROUNDS };
     for point in CURVE {
         let is_last = point.running() >= 50_000;
         let name = |what: &str| format!("{} samples on {} servers: {what}", point.running(), point.servers);
-        let (engines, whole) = costs(point, Fleet::Timed, point.groups(quick), rounds)?;
+        let (engines, whole) = costs(point, Fleet::Timed, quick, rounds)?;
         let beyond = (whole.cpu - engines.cpu) * 1e6;
         let figure = Figure::new(name("CPU of a sample beyond servers that only take time"), beyond, "us");
         let flat_to = *first.get_or_insert(beyond);
         figures.push(figure.against_named("the first point", flat_to).bar(Bar::RatioAtMost(1.2)));
         figures.push(Figure::new(name("CPU of a sample, these servers alone"), engines.cpu * 1e6, "us"));
-        let (engines, whole) = costs(point, Fleet::Simulated, point.groups(quick), rounds)?;
+        let (engines, whole) = costs(point, Fleet::Simulated, quick, rounds)?;
         let beyond = whole.cpu - engines.cpu;
         figures.push(Figure::new(name("CPU of a sample beyond the engines"), beyond * 1e6, "us"));
         figures.push(Figure::new(name("CPU of a sample, the engines alone"), engines.cpu * 1e6, "us"));
@@ -154,7 +161,8 @@ pub fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
 
 /// The least cost of the engines alone, and of whole runs, over `rounds` rounds in which both are measured in
 /// turn. Other programs on the machine only add to a cost.
-fn costs(point: Point, fleet: Fleet, groups: usize, rounds: usize) -> anyhow::Result<(Cost, Cost)> {
+fn costs(point: Point, fleet: Fleet, quick: bool, rounds: usize) -> anyhow::Result<(Cost, Cost)> {
+    let groups = point.groups(fleet, quick);
     let mut least: Option<(Cost, Cost)> = None;
     for _ in 0..rounds {
         let engines = in_virtual_time(engines_alone(point, fleet, groups))?;
@@ -268,11 +276,20 @@ pub async fn engines_alone(point: Point, fleet: Fleet, groups: usize) -> anyhow:
             resumed: None,
             cache_salt: None,
         };
-        engine.generate(&names[number % names.len()], request)
+        engine.generate(&names[number % names.len()], request).map(move |answer| (group, answer))
     });
     let mut running = futures::stream::iter(requests).buffer_unordered(point.running());
-    while let Some(generation) = running.next().await {
-        generation?;
+    let mut kept: BTreeMap<usize, Vec<Generation>> = BTreeMap::new();
+    while let Some((group, generation)) = running.next().await {
+        let generation = generation?;
+        if matches!(fleet, Fleet::Simulated) {
+            continue;
+        }
+        let answers = kept.entry(group).or_default();
+        answers.push(generation);
+        if answers.len() == SAMPLES_PER_GROUP {
+            kept.remove(&group);
+        }
     }
     let cpu = (cpu::own() - started).as_secs_f64() / samples as f64;
     drop((running, watching));
