@@ -8,7 +8,7 @@ import socket
 PORTS = range(20_000, 32_000)
 
 
-def free_port():
+def free_port() -> int:
     """Returns a port that is free now, and that the system gives to no outgoing connection."""
     while True:
         port = random.choice(PORTS)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -19,14 +20,18 @@ from types import TracebackType
 
 #: How long a server may take to start on a busy machine, in seconds.
 START_S_MAX = 300.0
+#: The ports of servers. The system gives ports of 32768 and above to outgoing connections, so such a port may
+#: be taken before its server has started.
+PORTS = range(20_000, 32_000)
 
 
 def free_port() -> int:
-    """Returns a port that is free now."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-        return port
+    """Returns a port that is free now, and that the system gives to no outgoing connection."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def rolldock_binary() -> str:

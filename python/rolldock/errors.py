@@ -164,7 +164,7 @@ class OutOfFiles(BackpressureError):
 
 
 class KeyExists(ClientError):
-    """Another row has this key."""
+    """Another row has this key: a row of the partition, or an earlier row of the put."""
 
     code = "key_exists"
 

@@ -182,8 +182,8 @@ pub enum QueueError {
         /// The system's message.
         reason: String,
     },
-    /// Another row has this key.
-    #[error("key={key} belongs to a row that is there already")]
+    /// Another row has this key: a row of the partition, or an earlier row of the put.
+    #[error("key={key} belongs to a row that is there already, or to two rows of this put")]
     KeyExists {
         /// The key.
         key: String,
