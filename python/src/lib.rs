@@ -23,7 +23,8 @@
 //! - No thread of the runtime is in Python when the interpreter ends.
 //! - Memory that Python reads belongs to an Arrow buffer that the reading object keeps alive.
 //! - A value that refers to sockets or threads belongs to one process. A forked child never uses or drops it.
-//! - No lock that a thread takes without the GIL outlives its process: a fork may happen while it is held.
+//! - A forked child takes no lock that a thread of its parent may take without the GIL: the lock may have been held at
+//!   the fork, and no thread of the child unlocks it.
 
 mod buffer;
 mod client;
