@@ -12,7 +12,7 @@
 //! - A group is handed on when its last sample has ended, so its servers write their answers to memory that no cache
 //!   has. The requests of the second run therefore keep their answers for as long.
 //! - The system gives memory to a process when the process first touches it. Every place of a sample is used several
-//!   times ([`TURNS`]), as in a long run.
+//!   times (`Fleet::turns_min`), as in a long run.
 //!
 //! Virtual time passes while nothing runs, so the share of a core is computed from the cost of a sample. The
 //! number of samples that a fleet finishes per second is the number of running samples divided by the mean
@@ -58,8 +58,6 @@ const MAX_RESPONSE: u32 = 8192;
 const PERMITS: u32 = 64;
 /// Minimum number of samples that each run finishes; half of it in the short form.
 const SAMPLES_MIN: usize = 40_000;
-/// Minimum number of times that each place of a sample is used, on simulated servers and on servers that only take time.
-const TURNS: [usize; 2] = [2, 8];
 /// Number of times that each point is measured.
 const ROUNDS: usize = 5;
 /// Simulated time between two requests of the task that measures permits.
@@ -92,7 +90,7 @@ impl Point {
     /// Number of groups of a run.
     fn groups(self, fleet: Fleet, quick: bool) -> usize {
         let least = if quick { SAMPLES_MIN / 2 } else { SAMPLES_MIN };
-        least.div_ceil(self.running()).max(TURNS[fleet as usize]) * self.running() / SAMPLES_PER_GROUP
+        least.div_ceil(self.running()).max(fleet.turns_min()) * self.running() / SAMPLES_PER_GROUP
     }
 }
 
@@ -191,6 +189,14 @@ pub enum Fleet {
 }
 
 impl Fleet {
+    /// Minimum number of times that a run uses each place of a sample.
+    fn turns_min(self) -> usize {
+        match self {
+            Self::Simulated => 2,
+            Self::Timed => 8,
+        }
+    }
+
     fn start(self, point: Point, scope: &Scope) -> anyhow::Result<Arc<dyn Engine>> {
         Ok(match self {
             Self::Simulated => Arc::new(simulated(point, scope)?),
