@@ -8,6 +8,7 @@ use std::io::{Cursor, Read};
 
 use proptest::prelude::*;
 use rolldock_queue::{Durability, PartitionSpec, Put, QueueConfig, QueueError, Take, TransferQueue};
+use support::copied::copy_at_one_moment;
 use support::{advantages, assert_same, furnish, in_memory, on_disk, restore, rows, snapshot, spec};
 
 #[tokio::test]
@@ -88,10 +89,7 @@ async fn a_death_in_the_middle_of_a_restoration_leaves_nothing() {
         let copy = tempfile::tempdir().unwrap();
         let (from, to) = (dir.path().to_owned(), copy.path().to_owned());
         let then = move || {
-            for entry in std::fs::read_dir(&from)? {
-                let entry = entry?;
-                std::fs::copy(entry.path(), to.join(entry.file_name()))?;
-            }
+            copy_at_one_moment(&from, &to);
             Err(std::io::Error::other("the source went away"))
         };
         let at = bytes.len() as u64 * percent / 100;

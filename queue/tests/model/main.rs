@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod clients;
+#[path = "../support/copied.rs"]
+mod copied;
 mod course;
 mod reference;
 mod rows;

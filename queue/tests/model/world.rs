@@ -8,6 +8,7 @@ use rolldock_queue::{
     Snapshot, Take, TaskSpec, TransferQueue, invariants,
 };
 
+use crate::copied::copy_at_one_moment;
 use crate::course::Op;
 use crate::reference::{Model, ModelGroup, ModelRow, State};
 use crate::rows::{Replaced, bare, checked_ids, payload};
@@ -35,32 +36,6 @@ pub(crate) struct World<'a> {
 /// The directory of the queue after `deaths` deaths.
 fn dir(root: Option<&Path>, deaths: usize) -> Option<PathBuf> {
     root.map(|root| root.join(deaths.to_string()))
-}
-
-/// Names and lengths of the files in a directory.
-fn files(dir: &Path) -> std::io::Result<Vec<(std::ffi::OsString, u64)>> {
-    let mut files = Vec::new();
-    for file in std::fs::read_dir(dir)? {
-        let file = file?;
-        files.push((file.file_name(), file.metadata()?.len()));
-    }
-    files.sort();
-    Ok(files)
-}
-
-/// Copies a directory whose files a writer may still change. Repeats the copy until no file has changed
-/// during the copy.
-fn copy_at_one_moment(from: &Path, to: &Path) {
-    let copy = || {
-        let before = files(from)?;
-        let _ = std::fs::remove_dir_all(to);
-        std::fs::create_dir(to)?;
-        for (name, _) in &before {
-            std::fs::copy(from.join(name), to.join(name))?;
-        }
-        std::io::Result::Ok(before == files(from)? && before == files(to)?)
-    };
-    while !copy().unwrap_or(false) {}
 }
 
 pub(crate) fn open(dir: Option<PathBuf>) -> TransferQueue {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use arrow_array::RecordBatch;
 use rolldock_queue::{Durability, Put, QueueConfig, RowHandle, TransferQueue};
 
+use super::support::copied::copy_at_one_moment;
 use super::support::{in_memory, on_disk, restore, rows, snapshot};
 use super::{Words, put_singly, row_bytes};
 
@@ -76,10 +77,7 @@ async fn a_copy_gives_back_the_disk_of_rows_that_lay_together_also_after_a_resta
     assert!(segment_bytes(dir.path()) * 10 <= all * 11);
     // These are the files that a process leaves if it is killed now.
     let killed = tempfile::tempdir().unwrap();
-    for entry in std::fs::read_dir(dir.path()).unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), killed.path().join(entry.file_name())).unwrap();
-    }
+    copy_at_one_moment(dir.path(), killed.path());
     assert_same_handles(&queue, &on_disk(killed.path()), &handles).await;
     copy.close();
     drop(copy);

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "every test file uses its own part")]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+pub(crate) mod copied;
 pub(crate) mod tour;
 
 use std::io::{Cursor, Write};
