@@ -109,10 +109,14 @@ async fn rows_that_are_consumed_meanwhile_do_not_end_an_export() {
     // On a busy machine the exports may be far ahead of the consumer.
     let mut number = 0;
     while number < 300 || consumed.load(Ordering::Relaxed) < 100 {
+        assert!(consumer.try_join_next().is_none(), "the consumer has ended");
         partition.export(FORMATS[number % 3], Vec::new()).await.unwrap();
         partition.export_sound(FORMATS[number % 3], Vec::new()).await.unwrap();
         number += 1;
     }
     is_over.store(true, Ordering::Relaxed);
+    // A consumer that fails ends with an error here.
     consumer.join_next().await.unwrap().unwrap();
+    let consumed = consumed.load(Ordering::Relaxed);
+    assert!(consumed > 8, "expected rows that were consumed during the exports, found {consumed}");
 }
