@@ -17,6 +17,9 @@ fn files(dir: &Path) -> Result<Vec<(OsString, u64, SystemTime)>> {
     Ok(files)
 }
 
+/// The most copies before [`copy_at_one_moment`] gives up.
+const COPIES_MAX: usize = 1_000;
+
 /// Copies a directory whose files a writer may still change. Repeats the copy until no file has changed during the
 /// copy. Otherwise the copy could have the files of different moments, which no process leaves.
 pub(crate) fn copy_at_one_moment(from: &Path, to: &Path) {
@@ -30,5 +33,13 @@ pub(crate) fn copy_at_one_moment(from: &Path, to: &Path) {
         }
         Result::Ok(is_whole && before == files(from)?)
     };
-    while !copy().unwrap_or(false) {}
+    // A copy fails if the writer has just removed a file.
+    let mut last = copy();
+    for _ in 1..COPIES_MAX {
+        if matches!(last, Ok(true)) {
+            return;
+        }
+        last = copy();
+    }
+    assert!(matches!(last, Ok(true)), "no copy of {from:?} at one moment: {last:?}");
 }
