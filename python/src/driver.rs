@@ -108,7 +108,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// A panic leaves the turns as they are: every change of them is one assignment.
+    /// A poisoned lock is used: nothing that changes the turns can panic, so they are never half changed.
     fn turns(&self) -> MutexGuard<'_, Turns> {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }

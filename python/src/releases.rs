@@ -1,10 +1,10 @@
 //! Objects of Python that columns no longer need.
 //!
 //! A column of a NumPy array uses the array's memory, and the thread that drops the last column may not hold the
-//! GIL. pyo3 keeps the objects that such threads drop in a list of the whole process, behind a lock. If another
-//! thread forks while this lock is held, nobody unlocks it in the child, and the child hangs as soon as it drops an
-//! object. The list here belongs to one process, like everything that has a lock in this crate: a child gets a list
-//! of its own.
+//! GIL. pyo3 puts the objects that such threads drop into one list for the whole process, which has a lock. Suppose that
+//! a thread holds this lock while another thread forks. The child does not have the thread that would unlock it. As
+//! soon as the child drops an object, it waits for the lock forever. The list in this module belongs to one process: a
+//! child makes a list of its own.
 
 use std::mem::{forget, take};
 use std::panic::RefUnwindSafe;
@@ -32,7 +32,12 @@ fn current(_py: Python<'_>) -> Arc<Dropped> {
 
 /// Releases the objects that threads without the GIL have dropped.
 pub(crate) fn release(py: Python<'_>) {
-    let dropped = take(&mut *current(py).lock());
+    release_from(&current(py));
+}
+
+fn release_from(list: &Dropped) {
+    // The list is unlocked before the objects are released, because a finalizer of Python may make columns.
+    let dropped = take(&mut *list.lock());
     drop(dropped);
 }
 
@@ -44,10 +49,10 @@ pub(crate) struct Owner {
 
 impl Owner {
     pub(crate) fn new(object: &Bound<'_, PyAny>) -> Self {
-        let py = object.py();
+        let dropped = current(object.py());
         // A caller that makes columns and never puts them does not keep their memory.
-        release(py);
-        Self { object: Some(object.clone().unbind()), dropped: Own::new(current(py)) }
+        release_from(&dropped);
+        Self { object: Some(object.clone().unbind()), dropped: Own::new(dropped) }
     }
 }
 
