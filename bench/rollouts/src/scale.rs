@@ -288,6 +288,7 @@ pub async fn engines_alone(point: Point, fleet: Fleet, groups: usize) -> anyhow:
     let mut kept: BTreeMap<usize, Vec<Generation>> = BTreeMap::new();
     while let Some((group, generation)) = running.next().await {
         let generation = generation?;
+        // On the simulated servers, the memory of the answers counts as the rollout's.
         if matches!(fleet, Fleet::Simulated) {
             continue;
         }

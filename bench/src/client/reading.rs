@@ -2,8 +2,8 @@
 //!
 //! Each reader gets the same bytes. The typed readers have to find the same columns, bit for bit, and build nothing
 //! else. Our reader gets the bytes in pieces as long as the reads of its connection. The libraries get them in one
-//! piece; a client would have to join the pieces first. The tree of serde_json shows the cost of reading without types, so its
-//! values are not compared.
+//! piece; a client would have to join the pieces first. The tree of serde_json shows the cost of reading without types,
+//! so its values are not compared.
 
 use std::hint::black_box;
 
