@@ -1,10 +1,10 @@
 //! Objects of Python that columns no longer need.
 //!
 //! A column of a NumPy array uses the array's memory, and the thread that drops the last column may not hold the
-//! GIL. pyo3 puts the objects that such threads drop into one list for the whole process, which has a lock. Suppose that
-//! a thread holds this lock while another thread forks. The child does not have the thread that would unlock it. As
-//! soon as the child drops an object, it waits for the lock forever. The list in this module belongs to one process: a
-//! child makes a list of its own.
+//! GIL. pyo3 puts the objects that such threads drop into one list for the whole process, which has a lock. Suppose
+//! that a thread holds this lock while another thread forks. The child does not have the thread that would unlock it.
+//! As soon as the child drops an object, it waits for the lock forever. The list in this module belongs to one process:
+//! a child makes a list of its own.
 
 use std::mem::{forget, take};
 use std::panic::RefUnwindSafe;
