@@ -30,5 +30,5 @@ mod totals;
 pub use fate::{DispatchId, Fate, interned_reason};
 pub use prompt::{Position, PromptUid};
 pub use sample::{CarriedSample, FinishReason, PartialOutput, Spent, Stamp, VersionSpan, version_of_label};
-pub use tokens::{Bucket, TokenTotals, Waste, WastedTokens};
+pub use tokens::{Bucket, HandedOn, TokenTotals, Waste, WastedTokens};
 pub use totals::{StepEnd, Totals};

@@ -73,6 +73,15 @@ impl WastedTokens {
     }
 }
 
+/// The tokens of an accepted dispatch, which are in one of two buckets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HandedOn {
+    /// Tokens within the staleness bound.
+    pub accepted: u64,
+    /// Tokens of a group that was handed on beyond the staleness bound.
+    pub stale: u64,
+}
+
 /// Response tokens of a step or of a run, by bucket.
 ///
 /// ```
@@ -281,12 +290,20 @@ impl TokenTotals {
         after
     }
 
-    /// Reverts the acceptance of a dispatch whose rows never reached the queue.
-    pub fn take_back(&mut self, accepted: u64) {
-        let within = accepted.min(self.accepted);
-        self.accepted -= within;
-        self.stale = self.stale.saturating_sub(accepted - within);
-        self.in_flight += accepted;
+    /// Reverts the acceptance of a dispatch whose rows never reached the queue. `handed_on` has its tokens.
+    pub fn take_back(&mut self, handed_on: HandedOn) {
+        let HandedOn { accepted, stale } = handed_on;
+        self.accepted = self.accepted.saturating_sub(accepted);
+        self.stale = self.stale.saturating_sub(stale);
+        self.in_flight += accepted + stale;
+    }
+
+    /// The tokens that were handed on since `before`.
+    pub fn handed_on_since(&self, before: &Self) -> HandedOn {
+        HandedOn {
+            accepted: self.accepted.saturating_sub(before.accepted),
+            stale: self.stale.saturating_sub(before.stale),
+        }
     }
 }
 
@@ -309,6 +326,18 @@ mod tests {
     }
 
     #[test]
+    fn a_stale_group_is_taken_back_from_the_stale_tokens() {
+        let mut tokens = TokenTotals::default();
+        tokens.generate(500);
+        tokens.settle(Bucket::Accepted, 300);
+        let before = tokens;
+        tokens.settle(Bucket::Stale, 200);
+        tokens.take_back(tokens.handed_on_since(&before));
+        assert_eq!((tokens.accepted, tokens.stale, tokens.in_flight), (300, 0, 200));
+        assert_eq!(token_conservation(&tokens), Ok(()));
+    }
+
+    #[test]
     fn every_token_is_in_exactly_one_bucket() {
         let mut tokens = TokenTotals::default();
         tokens.generate(1_000);
@@ -324,7 +353,7 @@ mod tests {
         assert_eq!((tokens.carried, tokens.in_flight), (0, 600));
         tokens.settle(Bucket::Accepted, 600);
         assert_eq!((token_conservation(&tokens), tokens.generated), (Ok(()), 1_002));
-        tokens.take_back(250);
+        tokens.take_back(HandedOn { accepted: 250, stale: 0 });
         assert_eq!((tokens.accepted, tokens.in_flight), (350, 250));
         let after = tokens.after_restart(310);
         assert_eq!(

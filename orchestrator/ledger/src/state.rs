@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rolldock_dispatch::bias::BiasMeter;
 use rolldock_dispatch::history::{Chance, PromptHistory};
 use rolldock_dispatch::invariants::{conservation, token_conservation};
-use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd, TokenTotals, Totals};
+use rolldock_dispatch::{DispatchId, Fate, HandedOn, Position, PromptUid, StepEnd, TokenTotals, Totals};
 
 use super::{
     DispatchRecord, FORMAT, LedgerError, MetersRecord, Next, Record, RunRecord, StepEndRecord, StepRecord,
@@ -66,8 +66,8 @@ struct Accepted {
     dispatch: DispatchRecord,
     /// The step for which the dispatch counts.
     step: u64,
-    /// Response tokens of the dispatch; 0 until their record has been applied.
-    tokens: u64,
+    /// Response tokens of the dispatch; none until their record has been applied.
+    tokens: HandedOn,
 }
 
 /// The state after all records that were applied.
@@ -271,7 +271,7 @@ impl LedgerState {
         }
         self.go_on(&dispatch, fate, next);
         if *fate == Fate::Accepted {
-            self.accepted.insert(id, Accepted { dispatch, step: self.current, tokens: 0 });
+            self.accepted.insert(id, Accepted { dispatch, step: self.current, tokens: HandedOn::default() });
             self.last_accepted = Some(id);
         }
         Ok(())
@@ -280,10 +280,8 @@ impl LedgerState {
     /// Stores the counts of tokens. The increase of the accepted tokens belongs to the last accepted
     /// dispatch.
     fn count_tokens(&mut self, tokens: &TokenTotals) {
-        let handed_on = |tokens: &TokenTotals| tokens.accepted + tokens.stale;
-        let added = handed_on(tokens).saturating_sub(handed_on(&self.run_tokens));
         if let Some(accepted) = self.last_accepted.take().and_then(|id| self.accepted.get_mut(&id)) {
-            accepted.tokens = added;
+            accepted.tokens = tokens.handed_on_since(&self.run_tokens);
         }
         self.run_tokens = *tokens;
     }
