@@ -54,7 +54,8 @@ fn row(setting: &Setting, outcome: &Outcome) -> Vec<String> {
         format!("{:.2} (max {oldest})", outcome.mean_staleness()),
         outcome.preemptions.to_string(),
     ];
-    setting.changes.iter().map(|change| change.value.clone()).chain(cells).collect()
+    // A value may have a `|`, which would end its cell.
+    setting.changes.iter().map(|change| change.value.replace('|', "\\|")).chain(cells).collect()
 }
 
 fn ratio(ratio: Option<Ratio>) -> String {

@@ -130,9 +130,12 @@ fn a_table_and_a_picture_have_each_setting() {
             (Setting { changes: vec![change(workers)], ..setting }, outcome)
         })
         .into();
-    let table = table(&results);
-    assert_eq!(table.lines().count(), 4, "{table}");
-    assert!(table.starts_with("| rollout.workers |"), "{table}");
+    let text = table(&results);
+    assert_eq!(text.lines().count(), 4, "{text}");
+    assert!(text.starts_with("| rollout.workers |"), "{text}");
+    let mut barred = results[0].clone();
+    barred.0.changes[0].value = "a|b".to_owned();
+    assert!(table(&[barred]).contains("| a\\|b "), "the value stays in its cell");
     let svg = pareto(&results);
     assert!(svg.contains("rollout.workers=2") && svg.matches("<circle").count() == 6, "{svg}");
     let (name, svg) = requests(1, &results[1].0, &results[1].1).unwrap();

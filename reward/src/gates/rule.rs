@@ -158,10 +158,10 @@ fn check_variance(metric: FilterMetric, tolerance: f64, group: &GroupView<'_>) -
 fn check_mean(
     value: f64,
     (min, max): (Option<f64>, Option<f64>),
-    [below, above]: [&'static str; 2],
+    [none, below, above]: [&'static str; 3],
 ) -> Result<(), Refusal> {
     if value.is_nan() {
-        return Err(Refusal { reason: "no_mean", value });
+        return Err(Refusal { reason: none, value });
     }
     if min.is_some_and(|least| value < least) {
         return Err(Refusal { reason: below, value });
@@ -181,7 +181,7 @@ impl Gate for GateRule {
                 check_mean(
                     single(value),
                     (min.map(single), max.map(single)),
-                    ["mean_too_low", "mean_too_high"],
+                    ["no_mean", "mean_too_low", "mean_too_high"],
                 )
             }
             Self::MinSamples { samples } => {
@@ -201,7 +201,7 @@ impl Gate for GateRule {
             }
             Self::Length { mean_tokens_min, mean_tokens_max } => {
                 let value = mean(group.tokens.iter().map(|tokens| f64::from(*tokens)));
-                check_mean(value, (mean_tokens_min, mean_tokens_max), ["too_short", "too_long"])
+                check_mean(value, (mean_tokens_min, mean_tokens_max), ["no_length", "too_short", "too_long"])
             }
         }
     }

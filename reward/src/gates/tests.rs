@@ -68,6 +68,9 @@ fn samples_cuts_and_lengths_are_counted() {
     ] {
         assert_eq!(reason(one(rule.clone()).check(&group, true)), expected, "{rule}");
     }
+    let without_samples = GroupView { accs: &[], rewards: &[], truncated: &[], tokens: &[] };
+    let length = one(json!({"gate": "length", "mean_tokens_min": 1}));
+    assert_eq!(length.check(&without_samples, true).unwrap_err().reason, "no_length");
 }
 
 #[test]
