@@ -12,24 +12,19 @@
 //! include the grading, because a sample loses no value while it waits for a reward.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rolldock_dispatch::{CarriedSample, FinishReason, PartialOutput, Spent, Stamp, Waste};
-use rolldock_loadbalancer::{LoadBalancer, Permit, PermitRequest, Priority, ServerId};
+use rolldock_loadbalancer::{Permit, PermitRequest, Priority, ServerId};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::engine::{Admission, Engine, EngineError, Progress, SamplingParams};
+use crate::engine::{Admission, EngineError, Progress};
+use crate::rollout::Sample;
 use crate::rollout::board::Dispatch;
-use crate::rollout::grading::Grades;
-use crate::rollout::meter::Meter;
-use crate::rollout::stragglers::{Movable, Moves, Order, Reason};
-use crate::rollout::timeline::Timeline;
-use crate::rollout::tokens::TokenBook;
-use crate::rollout::waits::{Phase, Subject, Waits};
-use crate::rollout::{RolloutConfig, Sample};
+use crate::rollout::stragglers::{Moves, Order, Reason};
+use crate::rollout::waits::{Phase, Subject};
 
 /// The maximum number of replays of a request that could not reach its server. Requests to a busy server are
 /// repeated until the deadline.
@@ -43,66 +38,17 @@ const SEED_MASK: u64 = (1 << 48) - 1;
 mod ask;
 mod asked;
 mod calls;
+mod context;
 mod grade;
 mod runner;
 mod trajectory;
 
 use asked::Asked;
 
+pub(crate) use context::StepContext;
+
 pub use calls::{ModelCalls, TrajectoryFailure, TurnAnswer, TurnPrompt};
 pub use runner::{EndedTrajectory, TrajectoryJob, TrajectoryRunner};
-
-/// The state that all requests of a step share.
-#[derive(Clone)]
-pub(crate) struct StepContext {
-    pub(crate) config: Arc<RolloutConfig>,
-    pub(crate) engine: Arc<dyn Engine>,
-    pub(crate) balancer: LoadBalancer,
-    pub(crate) grades: Arc<Grades>,
-    pub(crate) meter: Arc<Meter>,
-    pub(crate) tokens: Arc<TokenBook>,
-    pub(crate) timeline: Arc<Timeline>,
-    /// The requests that can be moved; `None` if none is moved.
-    pub(crate) movable: Option<Arc<Movable>>,
-    pub(crate) waits: Arc<Waits>,
-    pub(crate) sampling: Arc<SamplingParams>,
-    pub(crate) priority_new: Priority,
-    /// The version that the servers have now, as the client sees it.
-    pub(crate) policy_version: Arc<AtomicU64>,
-    /// When this process began the run.
-    pub(crate) epoch: Instant,
-    /// Whether samples that are cut off keep their tokens.
-    pub(crate) carries: bool,
-    /// Cancelled when groups are cut off.
-    pub(crate) cut: CancellationToken,
-    /// Runs the samples as trajectories. `None` if a sample is one answer of an engine.
-    pub(crate) trajectories: Option<Arc<dyn TrajectoryRunner>>,
-}
-
-impl StepContext {
-    /// The cache salt of the present version. A version must not use prefixes that another version computed.
-    fn salt(&self) -> Arc<str> {
-        format!("v{}", self.policy_version.load(Ordering::Relaxed)).into()
-    }
-
-    /// Completes when groups are cut off and their tokens are kept. If tokens are not kept, this never
-    /// completes, and the group's future is dropped at the cut.
-    pub(crate) async fn is_cut(&self) {
-        if !self.carries {
-            std::future::pending::<()>().await;
-        }
-        self.cut.cancelled().await;
-    }
-
-    /// Counts the tokens that servers generated for health probes.
-    pub(crate) fn count_probes(&self) {
-        self.tokens.probed(self.engine.probe_tokens() + self.balancer.probe_tokens());
-    }
-
-    fn stamp(&self, sent: u64) -> Stamp {
-        Stamp { sent, now: self.policy_version.load(Ordering::Relaxed).max(sent) }
-    }
-}
 
 /// The seed of a group's first sample: a pure function of run, prompt, visit and attempt, so that neither
 /// server nor time nor the order of arrival changes what is drawn.
