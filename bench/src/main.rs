@@ -56,6 +56,14 @@ enum Command {
     Reward(RewardOptions),
     /// A run's own figures compared with the simulation: its bias, and every token in one bucket
     Truth(Options),
+    /// One run of `scale` whose instructions another process counts
+    #[command(hide = true)]
+    Counted {
+        point: usize,
+        groups: usize,
+        #[arg(long)]
+        with_rollout: bool,
+    },
     /// Answers requests immediately, for another sub-command
     #[command(hide = true)]
     Echo,
@@ -163,6 +171,10 @@ fn main() -> anyhow::Result<ExitCode> {
             (reward::measure(options.quick, &reward)?, options)
         }
         Command::Truth(options) => (truth::measure(options.quick)?, options),
+        Command::Counted { point, groups, with_rollout } => {
+            scale::CountedRun { point, groups, with_rollout }.run()?;
+            return Ok(ExitCode::SUCCESS);
+        }
         Command::Echo => {
             fleet::echo()?;
             return Ok(ExitCode::SUCCESS);

@@ -18,10 +18,15 @@
 //! number of samples that a fleet finishes per second is the number of running samples divided by the mean
 //! time of a request.
 //!
+//! The time of a sample still grows with the number of samples, because the caches hold a smaller share of their data.
+//! The number of its instructions (`counted`) shows whether the rollout does more for a sample. It is counted if
+//! valgrind is installed.
+//!
 //! On the simulated servers, a further task asks for a permit again and again. The time of a permit is the
 //! CPU time of this thread between the request and the grant. There is always a free permit, so the task
 //! never waits. The CPU time does not include other programs on the machine.
 
+mod counted;
 mod timed;
 
 use std::collections::BTreeMap;
@@ -48,6 +53,8 @@ use crate::workload::{EOS, LastToken, Numbered, answers};
 use rolldock_bench_figures::cpu;
 use rolldock_bench_figures::held_bytes;
 use rolldock_bench_figures::{Bar, Figure};
+
+pub use counted::CountedRun;
 
 const SEED: u64 = 42;
 const SAMPLES_PER_GROUP: usize = 16;
@@ -124,7 +131,7 @@ impl Cost {
 
 /// CPU time, memory and permit latencies at each point of the curve; with `quick` once and with fewer samples.
 pub fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
-    let mut figures = Vec::new();
+    let mut figures = instructions()?;
     let mut first = None;
     // The first run of a process fills pages and caches that later runs reuse. It is not measured.
     in_virtual_time(rollout(CURVE[0], Fleet::Simulated, CURVE[0].groups(Fleet::Simulated, true)))?;
@@ -155,6 +162,26 @@ pub fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
         figures.push(p99.bar(Bar::AtMost(1e3)));
     }
     Ok(figures)
+}
+
+/// The instructions of a sample on servers that only take time, at each point of the curve.
+fn instructions() -> anyhow::Result<Vec<Figure>> {
+    let Some(counted) = counted::measure()? else {
+        eprintln!("valgrind is not installed, so no instructions are counted");
+        return Ok(Vec::new());
+    };
+    let first = counted.first().map_or(f64::NAN, |first| first.beyond);
+    let figures = CURVE.iter().zip(counted).flat_map(|(point, counted)| {
+        let name = |what: &str| format!("{} samples on {} servers: {what}", point.running(), point.servers);
+        let beyond = Figure::new(
+            name("instructions of a sample beyond servers that only take time"),
+            counted.beyond,
+            "",
+        );
+        let servers = Figure::new(name("instructions of a sample, these servers alone"), counted.servers, "");
+        [beyond.against_named("the first point", first).bar(Bar::RatioAtMost(1.2)), servers]
+    });
+    Ok(figures.collect())
 }
 
 /// The least cost of the engines alone, and of whole runs, over `rounds` rounds in which both are measured in
