@@ -144,7 +144,9 @@ impl SampleRequest<'_> {
     /// Runs the request to its graded samples, or returns why there are none. Cancel-safe.
     pub(crate) async fn run(&self) -> Result<Vec<Sample>, Unfinished> {
         let limit = self.context.config.timeouts.sample;
-        let Ok(generated) = tokio::time::timeout(limit, self.generate()).await else {
+        // The future is boxed before it first runs, because each `async` function around it would move it once.
+        let generating = Box::pin(self.generate());
+        let Ok(generated) = tokio::time::timeout(limit, generating).await else {
             return Err(Unfinished::Failed(format!("not finished within sample_s={}", limit.as_secs_f64())));
         };
         // The grading is boxed, like the wait for a permit below. Thousands of requests wait in `ask`, and

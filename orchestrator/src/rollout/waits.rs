@@ -3,6 +3,9 @@
 //!
 //! Every wait that may take long is entered here, and is removed when its `InWait` is dropped. The display
 //! reads the counts without a lock. The watchdog reads the oldest wait of each phase.
+//!
+//! Each sample enters several waits, so the begin and the end of a wait cost the same however many waits are open. A
+//! question about waits reads all of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,6 +16,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rolldock_dispatch::{DispatchId, PromptUid};
 use serde::{Deserialize, Serialize};
+use slab::Slab;
 use tokio::time::Instant;
 
 use crate::engine::Progress;
@@ -97,6 +101,8 @@ pub struct Subject {
 
 #[derive(Debug)]
 struct Wait {
+    /// The place of the wait in the order in which all waits began.
+    number: u64,
     phase: Phase,
     since: Instant,
     subject: Subject,
@@ -141,12 +147,11 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// The waits that are open, oldest first, and their counts by phase.
+/// The waits that are open, and their counts by phase.
 #[derive(Debug, Default)]
 pub struct Waits {
     next: AtomicU64,
-    /// The open waits, in the order in which they began.
-    open: Mutex<BTreeMap<u64, Wait>>,
+    open: Mutex<Slab<Wait>>,
     /// When each running group was sent to a worker.
     groups: Mutex<BTreeMap<DispatchId, Instant>>,
     counts: [AtomicUsize; Phase::ALL.len()],
@@ -158,10 +163,10 @@ pub struct Waits {
 impl Waits {
     /// Enters a wait, which lasts until the returned value is dropped.
     pub fn enter(self: &Arc<Self>, phase: Phase, subject: Subject) -> InWait {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.counts[phase as usize].fetch_add(1, Ordering::Relaxed);
-        self.open.lock().insert(id, Wait { phase, since: Instant::now(), subject });
-        InWait { waits: Arc::clone(self), id, phase }
+        let key = self.open.lock().insert(Wait { number, phase, since: Instant::now(), subject });
+        InWait { waits: Arc::clone(self), key, phase }
     }
 
     /// Notes that a dispatch runs on after its cut. The run does not wait for it any more.
@@ -193,13 +198,16 @@ impl Waits {
     /// of groups that run on after their cut are left out.
     pub fn oldest(&self) -> Vec<Waiting> {
         let (audited, open) = (self.audited.lock(), self.open.lock());
-        let is_awaited = |wait: &Wait| wait.subject.dispatch.is_none_or(|id| !audited.contains(&id));
-        let first = |phase: Phase| {
-            let mut of_kind = open.values().filter(|wait| wait.phase == phase && is_awaited(wait));
-            let any = of_kind.clone().next();
-            of_kind.find(|wait| wait.subject.dispatch.is_some()).or(any).map(Wait::look)
-        };
-        Phase::ALL.into_iter().filter_map(first).collect()
+        let is_awaited = |wait: &&Wait| wait.subject.dispatch.is_none_or(|id| !audited.contains(&id));
+        let rank = |wait: &Wait| (wait.subject.dispatch.is_none(), wait.number);
+        let mut oldest: [Option<&Wait>; Phase::ALL.len()] = [None; Phase::ALL.len()];
+        for wait in open.iter().map(|(_, wait)| wait).filter(is_awaited) {
+            let of_phase = &mut oldest[wait.phase as usize];
+            if of_phase.is_none_or(|other| rank(wait) < rank(other)) {
+                *of_phase = Some(wait);
+            }
+        }
+        oldest.into_iter().flatten().map(Wait::look).collect()
     }
 
     /// Notes that the group of a dispatch runs, until the returned value is dropped.
@@ -216,19 +224,21 @@ impl Waits {
     /// The open waits of this dispatch, in the order of its samples. A wait for a whole group comes first.
     pub fn all_of_dispatch(&self, id: DispatchId) -> Vec<Waiting> {
         let open = self.open.lock();
-        let of_group = open.values().filter(|wait| wait.subject.dispatch == Some(id));
-        let mut waits: Vec<Waiting> = of_group.map(Wait::look).collect();
-        waits.sort_by_key(|wait| wait.subject.sample);
-        waits
+        let mut waits: Vec<&Wait> = of_dispatch(&open, id).collect();
+        waits.sort_by_key(|wait| (wait.subject.sample, wait.number));
+        waits.into_iter().map(Wait::look).collect()
     }
 
     /// The oldest wait of this dispatch. A wait in line is returned only if the dispatch has no other wait.
     pub fn of_dispatch(&self, id: DispatchId) -> Option<Waiting> {
         let open = self.open.lock();
-        let mut of_group = open.values().filter(|wait| wait.subject.dispatch == Some(id));
-        let any = of_group.clone().next();
-        of_group.find(|wait| !wait.phase.is_in_line()).or(any).map(Wait::look)
+        let first = of_dispatch(&open, id).min_by_key(|wait| (wait.phase.is_in_line(), wait.number));
+        first.map(Wait::look)
     }
+}
+
+fn of_dispatch(open: &Slab<Wait>, id: DispatchId) -> impl Iterator<Item = &Wait> {
+    open.iter().map(|(_, wait)| wait).filter(move |wait| wait.subject.dispatch == Some(id))
 }
 
 impl Wait {
@@ -247,13 +257,13 @@ impl Wait {
 #[must_use = "the wait ends when this is dropped"]
 pub struct InWait {
     waits: Arc<Waits>,
-    id: u64,
+    key: usize,
     phase: Phase,
 }
 
 impl Drop for InWait {
     fn drop(&mut self) {
-        self.waits.open.lock().remove(&self.id);
+        drop(self.waits.open.lock().try_remove(self.key));
         self.waits.counts[self.phase as usize].fetch_sub(1, Ordering::Relaxed);
     }
 }
