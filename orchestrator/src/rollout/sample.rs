@@ -12,43 +12,93 @@
 //! include the grading, because a sample loses no value while it waits for a reward.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rolldock_dispatch::{CarriedSample, FinishReason, PartialOutput, Spent, Stamp, Waste};
-use rolldock_loadbalancer::{Permit, PermitRequest, Priority, ServerId};
+use rolldock_dispatch::{CarriedSample, FinishReason, PartialOutput, Spent, Stamp};
+use rolldock_loadbalancer::{LoadBalancer, Permit, PermitRequest, Priority};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::engine::{Admission, EngineError, Progress};
-use crate::rollout::Sample;
+use crate::engine::{Engine, Progress, SamplingParams};
 use crate::rollout::board::Dispatch;
-use crate::rollout::stragglers::{Moves, Order, Reason};
-use crate::rollout::waits::{Phase, Subject};
+use crate::rollout::grading::Grades;
+use crate::rollout::meter::Meter;
+use crate::rollout::stragglers::{Movable, Moves};
+use crate::rollout::timeline::Timeline;
+use crate::rollout::tokens::TokenBook;
+use crate::rollout::waits::{Phase, Subject, Waits};
+use crate::rollout::{RolloutConfig, Sample};
 
-/// The maximum number of replays of a request that could not reach its server. Requests to a busy server are
-/// repeated until the deadline.
-const UNREACHABLE_REPLAYS_MAX: u32 = 8;
-/// The first and the longest pause before a request to a busy server is repeated.
-const BUSY_PAUSE: Duration = Duration::from_millis(50);
-const BUSY_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Seeds stay below 2^48, so that every JSON reader reads a seed plus a sample index exactly.
 const SEED_MASK: u64 = (1 << 48) - 1;
 
 mod ask;
 mod asked;
 mod calls;
-mod context;
 mod grade;
 mod runner;
 mod trajectory;
+mod tries;
 
 use asked::Asked;
-
-pub(crate) use context::StepContext;
+use tries::{Tries, Trouble};
 
 pub use calls::{ModelCalls, TrajectoryFailure, TurnAnswer, TurnPrompt};
 pub use runner::{EndedTrajectory, TrajectoryJob, TrajectoryRunner};
+
+/// The state that all requests of a step share.
+#[derive(Clone)]
+pub(crate) struct StepContext {
+    pub(crate) config: Arc<RolloutConfig>,
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) balancer: LoadBalancer,
+    pub(crate) grades: Arc<Grades>,
+    pub(crate) meter: Arc<Meter>,
+    pub(crate) tokens: Arc<TokenBook>,
+    pub(crate) timeline: Arc<Timeline>,
+    /// The requests that can be moved; `None` if none is moved.
+    pub(crate) movable: Option<Arc<Movable>>,
+    pub(crate) waits: Arc<Waits>,
+    pub(crate) sampling: Arc<SamplingParams>,
+    pub(crate) priority_new: Priority,
+    /// The version that the servers have now, as the client sees it.
+    pub(crate) policy_version: Arc<AtomicU64>,
+    /// When this process began the run.
+    pub(crate) epoch: Instant,
+    /// Whether samples that are cut off keep their tokens.
+    pub(crate) carries: bool,
+    /// Cancelled when groups are cut off.
+    pub(crate) cut: CancellationToken,
+    /// Runs the samples as trajectories. `None` if a sample is one answer of an engine.
+    pub(crate) trajectories: Option<Arc<dyn TrajectoryRunner>>,
+}
+
+impl StepContext {
+    /// The cache salt of the present version. A version must not use prefixes that another version computed.
+    fn salt(&self) -> Arc<str> {
+        format!("v{}", self.policy_version.load(Ordering::Relaxed)).into()
+    }
+
+    /// Completes when groups are cut off and their tokens are kept. If tokens are not kept, this never
+    /// completes, and the group's future is dropped at the cut.
+    pub(crate) async fn is_cut(&self) {
+        if !self.carries {
+            std::future::pending::<()>().await;
+        }
+        self.cut.cancelled().await;
+    }
+
+    /// Counts the tokens that servers generated for health probes.
+    pub(crate) fn count_probes(&self) {
+        self.tokens.probed(self.engine.probe_tokens() + self.balancer.probe_tokens());
+    }
+
+    fn stamp(&self, sent: u64) -> Stamp {
+        Stamp { sent, now: self.policy_version.load(Ordering::Relaxed).max(sent) }
+    }
+}
 
 /// The seed of a group's first sample: a pure function of run, prompt, visit and attempt, so that neither
 /// server nor time nor the order of arrival changes what is drawn.
@@ -61,31 +111,6 @@ pub fn sample_seed(run_seed: u64, prompt_uid: u64, visit: u32, attempt: u32) -> 
     xxh3_64(&key) & SEED_MASK
 }
 
-/// Why a try at a request failed.
-enum Trouble {
-    Engine(EngineError),
-    /// The server is dead, stalled or removed, as the balancer reported.
-    ServerLost,
-    /// The balancer granted no permit.
-    NoPermit(String),
-    /// The group was cut off.
-    Cut,
-    /// The sample leaves its server, which is too slow or too full.
-    Moved(Order),
-}
-
-impl Trouble {
-    fn words(&self, server: &str) -> String {
-        match self {
-            Self::Engine(error) => error.to_string(),
-            Self::ServerLost => format!("server={server} was lost"),
-            Self::NoPermit(reason) => reason.clone(),
-            Self::Cut => "cut off".to_owned(),
-            Self::Moved(_) => format!("moved away from server={server}"),
-        }
-    }
-}
-
 /// Why a request has ended without graded samples.
 #[derive(Debug)]
 pub(crate) enum Unfinished {
@@ -93,25 +118,6 @@ pub(crate) enum Unfinished {
     Failed(String),
     /// The request was cut off. Its sample may have tokens.
     Cut(Option<Box<CarriedSample>>),
-}
-
-/// The tries of a request so far.
-struct Tries {
-    /// The number of the attempt, which determines the draw.
-    attempt: u32,
-    /// The number of earlier tries that an engine may have seen. It is part of the next request's id.
-    sent: u32,
-    lost: u32,
-    aborted: u32,
-    unreachable: u32,
-    busy: u32,
-    failed_on: Vec<ServerId>,
-    moves: Moves,
-    /// Servers that are too slow for a sample that moves.
-    avoid: Vec<ServerId>,
-    spent: Spent,
-    /// The tokens so far, for a request with one sample.
-    so_far: CarriedSample,
 }
 
 /// Complete samples that wait for their grades.
@@ -222,91 +228,6 @@ impl SampleRequest<'_> {
         if self.count == 1 && tries.so_far.extend(part, stamp) { tokens } else { 0 }
     }
 
-    /// Decides whether a request is tried again after a failed try. If the request is not tried again, the
-    /// error has the reason.
-    async fn after(
-        &self,
-        trouble: &Trouble,
-        server: ServerId,
-        server_name: &Arc<str>,
-        tries: &mut Tries,
-    ) -> Result<(), String> {
-        let config = &self.context.config;
-        if let Trouble::Moved(order) = trouble {
-            self.moved(order, tries);
-            return Ok(());
-        }
-        let reason = trouble.words(server_name);
-        let is_replay = match trouble {
-            Trouble::Engine(EngineError::Refused { .. } | EngineError::Unfit { .. }) => return Err(reason),
-            // An update paused the server and aborted the request. The server has not failed, and no token is
-            // lost.
-            Trouble::Engine(EngineError::Aborted { .. }) if self.outlives_abort(tries) => return Ok(()),
-            Trouble::Engine(EngineError::Busy { retry_after, .. }) => {
-                tries.busy += 1;
-                self.wait_for_busy(server_name, busy_pause(*retry_after, tries.busy - 1), tries.busy).await;
-                true
-            }
-            Trouble::Engine(error) if error.admission() == Admission::Never => {
-                tries.unreachable += 1;
-                tries.unreachable <= UNREACHABLE_REPLAYS_MAX
-            }
-            _ => false,
-        };
-        self.context.meter.request_failed(server_name, !is_replay);
-        if !tries.failed_on.contains(&server) {
-            tries.failed_on.push(server);
-        }
-        if is_replay {
-            return Ok(());
-        }
-        tries.lost += 1;
-        if tries.lost >= config.sample_attempts_max {
-            let attempts = config.sample_attempts_max;
-            return Err(format!("sample_attempts_max={attempts} used up; last: {reason}"));
-        }
-        tries.sent += 1;
-        if tries.so_far.segments == 0 || tries.so_far.segments >= config.carry.segments_max {
-            tries.attempt += 1;
-            let lost = u64::from(tries.so_far.tokens());
-            self.context.tokens.lost(self.dispatch.id, lost, Waste::FailedAttempt);
-            tries.so_far = CarriedSample::new(self.first, tries.attempt);
-        }
-        let (attempt, segments) = (tries.attempt, tries.so_far.segments);
-        tracing::debug!(dispatch = %self.dispatch.id, sample = self.first, attempt, segments, %reason, "new try");
-        Ok(())
-    }
-
-    /// Whether a request of these tries may be moved to another server.
-    fn can_move(&self, tries: &Tries) -> bool {
-        let segments_max = self.context.config.carry.segments_max;
-        self.count == 1 && tries.so_far.segments + 1 < segments_max
-    }
-
-    /// Notes that a request was aborted, so that its sample continues elsewhere.
-    fn moved(&self, order: &Order, tries: &mut Tries) {
-        tries.moves.add(order.reason);
-        tries.sent += 1;
-        tries.avoid.clone_from(&order.avoid);
-        let prefill = match order.reason {
-            Reason::Faster => self.prompt_ids().len() as u64 + u64::from(tries.so_far.tokens()),
-            // The server would have computed these tokens again too.
-            Reason::Full => 0,
-        };
-        self.context.meter.moved(prefill);
-    }
-
-    /// Whether the sample continues after an abort that this run did not request.
-    fn outlives_abort(&self, tries: &mut Tries) -> bool {
-        let segments_max = self.context.config.carry.segments_max;
-        if tries.aborted >= segments_max || tries.so_far.segments >= segments_max {
-            return false;
-        }
-        tries.aborted += 1;
-        tries.sent += 1;
-        true
-    }
-
     fn subject(&self) -> Subject {
         Subject {
             dispatch: Some(self.dispatch.id),
@@ -325,14 +246,6 @@ impl SampleRequest<'_> {
     /// Maximum number of tokens of a sample.
     fn tokens_max(&self) -> u32 {
         self.turn.map_or(self.context.config.max_response_length, |turn| turn.tokens_max)
-    }
-
-    /// Waits before a request to a busy server is repeated.
-    async fn wait_for_busy(&self, server: &Arc<str>, pause: Duration, times: u32) {
-        let detail = Some(format!("it was busy times={times}").into());
-        let subject = Subject { server: Some(Arc::clone(server)), detail, ..self.subject() };
-        let _refused = self.context.waits.enter(Phase::Engine, subject);
-        tokio::time::sleep(pause).await;
     }
 
     async fn permit(&self, tries: &mut Tries) -> Result<Permit, Trouble> {
@@ -372,9 +285,4 @@ impl SampleRequest<'_> {
 /// The sample with its tokens; `None` if it has no tokens.
 fn kept(so_far: CarriedSample) -> Option<Box<CarriedSample>> {
     (so_far.segments > 0).then(|| Box::new(so_far))
-}
-
-fn busy_pause(retry_after: Option<Duration>, times: u32) -> Duration {
-    let doubling = BUSY_PAUSE.saturating_mul(1 << times.min(10));
-    retry_after.unwrap_or(doubling).min(BUSY_PAUSE_MAX)
 }
