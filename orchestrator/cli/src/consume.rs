@@ -5,7 +5,7 @@ use std::time::Duration;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Float32Type;
 use arrow_array::{Array, RecordBatch};
-use rolldock_process::{queue_folder, say};
+use rolldock_process::{queue_folder, said, say};
 use rolldock_queue::{Lease, Queue, QueueConfig, QueueError, Take, TransferQueue};
 use rolldock_scope::blocking;
 use tokio::time::Instant;
@@ -48,9 +48,13 @@ async fn consume(queue: &dyn Queue, args: &ConsumeArgs) -> anyhow::Result<()> {
             }
             Err(error) => return Err(error.into()),
         };
+        if !said(&describe(batches + 1, &lease)) {
+            // Nobody has seen this batch. A batch that were acked all the same would be gone.
+            lease.nack().await?;
+            break;
+        }
         batches += 1;
         rows += lease.rows().len();
-        say(&describe(batches, &lease));
         if args.leave {
             left.push(lease);
         } else {

@@ -18,7 +18,9 @@ pub use clock::unix_seconds;
 pub use descriptors::{held_files, hold_for_files};
 pub use folders::{QUEUE_FOLDER, queue_folder};
 pub use metrics::{keep_metrics, of_members, of_queue, page};
-pub use output::{WIDTH, grouped, is_incomplete, new_table, plural, say, say_error, share, token_words};
+pub use output::{
+    WIDTH, grouped, is_incomplete, new_table, plural, said, say, say_error, share, token_words,
+};
 pub use serve::{
     serve_fleet, serve_queue, serve_queue_locally, serve_queue_on_threads, serve_queue_unnamed, until_taken,
 };

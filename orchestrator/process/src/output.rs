@@ -30,15 +30,21 @@ pub fn new_table(header: impl Into<Row>) -> Table {
 /// Whether a text could not be printed.
 static IS_INCOMPLETE: AtomicBool = AtomicBool::new(false);
 
-/// Prints a text on standard output. If the reader has closed the pipe, as `head` does, nothing happens. Any other
-/// failure is printed on standard error, and [`is_incomplete`] returns true from then on.
-pub fn say(text: &str) {
-    if let Err(error) = writeln!(std::io::stdout(), "{text}")
-        && error.kind() != ErrorKind::BrokenPipe
-    {
+/// Prints a text on standard output, and returns whether this succeeded. If the reader has closed the pipe, as `head`
+/// does, nothing else happens. Any other failure is printed on standard error, and [`is_incomplete`] returns true from
+/// then on.
+pub fn said(text: &str) -> bool {
+    let Err(error) = writeln!(std::io::stdout(), "{text}") else { return true };
+    if error.kind() != ErrorKind::BrokenPipe {
         IS_INCOMPLETE.store(true, Ordering::Relaxed);
         say_error(&format!("cannot write to standard output: {error}"));
     }
+    false
+}
+
+/// Prints a text like [`said`], for output that nothing depends on.
+pub fn say(text: &str) {
+    said(text);
 }
 
 /// Whether a text is missing on standard output, for example because the disk is full.

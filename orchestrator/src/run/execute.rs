@@ -252,6 +252,8 @@ struct Serving {
     policy: Option<RunPolicy>,
     /// The task of the embedded consumer. The task returns the number of groups that the consumer acked.
     consuming: Option<AbortOnDropHandle<anyhow::Result<u64>>>,
+    /// Whether the embedded consumer trains, so that a batch takes time.
+    trains: bool,
     /// The address at which other processes take rows.
     served_at: Option<SocketAddr>,
     meters: Arc<Meters>,
@@ -283,6 +285,7 @@ impl Serving {
         let (partition, writer) = (queue.partition(), ledger.writer.clone());
         let policy = RunPolicy::open(run, manager.control(), partition, writer, earlier, services).await?;
         let versions = policy.as_ref().map(|policy| policy.state().clone());
+        let trains = recipe.queue.consumer.as_ref().is_some_and(|consumer| consumer.trains());
         let consuming = recipe.queue.consumer.clone().map(|consumer| {
             let claims = convert::claims(recipe);
             services.spawn(
@@ -305,6 +308,7 @@ impl Serving {
         Ok(Self {
             policy,
             consuming,
+            trains,
             served_at,
             meters,
             _reporting: reporting,
@@ -315,7 +319,8 @@ impl Serving {
 
     /// Waits for the consumers after the last put, unless the steps failed: first until the clients of the served
     /// queue have taken everything or `interrupted` is cancelled, and then until the embedded consumer has
-    /// ended. Returns the number of groups that the embedded consumer acked.
+    /// ended. A consumer that trains is not waited for after an interrupt: the next process of the run takes its
+    /// batch again. Returns the number of groups that the embedded consumer acked.
     async fn until_taken(
         &mut self,
         queue: &RunQueue,
@@ -337,6 +342,7 @@ impl Serving {
         tokio::select! {
             biased;
             consumed = consuming => consumed.context("the embedded consumer died")?,
+            () = interrupted.cancelled(), if self.trains => Ok(queue.consumed_groups()),
             () = after_steps(self.policy.as_ref()) => Ok(0),
         }
     }

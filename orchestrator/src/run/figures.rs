@@ -101,6 +101,11 @@ impl RunFigures {
         warn_unless(blocking("figures of a step", writing).await.context("the task died").flatten(), step);
     }
 
+    /// Whether the run's directory has the figures of the validation after `step`.
+    pub(super) fn has_validation(&self, step: u64) -> bool {
+        self.files.lock().validations.has(step)
+    }
+
     /// Writes the figures of the validation after `step`.
     pub(super) async fn validated(&self, step: u64, samples_per_prompt: u32, output: &RolloutOutput) {
         let figures = validation_figures(step, samples_per_prompt, output, self.life, unix_seconds());

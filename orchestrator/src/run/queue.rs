@@ -208,7 +208,7 @@ impl RunQueue {
         versions: Option<PolicyState>,
         end: CancellationToken,
     ) -> anyhow::Result<u64> {
-        let trains = consumer.announces || consumer.train_s > 0.0;
+        let trains = consumer.trains();
         while let Some(open) = self.next_batch(&consumer, trains, &end).await {
             let take = Take {
                 max_staleness: claims.max_staleness,
@@ -244,7 +244,12 @@ impl RunQueue {
             lease.ack().await?;
             self.consumed.fetch_add(taken, Ordering::Relaxed);
         }
-        Ok(self.consumed.load(Ordering::Relaxed))
+        Ok(self.consumed_groups())
+    }
+
+    /// The number of groups that the embedded consumer has acked.
+    pub(super) fn consumed_groups(&self) -> u64 {
+        self.consumed.load(Ordering::Relaxed)
     }
 
     /// Waits until the next batch may be taken, and returns its number of groups. Returns `None` if there

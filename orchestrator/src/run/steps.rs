@@ -1,6 +1,6 @@
 //! Collects step after step, until the recipe's last step, the end of the data, or Ctrl-C.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rolldock_dispatch::{StepEnd, TokenTotals, Totals};
@@ -69,7 +69,7 @@ impl<'a> Steps<'a> {
         };
         let collecting = async {
             let _stop = stop.clone().drop_guard();
-            self.validate_before().await?;
+            self.validate_missed().await?;
             match recipe.policy.mode {
                 PolicyMode::FullyAsync => self.flow().await,
                 PolicyMode::Off | PolicyMode::Sync | PolicyMode::OneStepOff => self.step_by_step().await,
@@ -116,7 +116,9 @@ impl<'a> Steps<'a> {
             if metrics.end == StepEnd::OutOfPrompts {
                 return Ok((step, false));
             }
-            self.validate_after(step).await?;
+            if !self.validate_after(step).await? {
+                return Ok((step, true));
+            }
         }
     }
 
@@ -169,7 +171,7 @@ impl<'a> Steps<'a> {
             self.meters.step_ended(&metrics);
             self.progress.say(&step_table(&metrics));
             figures.step_ended(&metrics, Duration::ZERO, Duration::ZERO).await;
-            measured.validate_after(metrics.step).await
+            measured.validate_after(metrics.step).await.map(drop)
         };
         let working = async {
             let _done = done.drop_guard();
@@ -184,11 +186,12 @@ impl<'a> Steps<'a> {
         self.meters.step_ended(&metrics);
         self.progress.say(&step_table(&metrics));
         figures.step_ended(&metrics, Duration::ZERO, Duration::ZERO).await;
-        if metrics.end != StepEnd::Interrupted {
-            self.judge(&metrics)?;
-            self.validate_after(metrics.step).await?;
+        if metrics.end == StepEnd::Interrupted {
+            return Ok((metrics.step, true));
         }
-        Ok((metrics.step, metrics.end == StepEnd::Interrupted))
+        self.judge(&metrics)?;
+        let is_validated = self.validate_after(metrics.step).await?;
+        Ok((metrics.step, !is_validated))
     }
 
     fn puts(&self) -> Puts<'a> {
@@ -200,6 +203,7 @@ impl<'a> Steps<'a> {
             meters: self.meters,
             advantage: self.advantage,
             interrupted: self.scope.token().clone(),
+            waits_until: OnceLock::new(),
         }
     }
 
@@ -222,22 +226,25 @@ impl<'a> Steps<'a> {
         Ok(())
     }
 
-    /// Runs a validation after `step` if it is due.
-    async fn validate_after(&self, step: u64) -> anyhow::Result<()> {
+    /// Runs a validation after `step` if it is due. Returns false if it was interrupted.
+    async fn validate_after(&self, step: u64) -> anyhow::Result<bool> {
         self.meters.enter(Stage::Validating);
         let validated = self.measured().validate_after(step).await;
         self.meters.enter(Stage::Collecting);
         validated
     }
 
-    /// Runs a validation before the first step, if the recipe asks for that and the run has dispatched
-    /// nothing yet.
-    async fn validate_before(&self) -> anyhow::Result<()> {
+    /// Runs the validation that is due before the next step, if an earlier process of the run ended before it
+    /// was complete. Before the first step, a validation is due if the recipe asks for that and the run has
+    /// dispatched nothing yet.
+    async fn validate_missed(&self) -> anyhow::Result<()> {
+        let last = self.manager.next_step() - 1;
         let asks = self.run.recipe.validation.as_ref().is_some_and(|validation| validation.before_training);
-        if !asks || self.manager.run_totals().dispatched > 0 || self.scope.token().is_cancelled() {
+        let is_due = last > 0 || asks && self.manager.run_totals().dispatched == 0;
+        if !is_due || self.scope.token().is_cancelled() || self.figures.has_validation(last) {
             return Ok(());
         }
-        self.validate_after(0).await
+        self.validate_after(last).await.map(drop)
     }
 
     fn measured(&self) -> Measured<'a> {
@@ -258,17 +265,18 @@ struct Measured<'a> {
 }
 
 impl Measured<'_> {
-    async fn validate_after(&self, step: u64) -> anyhow::Result<()> {
+    /// Runs a validation after `step` if it is due. Returns false if it was interrupted.
+    async fn validate_after(&self, step: u64) -> anyhow::Result<bool> {
         let (Some(validation), Some(dataset)) = (&self.run.recipe.validation, &self.run.validation) else {
-            return Ok(());
+            return Ok(true);
         };
         if !step.is_multiple_of(validation.every_steps) {
-            return Ok(());
+            return Ok(true);
         }
         self.validate(step, validation, dataset).await
     }
 
-    async fn validate(&self, step: u64, validation: &Validation, dataset: &Dataset) -> anyhow::Result<()> {
+    async fn validate(&self, step: u64, validation: &Validation, dataset: &Dataset) -> anyhow::Result<bool> {
         let run = self.run;
         let prompts = usize::try_from(dataset.rows()).unwrap_or(usize::MAX);
         let run_id = format!("{}v{step}", run.id());
@@ -280,6 +288,11 @@ impl Measured<'_> {
         let output = manager.generate(&feed, prompts).await;
         self.control.count_validation(&manager.view().run_tokens());
         let output = output?;
+        if self.scope.token().is_cancelled() {
+            // The samples that ended before the interrupt are the short ones, so their mean accuracy would mislead.
+            self.progress.say(&format!("validation after step {step}: interrupted, without a result"));
+            return Ok(false);
+        }
         let accs: Vec<Vec<f32>> = output
             .groups
             .iter()
@@ -288,6 +301,6 @@ impl Measured<'_> {
         self.progress.say(&validation_line(step, validation.samples_per_prompt, &accs));
         self.queue.keep_validation(step, &output.groups).await;
         self.figures.validated(step, validation.samples_per_prompt, &output).await;
-        Ok(())
+        Ok(true)
     }
 }

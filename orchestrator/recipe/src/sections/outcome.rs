@@ -195,3 +195,10 @@ pub struct Consumer {
     #[serde(default)]
     pub announces: bool,
 }
+
+impl Consumer {
+    /// Whether the consumer stands in for a trainer, so that a batch takes time.
+    pub fn trains(&self) -> bool {
+        self.announces || self.train_s > 0.0
+    }
+}

@@ -8,6 +8,7 @@ mod agents_elsewhere;
 mod cli;
 mod environment;
 mod figures;
+mod interrupts;
 mod late_servers;
 mod ledger;
 mod metrics;

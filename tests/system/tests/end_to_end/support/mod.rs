@@ -86,6 +86,18 @@ impl Rolldock {
         self
     }
 
+    pub(crate) fn args(mut self, arguments: impl IntoIterator<Item: AsRef<OsStr>>) -> Self {
+        self.0.args(arguments);
+        self
+    }
+
+    /// Runs the command with this standard output, to its end.
+    pub(crate) fn to(mut self, output: Stdio) {
+        let output = self.0.stdout(output).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!said.contains("panicked"), "{said}");
+    }
+
     /// Adds `--set key=value`.
     pub(crate) fn set(self, setting: &str) -> Self {
         self.arg("--set").arg(setting)
