@@ -12,6 +12,7 @@ use rolldock_cli::{UsageError, seconds};
 use rolldock_simulate::sweep::{Change, combinations};
 
 use super::shipped;
+use crate::policy::PolicyMode;
 use crate::process::{say, say_error};
 use crate::recipe::{LoadOptions, Recipe};
 use crate::run::RECIPE_FILE;
@@ -45,7 +46,8 @@ pub(super) async fn run(args: SimulateArgs) -> anyhow::Result<()> {
     if args.json {
         say(&json(&results)?);
     } else {
-        first.iter().for_each(|recipe| say_error(&described(recipe, &terms)));
+        let which = if results.len() > 1 { "the first setting: " } else { "" };
+        first.iter().for_each(|recipe| say_error(&format!("{which}{}", described(recipe, &terms))));
         replay.iter().for_each(|replay| say_error(&recorded_words(replay)));
         say(&table(&results));
     }
@@ -67,6 +69,10 @@ fn setting(args: &SimulateArgs, file: &Path, changes: Vec<Change>) -> anyhow::Re
     set.extend(args.set.iter().map(|set| long(set)));
     set.extend(args.servers.map(|servers| format!("fleet.simulated.servers={servers}")));
     set.extend(changes.iter().map(|change| long(&format!("{}={}", change.key, change.value))));
+    if set.iter().any(|set| is_of_key(set, "run.steps")) {
+        let wrong = "run.steps: a simulation takes its number of steps from --steps";
+        return Err(UsageError(wrong.to_owned()).into());
+    }
     let load = |set: &Vec<String>| {
         let options = LoadOptions { set: set.clone(), endpoints: Vec::new() };
         Recipe::load_simulated(file, &options)
@@ -78,8 +84,10 @@ fn setting(args: &SimulateArgs, file: &Path, changes: Vec<Change>) -> anyhow::Re
         set.push(format!("fleet.simulated.speeds={speeds:?}"));
         recipe = load(&set)?;
     }
-    if recipe.environment.is_some() {
-        let wrong = "expected a recipe whose samples are single answers, found one with [environment]";
+    let several_turns =
+        [("[environment]", recipe.environment.is_some()), ("[agent]", recipe.agent.is_some())];
+    if let Some((table, _)) = several_turns.into_iter().find(|(_, is_given)| *is_given) {
+        let wrong = format!("expected a recipe whose samples are single answers, found one with {table}");
         return Err(UsageError(format!("{}: {wrong}", file.display())).into());
     }
     Ok(Setting { changes, recipe })
@@ -101,10 +109,14 @@ fn engine(file: &Path) -> anyhow::Result<Vec<String>> {
     Ok(engine.iter().map(|(key, value)| format!("fleet.simulated.engine.{key}={value}")).collect())
 }
 
+/// Whether `set`, which is `key=value`, is for this key.
+fn is_of_key(set: &str, key: &str) -> bool {
+    set.split('=').next().is_some_and(|of| of.trim() == key)
+}
+
 /// The change of a key, with a short name replaced by the key for which it stands.
 fn long(set: &str) -> String {
-    let is_key = |short: &str| set.split('=').next().is_some_and(|key| key.trim() == short);
-    match SHORT_KEYS.iter().find(|(short, _)| is_key(short)) {
+    match SHORT_KEYS.iter().find(|(short, _)| is_of_key(set, short)) {
         Some((short, whole)) => set.replacen(short, whole, 1),
         None => set.to_owned(),
     }
@@ -142,16 +154,19 @@ fn draw(folder: &Path, results: &[(Setting, Outcome)]) -> anyhow::Result<()> {
 fn described(recipe: &Recipe, terms: &Terms) -> String {
     let rollout = &recipe.rollout;
     let simulated = recipe.fleet.simulated.clone().unwrap_or_default();
+    let training = match recipe.policy.mode {
+        PolicyMode::Off => String::new(),
+        _ => format!(", {} s of training", terms.training.as_secs_f64()),
+    };
     format!(
-        "{} steps of {} groups x {} samples on {} simulated servers, mean response length {} tokens, policy {}, \
-         {} s of training",
+        "{} steps of {} groups x {} samples on {} simulated servers, mean response length {} tokens, policy \
+         {}{training}",
         terms.steps,
         rollout.train_batch_size,
         rollout.samples_per_prompt,
         simulated.servers,
         simulated.mean_response_length,
         recipe.policy.mode,
-        terms.training.as_secs_f64(),
     )
 }
 

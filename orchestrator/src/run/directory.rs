@@ -61,7 +61,9 @@ impl Drop for StartingDirectory {
         if !self.is_new {
             return;
         }
-        if let Err(error) = self.remove() {
+        if let Err(error) = self.remove()
+            && error.kind() != io::ErrorKind::NotFound
+        {
             tracing::warn!(dir = %self.out.display(), %error, "the start failed, and its directory is left behind");
         }
     }

@@ -103,7 +103,8 @@ fn require(
 }
 
 fn check_range(what: &'static str, min: Option<f64>, max: Option<f64>) -> Result<(), RewardError> {
-    let found = format!("{min:?}..{max:?}");
+    let bound = |bound: Option<f64>| bound.map_or("none".to_owned(), |bound| bound.to_string());
+    let found = format!("{} to {}", bound(min), bound(max));
     let is_bounded = min.is_some() || max.is_some();
     let is_finite = min.iter().chain(&max).all(|bound| is_finite_in_32_bits(*bound));
     let is_ordered = min.zip(max).is_none_or(|(least, most)| least <= most);

@@ -13,12 +13,16 @@ use crate::usage::UsageError;
 const GRPO_EPSILON: f32 = 1e-6;
 
 pub(super) fn run(args: &AdvantageArgs) -> anyhow::Result<()> {
-    let usual = of_name(&args.estimator, args.epsilon)
-        .map_err(|error| UsageError(format!("--estimator: {error}")))?;
+    let wrong = |flag: &str, error: RewardError| UsageError(format!("{flag}: {error}"));
+    of_name(&args.estimator, None).map_err(|error| wrong("--estimator", error))?;
+    let usual = of_name(&args.estimator, args.epsilon).map_err(|error| wrong("--epsilon", error))?;
     let (mut rewards_total, mut groups_total, mut valid_total) = (0, 0, 0);
     rows::each(&args.file, args.output.as_deref(), |_, row| {
         let estimator = estimator(row, args, usual)?;
         let rewards: Vec<f32> = rows::value(row, "rewards", "a list of numbers")?;
+        if let Some(index) = rewards.iter().position(|reward| !reward.is_finite()) {
+            return Err(format!("rewards.{index} is beyond the range of 32 bits"));
+        }
         let groups = groups(row, &rewards)?;
         let of_groups: Vec<Vec<f32>> =
             groups.values().map(|members| members.iter().map(|index| rewards[*index]).collect()).collect();
@@ -35,6 +39,11 @@ pub(super) fn run(args: &AdvantageArgs) -> anyhow::Result<()> {
         let mut advantages = vec![0.0; rewards.len()];
         for (members, of_group) in groups.values().zip(of_batch) {
             members.iter().zip(of_group).for_each(|(index, advantage)| advantages[*index] = advantage);
+        }
+        if let Some(index) = advantages.iter().position(|advantage| !advantage.is_finite()) {
+            return Err(format!(
+                "the advantage of rewards.{index} is not a finite number; expected a larger epsilon or other rewards"
+            ));
         }
         rewards_total += rewards.len();
         let mut verdicts = Row::new();

@@ -5,7 +5,7 @@ use rolldock_dispatch::modes::{OnStop, RequestShape};
 use rolldock_agent::{AgentConfig, TASKS_PARTITION};
 
 use super::Checks;
-use crate::{Recipe, Transport};
+use crate::{Origin, Recipe, Transport};
 
 pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     for (key, message) in recipe.gateway.iter().flat_map(|gateway| gateway.faults()) {
@@ -40,7 +40,8 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
         "an agent calls the model with messages: expected \"auto\" or a file with [agent]".to_owned()
     });
     let is_served = recipe.fleet.simulated.as_ref().is_none_or(|fleet| fleet.transport == Transport::Http);
-    checks.require(is_served, "fleet.simulated.transport", || {
+    // `rolldock simulate` refuses the whole table.
+    checks.require(is_served || checks.origin == Origin::Simulated, "fleet.simulated.transport", || {
         "agents call servers over HTTP: expected \"http\" with [agent]".to_owned()
     });
 }

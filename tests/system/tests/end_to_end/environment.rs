@@ -247,6 +247,8 @@ fn environments_that_cannot_be_used_are_errors_at_the_start() {
     assert!(ended.stderr.contains("Empty has no method reset"), "{}", ended.stderr);
     let simulated = Rolldock::new(&["simulate"]).arg(recipe("multiturn_calculator.toml")).fails(2);
     assert!(simulated.stderr.contains("found one with [environment]"), "{}", simulated.stderr);
+    let simulated = Rolldock::new(&["simulate"]).arg(recipe("agent.toml")).fails(2);
+    assert!(simulated.stderr.contains("found one with [agent]"), "{}", simulated.stderr);
     for (number, (setting, expected)) in [
         ("environment.turns=0", "expected 1 to 4096, found 0"),
         ("rollout.on_stop=carry", "a trajectory that is cut off cannot go on from its tokens"),

@@ -224,4 +224,17 @@ fn an_error_names_its_line_and_leaves_no_output() {
     assert!(ended.stderr.contains("uneven.jsonl:1: group has 1 names for 2 rewards"), "{}", ended.stderr);
     let ended = reward("advantage", &uneven, &["--estimator", "guess"]).fails(2);
     assert!(ended.stderr.contains("--estimator: "), "{}", ended.stderr);
+    let ended = reward("advantage", &uneven, &["--epsilon", "nan"]).fails(2);
+    assert!(ended.stderr.contains("--epsilon: "), "{}", ended.stderr);
+    for (row, words) in [
+        (json!({ "rewards": [0, 1e39], "group": ["a", "a"] }), "rewards.1 is beyond the range of 32 bits"),
+        (
+            json!({ "rewards": [1, 1], "group": ["a", "a"], "epsilon": 0 }),
+            "the advantage of rewards.0 is not a finite number",
+        ),
+    ] {
+        let endless = write(&dir, "endless.jsonl", &[row]);
+        let ended = reward("advantage", &endless, &[]).fails(1);
+        assert!(ended.stderr.contains(words), "{}", ended.stderr);
+    }
 }
