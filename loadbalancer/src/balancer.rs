@@ -358,9 +358,9 @@ impl LoadBalancer {
         waiters.for_each(drop);
     }
 
-    /// Notes that a server has generated a token for a probe.
-    pub(crate) fn count_probe(&self) {
-        self.shared.probe_tokens.fetch_add(1, Ordering::Relaxed);
+    /// Notes that a server has generated tokens for a probe.
+    pub(crate) fn count_probe(&self, tokens: u32) {
+        self.shared.probe_tokens.fetch_add(u64::from(tokens), Ordering::Relaxed);
     }
 
     /// Number of tokens that servers have generated for probes since the balancer was made.

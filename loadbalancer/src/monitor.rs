@@ -366,7 +366,7 @@ async fn ask(
         // For a server that cannot be probed, only the health check counts.
         Err(ControlError::Unsupported { .. }) => {}
         Ok(()) => {
-            balancer.count_probe();
+            balancer.count_probe(1);
             look.has_proved = true;
         }
         failed => look.health = failed,

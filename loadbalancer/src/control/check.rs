@@ -12,7 +12,7 @@ use super::http::{HttpControl, PROBE_TOKEN, failed};
 use super::{ControlError, ServerRef, logprob_is_sound};
 
 /// Number of tokens to generate. The end-of-sequence token does not end the generation.
-const TOKENS: u32 = 4;
+pub(crate) const TOKENS: u32 = 4;
 const WHAT: &str = "a generation after the update";
 /// The beginning of the error reason of a request that the server does not accept.
 const REFUSED: &str = "status 400";

@@ -11,7 +11,7 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-mod check;
+pub(crate) mod check;
 mod excerpt;
 mod fan_out;
 pub(crate) mod http;

@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::target::Target;
 use super::{Announcement, Reload};
-use crate::PauseMode;
-use crate::control::{ControlError, EngineControl};
+use crate::control::{ControlError, EngineControl, check};
+use crate::{LoadBalancer, PauseMode};
 
 /// The outcome of a call.
 #[derive(Clone)]
@@ -120,14 +120,16 @@ pub(super) fn reset(control: Arc<dyn EngineControl>, target: Target, is_running:
 
 /// Makes the server generate a few tokens, and looks at their log-probabilities. An engine that another
 /// client has paused would not answer, so such an engine is not asked.
-pub(super) fn check(control: Arc<dyn EngineControl>, target: Target) -> Call {
+pub(super) fn check(control: Arc<dyn EngineControl>, balancer: LoadBalancer, target: Target) -> Call {
     async move {
         let server = &target.server;
         if control.is_paused(server).await == Ok(true) {
             let what = "a generation while it is paused";
             return Err(ControlError::Unsupported { server: Arc::clone(&server.name), what });
         }
-        control.check_generation(server).await
+        control.check_generation(server).await?;
+        balancer.count_probe(check::TOKENS);
+        Ok(())
     }
     .boxed()
 }

@@ -327,8 +327,9 @@ impl Round {
             .iter()
             .map(|participant| participant.failure.is_none() && awaits(participant))
             .collect();
-        let control = Arc::clone(&self.inner.control);
-        self.each(Phase::Check, awaits, |target| calls::check(Arc::clone(&control), target)).await;
+        let (control, balancer) = (Arc::clone(&self.inner.control), self.inner.balancer.clone());
+        let call = |target| calls::check(Arc::clone(&control), balancer.clone(), target);
+        self.each(Phase::Check, awaits, call).await;
         self.distrust(|phase| phase == Phase::Check);
         let version = self.announcement.version;
         for (participant, _) in self.participants.iter().zip(checked).filter(|(_, is_checked)| *is_checked) {

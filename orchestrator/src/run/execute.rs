@@ -189,7 +189,11 @@ async fn collect(
     };
     let outcome = steps.collect().await;
     serving.meters.enter(Stage::Serving);
-    queue.end_of_puts();
+    // The puts of an interrupted run have not ended: its next process goes on with the same step. A consumer that were
+    // told otherwise would train on a part of a step, or go away.
+    if outcome.as_ref().is_ok_and(|collected| !collected.interrupted) {
+        queue.end_of_puts();
+    }
     if let Some(agents) = &run.agents {
         agents.end_of_tasks();
     }
@@ -252,8 +256,6 @@ struct Serving {
     policy: Option<RunPolicy>,
     /// The task of the embedded consumer. The task returns the number of groups that the consumer acked.
     consuming: Option<AbortOnDropHandle<anyhow::Result<u64>>>,
-    /// Whether the embedded consumer trains, so that a batch takes time.
-    trains: bool,
     /// The address at which other processes take rows.
     served_at: Option<SocketAddr>,
     meters: Arc<Meters>,
@@ -285,7 +287,6 @@ impl Serving {
         let (partition, writer) = (queue.partition(), ledger.writer.clone());
         let policy = RunPolicy::open(run, manager.control(), partition, writer, earlier, services).await?;
         let versions = policy.as_ref().map(|policy| policy.state().clone());
-        let trains = recipe.queue.consumer.as_ref().is_some_and(|consumer| consumer.trains());
         let consuming = recipe.queue.consumer.clone().map(|consumer| {
             let claims = convert::claims(recipe);
             services.spawn(
@@ -308,7 +309,6 @@ impl Serving {
         Ok(Self {
             policy,
             consuming,
-            trains,
             served_at,
             meters,
             _reporting: reporting,
@@ -318,9 +318,9 @@ impl Serving {
     }
 
     /// Waits for the consumers after the last put, unless the steps failed: first until the clients of the served
-    /// queue have taken everything or `interrupted` is cancelled, and then until the embedded consumer has
-    /// ended. A consumer that trains is not waited for after an interrupt: the next process of the run takes its
-    /// batch again. Returns the number of groups that the embedded consumer acked.
+    /// queue have taken everything, and then until the embedded consumer has ended. Neither is waited for after
+    /// `interrupted` is cancelled: consumers go on when the run does. Returns the number of groups that the
+    /// embedded consumer acked.
     async fn until_taken(
         &mut self,
         queue: &RunQueue,
@@ -342,7 +342,7 @@ impl Serving {
         tokio::select! {
             biased;
             consumed = consuming => consumed.context("the embedded consumer died")?,
-            () = interrupted.cancelled(), if self.trains => Ok(queue.consumed_groups()),
+            () = interrupted.cancelled() => Ok(queue.consumed_groups()),
             () = after_steps(self.policy.as_ref()) => Ok(0),
         }
     }

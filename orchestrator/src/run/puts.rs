@@ -1,12 +1,11 @@
 //! Puts accepted groups into the queue as rows. Each group is put once, in the order in which the groups were
 //! accepted.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use rolldock_reward::Estimator;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::figures::RunFigures;
@@ -15,7 +14,8 @@ use super::meters::Meters;
 use super::queue::RunQueue;
 use crate::rollout::{Group, Handed, Phase, RolloutControl, Sample, StepMetrics, Subject};
 
-/// The time for which an interrupted run waits until the queue has room for accepted groups, for all of them together.
+/// The time for which an interrupted run waits until the queue has room for an accepted group. Without room in this time,
+/// this group and all later ones are issued again when the run continues.
 const INTERRUPTED_PUT_LIMIT: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Puts accepted groups into the queue.
@@ -28,8 +28,9 @@ pub(super) struct Puts<'a> {
     pub(super) advantage: Estimator,
     /// Cancelled when the run is interrupted. After that there may be no consumer that makes room.
     pub(super) interrupted: CancellationToken,
-    /// The end of the wait for room; empty before an interrupt has cut a wait short.
-    pub(super) waits_until: OnceLock<Instant>,
+    /// Whether a group has found no room after the interrupt. No later group is put, because the groups in the queue
+    /// have the order in which they were accepted.
+    pub(super) is_over: AtomicBool,
 }
 
 impl Puts<'_> {
@@ -81,8 +82,11 @@ impl Puts<'_> {
     }
 
     /// Puts a group, and returns whether the queue had room for it. After an interruption, the wait for room
-    /// is at most [`INTERRUPTED_PUT_LIMIT`], and later groups are put only if there is room at once.
+    /// is at most [`INTERRUPTED_PUT_LIMIT`].
     async fn put(&self, group: &Group) -> anyhow::Result<bool> {
+        if self.is_over.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
         // The ledger is written first, because it must have every group that the queue has.
         self.ledger.before_put().await?;
         let subject = Subject {
@@ -96,13 +100,13 @@ impl Puts<'_> {
         let put = tokio::select! {
             biased;
             put = &mut putting => put,
-            () = self.interrupted.cancelled() => {
-                let until = *self.waits_until.get_or_init(|| Instant::now() + INTERRUPTED_PUT_LIMIT);
-                match tokio::time::timeout_at(until, putting).await {
-                    Ok(put) => put,
-                    Err(_elapsed) => return Ok(false),
+            () = self.interrupted.cancelled() => match tokio::time::timeout(INTERRUPTED_PUT_LIMIT, putting).await {
+                Ok(put) => put,
+                Err(_elapsed) => {
+                    self.is_over.store(true, Ordering::Relaxed);
+                    return Ok(false);
                 }
-            }
+            },
         };
         drop(waiting);
         put.with_context(|| format!("cannot put the group of dispatch={}", group.dispatch))?;

@@ -1,6 +1,7 @@
 //! Collects step after step, until the recipe's last step, the end of the data, or Ctrl-C.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use rolldock_dispatch::{StepEnd, TokenTotals, Totals};
@@ -71,7 +72,7 @@ impl<'a> Steps<'a> {
             let _stop = stop.clone().drop_guard();
             self.validate_missed().await?;
             match recipe.policy.mode {
-                PolicyMode::FullyAsync => self.flow().await,
+                PolicyMode::FullyAsync => self.flows().await,
                 PolicyMode::Off | PolicyMode::Sync | PolicyMode::OneStepOff => self.step_by_step().await,
             }
         };
@@ -152,15 +153,33 @@ impl<'a> Steps<'a> {
         Ok(metrics)
     }
 
-    /// Collects all steps as one flow, in which generation continues while a step ends. Returns the last
-    /// step, and whether the run was interrupted.
-    async fn flow(&mut self) -> anyhow::Result<(u64, bool)> {
-        let target = self.run.recipe.rollout.train_batch_size;
+    /// Collects all steps as a flow, in which generation continues while a step ends. A step that ends short ends
+    /// its flow, and the next step begins another one. Returns the last step, and whether the run was interrupted.
+    async fn flows(&mut self) -> anyhow::Result<(u64, bool)> {
         let last = self.run.recipe.run.steps.unwrap_or(u64::MAX);
-        let first = self.manager.next_step();
-        if first > last {
-            return Ok((last, false));
+        loop {
+            let first = self.manager.next_step();
+            if first > last {
+                return Ok((first - 1, false));
+            }
+            let metrics = self.flow(first, last).await?;
+            if metrics.end == StepEnd::Interrupted {
+                return Ok((metrics.step, true));
+            }
+            self.judge(&metrics)?;
+            if !self.validate_after(metrics.step).await? {
+                return Ok((metrics.step, true));
+            }
+            if metrics.end == StepEnd::OutOfPrompts {
+                return Ok((metrics.step, false));
+            }
         }
+    }
+
+    /// Collects the steps from `first` to `last`, or to the first one that does not reach its target. Returns the
+    /// metrics of the last step.
+    async fn flow(&mut self, first: u64, last: u64) -> anyhow::Result<StepMetrics> {
+        let target = self.run.recipe.rollout.train_batch_size;
         self.meters.begin_step();
         let (sender, handed) = mpsc::unbounded_channel();
         let puts = self.puts();
@@ -186,12 +205,7 @@ impl<'a> Steps<'a> {
         self.meters.step_ended(&metrics);
         self.progress.say(&step_table(&metrics));
         figures.step_ended(&metrics, Duration::ZERO, Duration::ZERO).await;
-        if metrics.end == StepEnd::Interrupted {
-            return Ok((metrics.step, true));
-        }
-        self.judge(&metrics)?;
-        let is_validated = self.validate_after(metrics.step).await?;
-        Ok((metrics.step, !is_validated))
+        Ok(metrics)
     }
 
     fn puts(&self) -> Puts<'a> {
@@ -203,7 +217,7 @@ impl<'a> Steps<'a> {
             meters: self.meters,
             advantage: self.advantage,
             interrupted: self.scope.token().clone(),
-            waits_until: OnceLock::new(),
+            is_over: AtomicBool::new(false),
         }
     }
 

@@ -4,8 +4,8 @@ use rolldock_dispatch::modes::AtTarget;
 use serde::{Deserialize, Serialize};
 
 use super::Board;
-use crate::rollout::Launch;
 use crate::rollout::feed::Drawn;
+use crate::rollout::{Launch, OnStale};
 
 /// How many prompts are drawn from the data set ahead of their dispatch.
 const DRAW_CHUNK: usize = 64;
@@ -114,6 +114,9 @@ impl Board {
             return Some(Hold::Reward);
         }
         self.flow_until?;
+        if self.sends_stale() {
+            return Some(Hold::Trainer);
+        }
         let target = self.target as u64;
         let ahead = self.accepted_count + self.undecided.len() + self.outlook.at_most(self.queued.len());
         let place = self.step.saturating_sub(1) * target + ahead as u64;
@@ -124,6 +127,14 @@ impl Board {
         // are not in the queue yet.
         let ahead_max = target.saturating_mul(self.config.staleness.max + 1);
         ((self.not_put + self.under_way()) as u64 >= ahead_max).then_some(Hold::Queue)
+    }
+
+    /// Whether a group that is sent out now would be too old from its first token on, and would not be delivered. This
+    /// happens without pacing, when generation is further ahead of the trainer than the bound allows.
+    pub(super) fn sends_stale(&self) -> bool {
+        self.flow_until.is_some()
+            && matches!(self.config.staleness.on_stale, OnStale::Drop | OnStale::Requeue)
+            && self.fresh_from_at(self.policy_version) > self.policy_version
     }
 
     /// The reason why the whole step or flow waits; `None` while a group runs.

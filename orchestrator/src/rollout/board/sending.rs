@@ -15,7 +15,7 @@ impl Board {
         if self.stopped {
             return Next::Done;
         }
-        if self.reward_is_out {
+        if self.reward_is_out || self.sends_stale() {
             return Next::Wait;
         }
         if self.queued.first().is_some_and(|first| *first >= self.surplus_from()) {

@@ -1,6 +1,7 @@
 //! When a generation batch is sent out, and when the next one is opened.
 
 use rolldock_dispatch::history::Sampling;
+use rolldock_dispatch::modes::OnStale;
 
 use super::*;
 
@@ -59,4 +60,43 @@ fn a_batch_has_spare_prompts_only_if_they_are_not_chosen_by_their_history() {
     assert_eq!(started_of_epoch(1, Sampling::Difficulty, Launch::Batch), needed);
     assert_eq!(started_of_epoch(0, Sampling::Difficulty, Launch::Batch), 8, "no prompt has a history yet");
     assert_eq!(started_of_epoch(1, Sampling::All, Launch::Batch), 8, "no prompt is chosen");
+}
+
+/// Without pacing, generation may be so far ahead of the trainer that every group would be too old from its first token
+/// on. Nothing is sent out then, and nothing is given up, until the trainer's next version.
+#[test]
+fn without_pacing_no_group_is_sent_out_that_is_too_old_already() {
+    let mut config = config(EarlyStop::Fifo, OnStop::Requeue, Launch::Batch);
+    config.staleness = Staleness { pacing: false, is_announced: true, max: 1, ..Staleness::default() };
+    let mut board = Board::new(config);
+    let mut next_row = 0;
+    board.begin_flow(1, 9, 1);
+    feed(&mut board, &mut next_row);
+    // The groups of steps 1 and 2 are claimed at the versions 0 and 1, and the group of step 3 at 2.
+    for _ in 0..2 {
+        let Next::Run(dispatch) = board.next() else { panic!("expected a group") };
+        let accepted = group(&dispatch, 0);
+        board.end(dispatch.id, dispatch.number, GroupEnd::Valid(accepted));
+        board.was_put();
+    }
+    assert_eq!(board.step(), 3);
+    assert!(matches!(board.next(), Next::Wait));
+    assert_eq!((board.hold(), board.draw_wanted()), (Some(Hold::Trainer), 0));
+    assert_eq!(board.dispatches().run_totals().stale, 0);
+    board.set_policy_version(1);
+    assert!(matches!(board.next(), Next::Run(_)));
+
+    // Groups that are delivered although they are too old are sent out at any time.
+    let mut masks = self::config(EarlyStop::Fifo, OnStop::Requeue, Launch::Batch);
+    masks.staleness = Staleness {
+        pacing: false,
+        is_announced: true,
+        max: 0,
+        on_stale: OnStale::MaskTokens,
+        ..Staleness::default()
+    };
+    let mut board = Board::new(masks);
+    board.begin_flow(5, 9, 1);
+    feed(&mut board, &mut next_row);
+    assert!(matches!(board.next(), Next::Run(_)));
 }
