@@ -1,7 +1,9 @@
-//! Tests of what an interrupt finds under way: a validation, a full queue, a consumer that trains, and a reader of
-//! batches that has gone.
+//! Tests of what an interrupt finds under way: a validation, a full queue, and consumers. Also of a reader of batches that
+//! has gone, and of a step that ends short.
 
-use std::path::Path;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -28,6 +30,16 @@ fn interrupted(mut run: Running) -> String {
     assert_eq!(ended.code, Some(0), "{}\n{}", ended.stdout, ended.stderr);
     assert!(ended.stdout.contains("interrupted after"), "{}", ended.stdout);
     ended.stdout
+}
+
+/// The quickstart recipe without its consumer, in a file in `dir`.
+fn served(dir: &TempDir) -> PathBuf {
+    let text = std::fs::read_to_string(recipe("quickstart.toml")).unwrap();
+    let lines = text.lines().filter(|line| !line.starts_with("consumer = ")).map(|line| format!("{line}\n"));
+    let own = dir.path().join("recipe.toml");
+    let data = root().join("data");
+    std::fs::write(&own, lines.collect::<String>().replace("../data", data.to_str().unwrap())).unwrap();
+    own
 }
 
 fn validations(out: &Path) -> Vec<Value> {
@@ -68,15 +80,9 @@ fn an_interrupted_validation_has_no_result_and_runs_again() {
 fn an_interrupted_run_waits_once_for_room_in_a_full_queue() {
     let dir = TempDir::new().unwrap();
     let out = dir.path().join("run");
-    // Nobody takes the rows of the served queue. 2 groups fit, and the other 126 of the step are accepted while the run waits for room.
-    let text = std::fs::read_to_string(recipe("quickstart.toml")).unwrap();
-    let without_consumer: String = text
-        .lines()
-        .filter(|line| !line.starts_with("consumer = "))
-        .map(|line| format!("{line}\n"))
-        .collect();
-    let own = dir.path().join("recipe.toml");
-    std::fs::write(&own, without_consumer.replace("../data", root().join("data").to_str().unwrap())).unwrap();
+    // Nobody takes the rows of the served queue. 2 groups fit, and the other 126 of the step are accepted while the run
+    // waits for room.
+    let own = served(&dir);
     let run = Rolldock::new(&["run", "--steps", "1", "--out"]).arg(&out).arg(&own);
     let sets = [
         "fleet.simulated.time_scale=0.001",
@@ -96,6 +102,60 @@ fn an_interrupted_run_waits_once_for_room_in_a_full_queue() {
     let from = Instant::now();
     let said = interrupted(run);
     assert!(from.elapsed() < Duration::from_secs(30), "{:?}: {said}", from.elapsed());
+}
+
+/// A consumer that waits for a whole step is not told that the puts have ended, because the next process of the run
+/// completes the step.
+#[test]
+fn an_interrupted_run_does_not_end_the_puts() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    let sets = [
+        "fleet.simulated.time_scale=0.05",
+        "fleet.simulated.mean_response_length=40",
+        "rollout.train_batch_size=4",
+        "rollout.gen_batch_size=8",
+        "rollout.samples_per_prompt=4",
+        "queue.capacity_rows=65536",
+        "queue.listen=127.0.0.1:0",
+        "validation.every_steps=1000000",
+    ];
+    let run = Rolldock::new(&["run", "--steps", "1000", "--out"]).arg(&out).arg(served(&dir));
+    let run = sets.iter().fold(run, |run, set| run.set(set)).start();
+    let at = run.url_after("serving the queue at http://");
+    let mut connection = TcpStream::connect(&at).unwrap();
+    let take = r#"{"task": "train", "groups": 100000, "at_least": 100000, "wait_ms": 100000}"#;
+    write!(
+        connection,
+        "POST /v1/partitions/train/take HTTP/1.1\r\nhost: {at}\r\ncontent-type: application/json\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n{take}",
+        take.len()
+    )
+    .unwrap();
+    wait_for("a step", || run.stdout_so_far().contains("target reached"));
+    interrupted(run);
+    let mut answer = String::new();
+    // The connection may be reset instead of answered.
+    let _ = connection.read_to_string(&mut answer);
+    assert!(!answer.contains(" 204 ") && !answer.contains("rolldock-ended"), "{answer}");
+}
+
+/// A short step does not end a run, also if its steps overlap.
+#[test]
+fn a_run_goes_on_after_a_short_step() {
+    let dir = TempDir::new().unwrap();
+    let sets = [
+        "policy.mode=fully_async",
+        "policy.max_staleness=8",
+        "queue.consumer.take_groups=1",
+        "queue.consumer.announces=true",
+        "rollout.gen_batch_size=4",
+        "rollout.max_gen_batches=1",
+        "run.on_short=short",
+    ];
+    let run = sets.iter().fold(small_run(&dir.path().join("run"), "4"), |run, set| run.set(set)).succeeds();
+    assert!(run.stdout.contains("SHORT: every generation batch is used up"), "{}", run.stdout);
+    assert!(run.stdout.contains("done: 4 steps"), "{}", run.stdout);
 }
 
 #[test]
