@@ -271,7 +271,11 @@ def _from_torch(values: torch.Tensor, copy: bool) -> _rolldock.Column:
 
     values = values.detach().cpu()
     if values.is_nested:
-        if values.layout != torch.jagged:
+        ragged = getattr(values, "_ragged_idx", 1)
+        if ragged != 1:
+            raise ValueError(f"expected a nested tensor with the ragged dimension 1, found {ragged}")
+        if values.layout != torch.jagged or values.lengths() is not None:
+            # The values of such a tensor have gaps between the rows.
             values = torch.nested.as_nested_tensor(list(values.unbind()), layout=torch.jagged)
         items = from_values(values.values(), copy=copy)
         return _rolldock.Column.from_lists(items, values.offsets().numpy().astype("int32"))

@@ -89,10 +89,17 @@ impl Held {
         pause
     }
 
-    /// Ends the renewals, and returns the lease.
-    async fn end(&self) -> Result<Taken, QueueError> {
+    /// Ends the renewals, and consumes the rows or gives them back. After an error that may pass, such as an unreachable
+    /// server, the lease is kept, so that the call can be repeated.
+    async fn end(&self, consumes: bool) -> Result<(), QueueError> {
         self.stop.cancel();
-        self.lease.lock().await.take().ok_or(QueueError::LeaseGone { lease: self.id })
+        let mut kept = self.lease.lock().await;
+        let lease = kept.as_mut().ok_or(QueueError::LeaseGone { lease: self.id })?;
+        let ended = if consumes { lease.try_ack().await } else { lease.try_nack().await };
+        if !ended.as_ref().is_err_and(|error| error.class() == ErrorClass::Retryable) {
+            *kept = None;
+        }
+        ended
     }
 }
 
@@ -204,13 +211,13 @@ impl Lease {
     /// Consumes the rows.
     fn ack(&self, py: Python<'_>) -> PyResult<Pending> {
         let held = self.held(py)?;
-        Pending::done(async move { held.end().await?.ack().await })
+        Pending::done(async move { held.end(true).await })
     }
 
     /// Gives the rows back.
     fn nack(&self, py: Python<'_>) -> PyResult<Pending> {
         let held = self.held(py)?;
-        Pending::done(async move { held.end().await?.nack().await })
+        Pending::done(async move { held.end(false).await })
     }
 
     /// Renews the lease, which then has its full term again.

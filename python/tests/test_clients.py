@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import subprocess
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE_S, TOKEN, Server, connected, numbers, taken
+from conftest import PATIENCE_S, TOKEN, Server, binary, connected, numbers, taken
+from ports import free_port
 
 from rolldock import AsyncBatch, AsyncClient, AsyncPolicy, Batch, Client, Policy, errors
 
@@ -92,6 +95,37 @@ def test_a_wrong_token_is_refused(server: Server) -> None:
         Client(server.http, token="wrong").partitions()
     with pytest.raises(ValueError, match="permissions decide"):
         Client(server.unix, token=TOKEN)
+
+
+@pytest.mark.parametrize("call", ["ack", "nack"])
+def test_a_lease_can_be_ended_when_its_server_is_back(tmp_path: Path, call: str) -> None:
+    port = free_port()
+
+    def serve() -> subprocess.Popen[str]:
+        command = [binary(), "queue", "serve", "--dir", str(tmp_path), "--listen", f"127.0.0.1:{port}"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert process.stdout
+        assert "serving" in process.stdout.readline()
+        return process
+
+    server = serve()
+    client = Client(f"http://127.0.0.1:{port}", patience_s=0.5, shared_memory=False)
+    try:
+        client.put("p", "g", numbers(2))
+        batch = taken(client.take("p", rows=2))
+        server.kill()
+        server.wait(PATIENCE_S)
+        with pytest.raises(errors.Unreachable):
+            getattr(batch, call)()
+        server = serve()
+        getattr(batch, call)()
+        status = client.status("p")
+        assert (status["rows"], status["leases"]) == (0 if call == "ack" else 2, 0)
+        with pytest.raises(errors.LeaseGone):
+            batch.ack()
+    finally:
+        server.kill()
+        server.wait(PATIENCE_S)
 
 
 def test_a_server_that_is_away_is_an_error() -> None:

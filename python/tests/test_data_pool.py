@@ -205,6 +205,9 @@ def test_duplicate_steps_are_kept_once(client: Client, partition: str) -> None:
     steps = [first, step("p", "a", 1), step("p", "a", 1), step("p", "a", 2, True)]
     pool.submit_steps(steps)
     pool.submit_steps(steps)
+    together = [step("q", "d", 0), step("q", "d", 1, True)]
+    pool.submit_steps(together)
+    pool.submit_steps(together)
     pool.submit_step(step("p", "b", 0, True))
     pool.submit_steps(steps)
     batch = got(pool.fetch_batch("train", 1))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -126,6 +127,30 @@ def test_a_dropped_loader_gives_its_rows_back(queue: Client) -> None:
     del loading, batch
     gc.collect()
     until(lambda: counts(queue) == (16, 0))
+
+
+def test_a_loader_gives_its_rows_back_at_the_exit_of_its_program(
+    server: Server, partition: str, script: Callable[..., subprocess.Popen[str]]
+) -> None:
+    client = connected(server, "http")
+    declare(client, partition)
+    put(client, partition, groups=6)
+    # The temporary folder has a finalizer, which another library may have made before the import, too.
+    program = script(
+        """
+import os, sys, tempfile
+folder = tempfile.TemporaryDirectory()
+import rolldock
+from rolldock.torch import StreamingDataLoader, StreamingDataset
+client = rolldock.Client(os.environ["URL"], shared_memory=False)
+loader = StreamingDataLoader(StreamingDataset(client, sys.argv[1], groups=1), prefetch=2)
+next(loader)
+""",
+        partition,
+    )
+    _, said = program.communicate(timeout=PATIENCE_S)
+    assert (program.returncode, said) == (0, "")
+    assert counts(client, partition) == (24, 0)
 
 
 def test_a_loader_that_waits_is_closed_at_once(client: Client, partition: str) -> None:

@@ -26,6 +26,21 @@ def test_tensors_share_the_memory_of_the_queue(queue: Client) -> None:
     assert batch.torch("b").tolist() == [True, False, True]
 
 
+def test_a_nested_tensor_with_gaps_has_only_its_own_values(queue: Client) -> None:
+    base = torch.arange(12).reshape(3, 4)
+    starts, lengths = torch.tensor([0, 1, 2]), torch.tensor([2, 1, 2])
+    gaps = torch.nested.narrow(base, 1, starts, lengths, layout=torch.jagged)
+    queue.put("p", "g", {"x": gaps})
+    batch = queue.take("p", rows=3)
+    assert batch is not None
+    assert [row.tolist() for row in batch["x"].to_list()] == [[0, 1], [5], [10, 11]]
+    turned = torch.nested.as_nested_tensor(
+        [torch.zeros(2, 3), torch.zeros(1, 3)], layout=torch.jagged
+    ).transpose(1, 2)
+    with pytest.raises(ValueError, match=r"x.*ragged dimension 1, found 2"):
+        queue.put("p", "g2", {"x": turned})
+
+
 @pytest.mark.parametrize(
     "dtype", ["uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "bfloat16"]
 )

@@ -135,6 +135,27 @@ impl Lease {
         self.hold.ack().await
     }
 
+    /// Consumes the rows like [`Self::ack`]. After an error the lease is still held, so that the call can be repeated.
+    ///
+    /// Cancel-safe: a dropped call takes effect completely or not at all. Dropping the lease then gives no rows back.
+    pub async fn try_ack(&mut self) -> Result<(), QueueError> {
+        let held = std::mem::replace(&mut self.held, false);
+        let acked = self.hold.ack().await;
+        self.held = held && acked.is_err();
+        acked
+    }
+
+    /// Gives the rows back like [`Self::nack`]. After an error the lease is still held, so that the call can be
+    /// repeated.
+    ///
+    /// Cancel-safe: a dropped call takes effect at the latest when the lease expires.
+    pub async fn try_nack(&mut self) -> Result<(), QueueError> {
+        let held = std::mem::replace(&mut self.held, false);
+        let returned = self.hold.nack().await;
+        self.held = held && returned.is_err();
+        returned
+    }
+
     /// Gives the rows back.
     ///
     /// Cancel-safe: a dropped call takes effect at the latest when the lease expires.

@@ -282,5 +282,5 @@ class DataPool:
 def _plain(table: Table, name: str) -> Any:
     """The values of a column of one row. NaN equals itself."""
     values = table[name]
-    array = values.values if isinstance(values, Ragged) else values
+    array = values.flat() if isinstance(values, Ragged) else values
     return (str(array.dtype), array.tobytes() if array.dtype != object else list(array))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import queue
 import time
@@ -20,6 +21,22 @@ from rolldock.torch.taking import Taken, Taker, Used, give_back
 log = logging.getLogger("rolldock.torch")
 #: How often the leader tells the other ranks that it still waits for rows, in seconds.
 HEARTBEAT_S = 20.0
+
+
+#: The streams that may have to be ended at the exit of the interpreter.
+_open: weakref.WeakSet[Stream] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Ends all streams, so that no thread is left in a call of the queue.
+
+    Functions for the exit run in the reverse order of their registration. This one is registered after that
+    of the extension module, which ends the calls. `weakref.finalize` registers one function for all
+    libraries, possibly before.
+    """
+    for stream in list(_open):
+        stream._end()
 
 
 @dataclass(frozen=True)
@@ -53,8 +70,9 @@ class Stream:
         #: The reason why no batches follow the pending ones.
         self._failure: BaseException | None = None
         self._has_asked = self._has_ended = self._has_current = self._is_over = False
-        # At the exit of the interpreter, no thread may be left in a call of the queue.
         self._end = weakref.finalize(self, _end, self._taker, self._reads, self._held, self._pending)
+        self._end.atexit = False
+        _open.add(self)
 
     def __iter__(self) -> Iterator[Read]:
         return self

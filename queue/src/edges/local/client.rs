@@ -270,7 +270,7 @@ impl Queue for LocalQueue {
                     Taken::Nothing if left > wait => {}
                     Taken::Nothing => {
                         return Err(QueueError::Deadline {
-                            what: "a ready group".into(),
+                            what: "ready group".into(),
                             partition: partition.to_owned(),
                             state: format!("at {}", self.link.url),
                         });

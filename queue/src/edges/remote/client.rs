@@ -203,7 +203,7 @@ impl Queue for RemoteQueue {
                     }
                     Taken::Nothing => {
                         return Err(QueueError::Deadline {
-                            what: "a ready group".into(),
+                            what: "ready group".into(),
                             partition: partition.to_owned(),
                             state: format!("at {}", self.link.config.url),
                         });
