@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from rolldock import _rolldock
@@ -298,14 +298,31 @@ def _from_sequence(values: Sequence[Any], copy: bool) -> _rolldock.Column:
     if any(value is None for value in values):
         raise ValueError("expected a value in every row; use a masked array for numbers with nulls")
     if isinstance(known, bool | int | float | np.generic):
-        return _from_array(np.asarray(values), False)
+        # NumPy shares the memory of other sequences, such as `array.array`.
+        return _from_array(_numbers(values), copy and not isinstance(values, list | tuple))
     return _from_lists(values, copy)
+
+
+def _numbers(values: Sequence[Any]) -> Array:
+    """Returns an array of these numbers. Raises an error if NumPy would change some of them."""
+    import numpy as np
+
+    array: Array = np.asarray(values)
+    if array.dtype.kind in "OUS":
+        found = " and ".join(sorted({type(value).__name__ for value in values}))
+        raise TypeError(f"expected numbers that fit into one type of 64 bits or less, found {found}")
+    if array.dtype.kind == "f" and not any(isinstance(value, float | np.floating) for value in values):
+        raise ValueError("expected integers that fit into one type of 64 bits, found some that do not")
+    return array
 
 
 def _from_lists(rows: Sequence[Any], copy: bool) -> _rolldock.Column:
     """Joins the lists of rows. The offsets are int32, whatever the lengths are."""
     import numpy as np
 
+    for kind in {type(row) for row in rows}:
+        if issubclass(kind, Mapping | Set):
+            raise TypeError(f"expected lists or arrays, found {kind.__name__}")
     lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
     offsets = np.concatenate(([0], np.cumsum(lengths)))
     if offsets[-1] > _OFFSET_MAX:
@@ -322,12 +339,20 @@ def _from_lists(rows: Sequence[Any], copy: bool) -> _rolldock.Column:
     if type(filled[0]).__module__.partition(".")[0] == "torch":
         import torch
 
-        items = _from_torch(torch.cat([torch.as_tensor(row).detach().cpu() for row in filled]), False)
+        tensors = [torch.as_tensor(row).detach().cpu() for row in filled]
+        _check_dtypes(tensor.dtype for tensor in tensors)
+        items = _from_torch(torch.cat(tensors), False)
     elif isinstance(filled[0], np.ndarray):
-        dtypes = {str(np.asarray(row).dtype) for row in filled}
-        if len(dtypes) > 1:
-            raise TypeError(f"expected lists of one dtype, found {' and '.join(sorted(dtypes))}")
-        items = _from_array(np.concatenate(filled), False)
+        _check_dtypes(np.asarray(row).dtype for row in filled)
+        is_masked = any(isinstance(row, np.ma.MaskedArray) for row in filled)
+        joined = np.ma.concatenate(filled) if is_masked else np.concatenate(filled)  # type: ignore[no-untyped-call]
+        items = _from_array(joined, False)
     else:
         items = from_values([item for row in filled for item in row], copy=copy)
     return _rolldock.Column.from_lists(items, offsets.astype(np.int32))
+
+
+def _check_dtypes(of_rows: Iterable[Any]) -> None:
+    dtypes = {str(dtype) for dtype in of_rows}
+    if len(dtypes) > 1:
+        raise TypeError(f"expected lists of one dtype, found {' and '.join(sorted(dtypes))}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,20 @@ def test_nulls_are_masked(queue: Client) -> None:
     assert found.tolist() == [0, None, 2, None]
 
 
+def test_masks_of_lists_are_kept(queue: Client) -> None:
+    found = kept(queue, {"x": [np.ma.MaskedArray([1, 2], [False, True]), np.ma.MaskedArray([3], [False])]})
+    assert [np.ma.MaskedArray(row).tolist() for row in found.to_list()] == [[1, None], [3]]
+
+
+def test_memory_of_the_caller_is_copied(queue: Client) -> None:
+    numbers, octets = array("i", [1, 2]), bytearray(b"ab")
+    queue.put("p", "g", {"x": numbers, "o": octets})
+    numbers[0] = octets[0] = 99
+    batch = queue.take("p", rows=2)
+    assert batch is not None
+    assert (batch["x"].tolist(), batch["o"].tolist()) == ([1, 2], [97, 98])
+
+
 def test_big_endian_and_strided_arrays_are_put(queue: Client) -> None:
     batch = batch_of(queue, {"be": np.arange(3).astype(">i4"), "strided": np.arange(6)[::2]})
     assert batch["be"].tolist() == [0, 1, 2]
@@ -185,6 +200,13 @@ def test_big_endian_and_strided_arrays_are_put(queue: Client) -> None:
         ([[], []], "tells the type"),
         ([1, None], "a value in every row"),
         ([np.zeros(1, np.int32), np.zeros(1, np.int64)], "one dtype"),
+        ([1, "a"], "found int and str"),
+        ([1.5, b"x"], "found bytes and float"),
+        ([-1, 2**63], "integers that fit"),
+        ([2**64], "64 bits or less"),
+        ([[1, 2**63], [-1]], "integers that fit"),
+        ([{"a": 1}, {"b": 2}], "lists or arrays, found dict"),
+        ([{1}, {2}], "lists or arrays, found set"),
         (object(), "an array or a list"),
         ("text", "an array or a list"),
     ],

@@ -26,6 +26,11 @@ def test_tensors_share_the_memory_of_the_queue(queue: Client) -> None:
     assert batch.torch("b").tolist() == [True, False, True]
 
 
+def test_lists_of_tensors_have_one_dtype(queue: Client) -> None:
+    with pytest.raises(TypeError, match=r"one dtype, found torch\.float64 and torch\.int64"):
+        queue.put("p", "g", {"x": [torch.tensor([2**53 + 1]), torch.tensor([0.5], dtype=torch.float64)]})
+
+
 def test_a_nested_tensor_with_gaps_has_only_its_own_values(queue: Client) -> None:
     base = torch.arange(12).reshape(3, 4)
     starts, lengths = torch.tensor([0, 1, 2]), torch.tensor([2, 1, 2])
