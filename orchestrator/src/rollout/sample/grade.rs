@@ -47,7 +47,6 @@ impl SampleRequest<'_> {
     /// its result is dropped.
     pub(super) async fn grade(&self, generated: Generated) -> Result<Vec<Sample>, Unfinished> {
         let Generated { samples, spent, server, request_time } = generated;
-        // A sample that was complete before this dispatch had no request, so the figures of servers leave it out.
         let server = &server;
         let _in_reward = self.context.waits.enter(Phase::Reward, self.subject());
         let gradings = samples.into_iter().map(|mut sample| async move {
@@ -77,6 +76,7 @@ impl SampleRequest<'_> {
             };
             let spent = Spent { reward: asked_at.elapsed(), ..spent };
             let graded = self.sample(sample, output, grade, server, spent);
+            // A sample that was complete before this dispatch had no request, and was counted before.
             if !server.is_empty() {
                 self.context.meter.sample_finished(&graded, request_time);
             }

