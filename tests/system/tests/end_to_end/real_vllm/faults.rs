@@ -74,8 +74,10 @@ impl Step {
     }
 
     /// Waits until the run has found `server` dead, and returns the time since `since`.
-    fn time_to_lose(&self, server: &Vllm, since: Instant) -> Duration {
-        wait_for("word of the server's death", || self.has_lost(server));
+    fn time_to_lose(&mut self, server: &Vllm, since: Instant) -> Duration {
+        wait_for("word of the server's death", || self.has_lost(server) || self.process.has_ended());
+        let said = self.process.stderr_so_far();
+        assert!(self.has_lost(server), "the run ended without a word of the server's death:\n{said}");
         since.elapsed()
     }
 
@@ -125,7 +127,7 @@ pub(super) fn a_paused_server_is_waited_for(first: &Vllm, second: &Vllm) {
 }
 
 pub(super) fn a_killed_server_is_replaced_and_used_again_when_it_is_back(first: &mut Vllm, second: &Vllm) {
-    let step = Step::start(1_000, [first, second]);
+    let mut step = Step::start(1_000, [first, second]);
     let since = Instant::now();
     first.kill();
     let noticed = step.time_to_lose(first, since);
@@ -147,7 +149,7 @@ pub(super) fn a_killed_server_is_replaced_and_used_again_when_it_is_back(first: 
 }
 
 pub(super) fn a_server_after_sigterm_is_found_by_the_stall_rule(first: &Vllm, second: &Vllm) {
-    let step = Step::start(1, [first, second]);
+    let mut step = Step::start(1, [first, second]);
     let since = Instant::now();
     second.terminate();
     let noticed = step.time_to_lose(second, since);
@@ -160,12 +162,13 @@ pub(super) fn a_server_after_sigterm_is_found_by_the_stall_rule(first: &Vllm, se
 /// The HTTP server runs for some seconds after the death of its engine, and answers every request with an
 /// error.
 pub(super) fn an_engine_that_breaks_costs_attempts_only(first: &Vllm, second: &Vllm) {
-    let step = Step::start(1, [first, second]);
+    // A run of one step might end before it notices.
+    let mut step = Step::start(2, [first, second]);
     let since = Instant::now();
     second.kill_engine();
     let noticed = step.time_to_lose(second, since);
     eprintln!("engine fault: noticed after {noticed:?}");
-    let (_, rows) = step.ends_whole(1);
+    let (_, rows) = step.ends_whole(2);
     assert!(new_attempts(&rows) > 0, "what ran on it was begun anew");
     let servers =
         rows.iter().filter(|row| row["server"].as_str().unwrap().contains(&second.url[7..])).count();
