@@ -49,7 +49,7 @@ async fn consume(queue: &dyn Queue, args: &ConsumeArgs) -> anyhow::Result<()> {
             Err(error) => return Err(error.into()),
         };
         if !said(&describe(batches + 1, &lease)) {
-            // Nobody has seen this batch. If it were acked all the same, its rows would be gone.
+            // Nobody has seen this batch, so its rows stay in the queue.
             lease.nack().await?;
             break;
         }

@@ -189,8 +189,8 @@ async fn collect(
     };
     let outcome = steps.collect().await;
     serving.meters.enter(Stage::Serving);
-    // The puts of an interrupted run have not ended: its next process goes on with the same step. A consumer that were
-    // told otherwise would train on a part of a step, or go away.
+    // The next process of an interrupted run puts the rest of the step. A consumer that hears of an end would train on a
+    // part of the step, or go away.
     if outcome.as_ref().is_ok_and(|collected| !collected.interrupted) {
         queue.end_of_puts();
     }

@@ -80,8 +80,8 @@ fn an_interrupted_validation_has_no_result_and_runs_again() {
 fn an_interrupted_run_waits_once_for_room_in_a_full_queue() {
     let dir = TempDir::new().unwrap();
     let out = dir.path().join("run");
-    // Nobody takes the rows of the served queue. 2 groups fit, and the other 126 of the step are accepted while the run
-    // waits for room.
+    // No client takes rows. The queue has room for 2 of the 128 groups. The run accepts the others while it waits for
+    // room.
     let own = served(&dir);
     let run = Rolldock::new(&["run", "--steps", "1", "--out"]).arg(&out).arg(&own);
     let sets = [
