@@ -209,6 +209,13 @@ def handles_of(rows: Sequence[int] | Array) -> list[int]:
     return list(rows)
 
 
+def strings(what: str, given: Iterable[str]) -> list[str]:
+    """Returns a list of strings. A single string, which is an iterable of its letters, is an error."""
+    if isinstance(given, str):
+        raise TypeError(f"expected a list of {what}, found a single string: write [{given!r}]")
+    return list(given)
+
+
 def connected(url: str, token: str | None, patience_s: float, shared_memory: bool | None) -> _rolldock.Queue:
     """Makes a client of a queue server. If `token` is `None` and `url` is not a `unix:` URL, the token is the
     value of the environment variable `ROLLDOCK_QUEUE_TOKEN`.
@@ -226,10 +233,10 @@ def declared(
     capacity_rows: int,
     options: DeclareOptions,
 ) -> Call[None]:
-    needs = tasks if isinstance(tasks, Mapping) else dict.fromkeys(tasks, ())
+    needs = tasks if isinstance(tasks, Mapping) else dict.fromkeys(strings("tasks", tasks), ())
     spec: dict[str, Any] = {
         "name": name,
-        "tasks": [{"name": task, "columns": list(needed)} for task, needed in needs.items()],
+        "tasks": [{"name": task, "columns": strings("columns", needed)} for task, needed in needs.items()],
         "capacity_rows": capacity_rows,
         **options,
     }
@@ -267,7 +274,7 @@ def taken(
     if "only" in what:
         what["only"] = handles_of(what["only"])
     if "columns" in what:
-        what["columns"] = list(what["columns"])
+        what["columns"] = strings("columns", what["columns"])
     if "share" in what:
         what["share"] = vars(what["share"])
     return queue.take(partition, _json(what), _seconds(wait_s))
@@ -277,11 +284,11 @@ def found(queue: _rolldock.Queue, partition: str, keys: Iterable[str] | None) ->
     def finish(rows: list[tuple[str, int, str, str]]) -> list[KeyedRow]:
         return [KeyedRow(key, handle, group, json.loads(tags)) for key, handle, group, tags in rows]
 
-    return Call(queue.find(partition, None if keys is None else list(keys)), finish)
+    return Call(queue.find(partition, None if keys is None else strings("keys", keys)), finish)
 
 
 def tagged(queue: _rolldock.Queue, partition: str, tags: Mapping[int, Any]) -> Call[None]:
-    return Call(queue.set_tags(partition, [(int(row), json.dumps(value)) for row, value in tags.items()]))
+    return Call(queue.set_tags(partition, [(int(row), _json(value)) for row, value in tags.items()]))
 
 
 def status(queue: _rolldock.Queue, partition: str, after: int | None, wait_s: float) -> Call[dict[str, Any]]:
@@ -306,9 +313,9 @@ def names(text: str) -> list[str]:
     return read
 
 
-def _json(options: Mapping[str, Any]) -> str:
+def _json(value: Any) -> str:
     # Integers of NumPy become integers of JSON.
-    return json.dumps(options, default=operator.index)
+    return json.dumps(value, default=operator.index)
 
 
 def _seconds(wait_s: float | None) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -93,7 +94,7 @@ class AsyncClient(BaseClient):
         self, partition: str, rows: Sequence[int] | Array, *, columns: Sequence[str] | None = None
     ) -> Table:
         """As `Client.get`."""
-        names = None if columns is None else list(columns)
+        names = None if columns is None else _calls.strings("columns", columns)
         return await Call(self._queue.get(partition, _calls.handles_of(rows), names), Table)
 
     async def find(self, partition: str, keys: Iterable[str] | None = None) -> list[KeyedRow]:
@@ -110,7 +111,7 @@ class AsyncClient(BaseClient):
 
     async def announce(self, partition: str, policy_version: int) -> None:
         """As `Client.announce`."""
-        await Call[None](self._queue.announce(partition, policy_version))
+        await Call[None](self._queue.announce(partition, operator.index(policy_version)))
 
     async def clear(self, partition: str, rows: Sequence[int] | Array) -> None:
         """As `Client.clear`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -170,7 +171,7 @@ class Client(BaseClient):
             ColumnMissing: a row does not have a column.
             StaleHandle: a row was freed.
         """
-        names = None if columns is None else list(columns)
+        names = None if columns is None else _calls.strings("columns", columns)
         return Call(self._queue.get(partition, _calls.handles_of(rows), names), Table).wait()
 
     def find(self, partition: str, keys: Iterable[str] | None = None) -> list[KeyedRow]:
@@ -194,7 +195,7 @@ class Client(BaseClient):
 
         `Policy.announce_version` announces a version to a run, which updates its servers.
         """
-        Call[None](self._queue.announce(partition, policy_version)).wait()
+        Call[None](self._queue.announce(partition, operator.index(policy_version))).wait()
 
     def clear(self, partition: str, rows: Sequence[int] | Array) -> None:
         """Frees rows, leased or not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -88,11 +89,14 @@ class Ragged:
             items.
 
         Raises:
-            ValueError: a list is longer than `length`.
+            ValueError: a list is longer than `length`, or an item is null.
         """
         import numpy as np
 
         flat, lengths = self.flat(), self.lengths
+        if np.ma.is_masked(flat):
+            nulls = int(np.ma.getmaskarray(flat).sum())
+            raise ValueError(f"expected a value in every item, found nulls={nulls}")
         longest = int(lengths.max()) if len(lengths) else 0
         length = longest if length is None else length
         if longest > length:
@@ -140,7 +144,8 @@ def _masked(values: Array, nulls: _rolldock.Buffer | None) -> Array:
     if nulls is None:
         return values
     mask = np.asarray(nulls)
-    mask = np.broadcast_to(mask.reshape(-1, *[1] * (values.ndim - 1)), values.shape)
+    if mask.ndim < values.ndim:
+        mask = np.broadcast_to(mask.reshape(-1, *[1] * (values.ndim - 1)), values.shape)
     masked: Array = np.ma.MaskedArray(values, mask)
     return masked
 
@@ -221,15 +226,16 @@ def rows_of(data: Any, *, copy: bool) -> _rolldock.Rows:
 def _named(name: str, values: Any, copy: bool) -> _rolldock.Column:
     try:
         return from_values(values, copy=copy)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"column={name}: {error}") from error
+    except TypeError as error:
+        raise TypeError(f"column={name}: {error}") from error
+    except ValueError as error:
+        # Its class may be a derived one, such as `UnicodeEncodeError`, whose arguments are others.
+        raise ValueError(f"column={name}: {error}") from error
 
 
 def from_values(values: Any, *, copy: bool) -> _rolldock.Column:
     """Returns a column of an array, a tensor, `Ragged`, an Arrow array, or a list of numbers, strings, bytes,
-    or arrays of different lengths."""
-    import numpy as np
-
+    or arrays of different lengths. Only numbers need NumPy."""
     if isinstance(values, _rolldock.Column):
         return values
     if isinstance(values, Ragged):
@@ -237,12 +243,15 @@ def from_values(values: Any, *, copy: bool) -> _rolldock.Column:
         return column if values.nulls is None else column.with_nulls(values.nulls)
     if type(values).__module__.partition(".")[0] == "torch":
         return _from_torch(values, copy)
-    if isinstance(values, np.ndarray):
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(values, numpy.ndarray):
         return _from_array(values, copy)
     imported = _rolldock.Column.from_arrow(values)
     if imported is not None:
         return imported
     if hasattr(values, "__dlpack__"):
+        import numpy as np
+
         return _from_array(np.from_dlpack(values), copy)
     if isinstance(values, Sequence) and not isinstance(values, str | bytes):
         return _from_sequence(values, copy)
@@ -286,8 +295,6 @@ def _from_torch(values: torch.Tensor, copy: bool) -> _rolldock.Column:
 
 
 def _from_sequence(values: Sequence[Any], copy: bool) -> _rolldock.Column:
-    import numpy as np
-
     known = next((value for value in values if value is not None), None)
     if isinstance(known, str):
         return _rolldock.Column.from_strings(list(values))
@@ -297,6 +304,8 @@ def _from_sequence(values: Sequence[Any], copy: bool) -> _rolldock.Column:
         raise ValueError("expected a value that tells the type of the column, found none")
     if any(value is None for value in values):
         raise ValueError("expected a value in every row; use a masked array for numbers with nulls")
+    import numpy as np
+
     if isinstance(known, bool | int | float | np.generic):
         # NumPy shares the memory of other sequences, such as `array.array`.
         return _from_array(_numbers(values), copy and not isinstance(values, list | tuple))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,8 @@ class Policy:
             The state, as `status` returns it.
 
         Raises:
-            PolicyError: `code` is `not_newer`, `differs`, `bad_label` or another of the listener's codes.
+            PolicyError: `code` is `not_newer`, `differs`, `bad_label` or another of the listener's codes, or
+                `unreachable` if no answer came. The listener may have received the call all the same.
         """
         optional = {"path": path, "label": label, "payload": payload}
         given = {name: value for name, value in optional.items() if value is not None}
@@ -88,16 +90,20 @@ class Policy:
 
     def _call(self, path: str, body: Any = None, timeout_s: float = _TIMEOUT_S) -> dict[str, Any]:
         # Imported here, because `urllib.request` takes as long to import as the rest of this package.
+        from http.client import HTTPException
         from urllib.error import HTTPError
         from urllib.request import Request, urlopen
 
-        data = None if body is None else json.dumps(body).encode()
+        data = None if body is None else json.dumps(body, default=operator.index).encode()
         headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
         try:
             with urlopen(Request(self._url + path, data, headers), timeout=timeout_s) as answer:
                 status, text = answer.status, answer.read()
         except HTTPError as error:
             raise _error(error) from None
+        except (OSError, HTTPException) as error:
+            reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+            raise PolicyError(f"no answer from {self._url}: {reason}", "unreachable") from error
         try:
             state: dict[str, Any] = json.loads(text)
         except ValueError:

@@ -6,6 +6,7 @@
 use std::ffi::{CStr, c_void};
 use std::ptr;
 
+use arrow_buffer::Buffer as Memory;
 use arrow_schema::DataType;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
@@ -69,14 +70,14 @@ const NATIVE: char = if cfg!(target_endian = "little") { '<' } else { '>' };
 /// Numbers in C order, which Python may only read.
 #[pyclass(frozen, module = "rolldock._rolldock")]
 pub(crate) struct Buffer {
-    memory: arrow_buffer::Buffer,
+    memory: Memory,
     number: Number,
     shape: Vec<usize>,
 }
 
 impl Buffer {
     /// `memory` must have as many bytes as `shape` and `number` need.
-    pub(crate) fn new(memory: arrow_buffer::Buffer, number: Number, shape: Vec<usize>) -> PyResult<Self> {
+    pub(crate) fn new(memory: Memory, number: Number, shape: Vec<usize>) -> PyResult<Self> {
         let items = shape.iter().product::<usize>();
         if memory.len() != items * number.bytes {
             let reason =
@@ -87,15 +88,14 @@ impl Buffer {
     }
 
     /// Unpacks bits to one byte each.
-    pub(crate) fn of_bits(bits: impl Iterator<Item = bool>) -> PyResult<Self> {
+    pub(crate) fn of_bits(bits: impl Iterator<Item = bool>, shape: Vec<usize>) -> PyResult<Self> {
         let bytes: Vec<u8> = bits.map(u8::from).collect();
-        let rows = bytes.len();
-        Self::new(bytes.into(), BOOLEAN, vec![rows])
+        Self::new(bytes.into(), BOOLEAN, shape)
     }
 
     pub(crate) fn of_u64(numbers: Vec<u64>) -> PyResult<Self> {
         let (rows, number) = (numbers.len(), number("u8", 8, 1));
-        Self::new(arrow_buffer::Buffer::from_vec(numbers), number, vec![rows])
+        Self::new(Memory::from_vec(numbers), number, vec![rows])
     }
 }
 
@@ -123,14 +123,17 @@ impl Buffer {
         Ok(interface)
     }
 
-    /// A capsule for `from_dlpack`. Consumers share the memory and must not write to it.
-    #[pyo3(signature = (**_options))]
+    /// A capsule for `from_dlpack`. Consumers share the memory and must not write to it, except with `copy=True`.
+    #[pyo3(signature = (*, copy = None, **_options))]
     fn __dlpack__<'py>(
         &self,
         py: Python<'py>,
+        copy: Option<bool>,
         _options: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        dlpack_capsule(py, Exported::new(self))
+        let is_copied = copy == Some(true);
+        let memory = if is_copied { Memory::from_slice_ref(&self.memory) } else { self.memory.clone() };
+        dlpack_capsule(py, Exported::new(self, memory))
     }
 
     /// The device of the memory: the CPU.
@@ -182,14 +185,15 @@ struct Exported {
     /// This is the first field, so a pointer to it is a pointer to the whole struct.
     managed: Managed,
     shape: Vec<i64>,
-    _memory: arrow_buffer::Buffer,
+    _memory: Memory,
 }
 
 impl Exported {
-    fn new(buffer: &Buffer) -> Box<Self> {
+    /// `memory` is that of `buffer`, or a copy.
+    fn new(buffer: &Buffer, memory: Memory) -> Box<Self> {
         let shape: Vec<i64> = buffer.shape.iter().map(|length| *length as i64).collect();
         let tensor = Tensor {
-            data: buffer.memory.as_ptr().cast_mut().cast(),
+            data: memory.as_ptr().cast_mut().cast(),
             device: Device { kind: CPU, id: 0 },
             ndim: shape.len() as i32,
             dtype: NumberKind { code: buffer.number.code, bits: (buffer.number.bytes * 8) as u8, lanes: 1 },
@@ -198,7 +202,7 @@ impl Exported {
             byte_offset: 0,
         };
         let managed = Managed { tensor, context: ptr::null_mut(), deleter: Some(delete) };
-        let mut exported = Box::new(Self { managed, shape, _memory: buffer.memory.clone() });
+        let mut exported = Box::new(Self { managed, shape, _memory: memory });
         exported.managed.tensor.shape = exported.shape.as_mut_ptr();
         exported
     }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::{Array, ArrayRef, make_array};
+use arrow_array::{Array, ArrayRef, GenericListArray, OffsetSizeTrait, StructArray, UInt64Array, make_array};
 use arrow_buffer::{Buffer as Memory, NullBuffer};
 use arrow_data::ArrayData;
 use arrow_schema::{ArrowError, DataType, Field, FieldRef};
 use arrow_select::concat::concat;
+use arrow_select::take::take;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyList, PyString};
@@ -31,15 +32,17 @@ impl Column {
         Self { field, array }
     }
 
+    /// The offsets of the lists, the size of an offset in bytes, and the items.
     fn lists(&self) -> PyResult<(Memory, usize, Self)> {
         let of = |field: &FieldRef, values: &ArrayRef| Self { field: field.clone(), array: values.clone() };
-        match self.array.data_type() {
+        let array = without_hidden_items(&self.array)?;
+        match array.data_type() {
             DataType::List(field) => {
-                let lists = self.array.as_list::<i32>();
+                let lists = array.as_list::<i32>();
                 Ok((lists.offsets().inner().inner().clone(), 4, of(field, lists.values())))
             }
             DataType::LargeList(field) => {
-                let lists = self.array.as_list::<i64>();
+                let lists = array.as_list::<i64>();
                 Ok((lists.offsets().inner().inner().clone(), 8, of(field, lists.values())))
             }
             other => Err(no_form(other, "lists")),
@@ -69,6 +72,36 @@ impl Column {
             other => return Err(no_form(other, "bytes")),
         })
     }
+}
+
+/// Arrow allows a null list to have items, which have no meaning. Returns lists of which no null one has items. Only
+/// columns with such lists are copied.
+fn without_hidden_items(array: &ArrayRef) -> PyResult<ArrayRef> {
+    let hides_items = match array.data_type() {
+        DataType::List(_) => hides_items(array.as_list::<i32>()),
+        DataType::LargeList(_) => hides_items(array.as_list::<i64>()),
+        _ => false,
+    };
+    if !hides_items {
+        return Ok(Arc::clone(array));
+    }
+    let places = UInt64Array::from_iter_values(0..array.len() as u64);
+    take(array, &places, None).map_err(of_arrow)
+}
+
+fn hides_items<O: OffsetSizeTrait>(lists: &GenericListArray<O>) -> bool {
+    let Some(nulls) = lists.nulls().filter(|nulls| nulls.null_count() > 0) else { return false };
+    nulls.iter().zip(lists.offsets().lengths()).any(|(is_valid, length)| !is_valid && length > 0)
+}
+
+/// Returns the field of a struct with nulls where the struct is null.
+fn field_of(structs: &StructArray, values: &ArrayRef) -> PyResult<ArrayRef> {
+    if structs.null_count() == 0 {
+        return Ok(Arc::clone(values));
+    }
+    let valid = NullBuffer::union(structs.nulls(), values.logical_nulls().as_ref());
+    let data = values.to_data().into_builder().nulls(valid).build().map_err(of_arrow)?;
+    Ok(make_array(data))
 }
 
 fn text<'py>(py: Python<'py>, word: Option<&str>) -> Bound<'py, PyAny> {
@@ -214,10 +247,25 @@ impl Column {
         Buffer::new(memory.slice_with_length(from, length), number, shape)
     }
 
-    /// An array that is true for each null. `None` if no value is null.
+    /// An array that is true for each null: one value for each row, or one for each of the [`values`](Self::values)
+    /// if items of lists of fixed size are null. `None` if no value is null.
     fn nulls(&self) -> PyResult<Option<Buffer>> {
-        let nulls = self.array.logical_nulls().filter(|nulls| nulls.null_count() > 0);
-        nulls.map(|nulls| Buffer::of_bits(nulls.iter().map(|is_valid| !is_valid))).transpose()
+        let mut array = &self.array;
+        let (mut valid, mut shape) = (array.logical_nulls(), vec![array.len()]);
+        let (mut of_items, mut shape_of_items, mut has_null_items) = (valid.clone(), shape.clone(), false);
+        while let DataType::FixedSizeList(_, size) = array.data_type() {
+            let size = usize::try_from(*size).unwrap_or_default();
+            array = array.as_fixed_size_list().values();
+            let items = array.logical_nulls();
+            has_null_items |= array.logical_null_count() > 0;
+            of_items = NullBuffer::union(of_items.map(|valid| valid.expand(size)).as_ref(), items.as_ref());
+            shape_of_items.push(size);
+        }
+        if has_null_items {
+            (valid, shape) = (of_items, shape_of_items);
+        }
+        let valid = valid.filter(|valid| valid.null_count() > 0);
+        valid.map(|valid| Buffer::of_bits(valid.iter().map(|is_valid| !is_valid), shape)).transpose()
     }
 
     /// The offsets of the lists, without a copy. There is one offset more than rows. The first need not be 0.
@@ -234,14 +282,14 @@ impl Column {
         self.lists().map(|(_, _, items)| items)
     }
 
-    /// The fields of structs, with their names.
+    /// The fields of structs, with their names. The fields of a null struct are null.
     fn fields(&self) -> PyResult<Vec<(String, Self)>> {
         let structs = self.array.as_struct_opt().ok_or_else(|| no_form(self.array.data_type(), "structs"))?;
         let pairs = structs.fields().iter().zip(structs.columns());
         let column = |(field, array): (&FieldRef, &ArrayRef)| {
-            (field.name().clone(), Self { field: field.clone(), array: array.clone() })
+            Ok((field.name().clone(), Self { field: field.clone(), array: field_of(structs, array)? }))
         };
-        Ok(pairs.map(column).collect())
+        pairs.map(column).collect()
     }
 
     /// The strings or bytes as a list, with `None` for nulls.

@@ -8,7 +8,9 @@
 //! tasks in the background. If several threads wait, one of them drives, and wakes the others when their
 //! calls have ended. If no thread waits, a dedicated thread, the **steward**, drives the tasks. It begins
 //! when no call has ended for [`GRACE`], so that calls in a row do not wake it, or at once if a call runs in
-//! the background ([`Driver::in_background`]). It ends as soon as a thread waits for a call again.
+//! the background ([`Driver::in_background`]). It ends as soon as a thread waits for a call again. Calls in a row may
+//! all have their outcomes at once, so that none of them drives anything. One of them therefore drives the tasks
+//! when they have had no turn for [`TURN_EVERY`].
 //!
 //! The turns have a mutex and a condition variable of the standard library. Those of parking_lot keep the threads
 //! that wait in a table of the whole process, whose locks may be held when another thread forks.
@@ -20,12 +22,16 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Notify;
+use tokio::task::yield_now;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// The time after a call before the steward drives the runtime. What waits for the steward can wait: leases
 /// are renewed and given back within seconds. Where many processes share a core, two calls of a process may
 /// be far apart.
 const GRACE: Duration = Duration::from_millis(50);
+/// The time after which a call gives the tasks in the background a turn, although it has its outcome.
+const TURN_EVERY: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
 struct Turns {
@@ -36,6 +42,8 @@ struct Turns {
     /// Calls that run in the background. They need the steward before [`GRACE`] has passed.
     background: usize,
     steward: Steward,
+    /// When a call last gave the tasks a turn.
+    turn_at: Option<Instant>,
     is_closed: bool,
 }
 
@@ -125,8 +133,24 @@ impl Driver {
         let _turn = self.begin();
         runtime.block_on(async {
             let limited = tokio::time::timeout(limit, call);
-            self.closed.run_until_cancelled(limited).await?.ok()
+            let outcome = self.closed.run_until_cancelled(limited).await?.ok();
+            if self.is_turn_due() {
+                // The first turn wakes the tasks whose time has come, and the second one runs them.
+                yield_now().await;
+                yield_now().await;
+            }
+            outcome
         })
+    }
+
+    fn is_turn_due(&self) -> bool {
+        let now = Instant::now();
+        let last = &mut self.turns().turn_at;
+        let is_due = last.is_none_or(|last| now.duration_since(last) >= TURN_EVERY);
+        if is_due {
+            *last = Some(now);
+        }
+        is_due
     }
 
     fn begin(&self) -> Turn<'_> {

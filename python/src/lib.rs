@@ -8,6 +8,7 @@
 //! | `driver` | a tokio runtime that runs in the threads that wait for calls |
 //! | `runtime` | the one runtime of a process, also after a fork |
 //! | `tasks` | starts tasks on the runtime, each with a name |
+//! | `callbacks` | the thread that tells asyncio that a call has ended |
 //! | `pending` | a call that runs while Python waits for it, or asyncio awaits it |
 //! | `client`, `options` | the calls of a queue |
 //! | `lease` | rows under a lease, which is renewed while they are used |
@@ -19,7 +20,7 @@
 //! | `errors` | errors as exceptions |
 //!
 //! # Invariants
-//! - No call holds the GIL while it waits.
+//! - No call holds the GIL while it waits, and no thread that drives the runtime takes the GIL.
 //! - No thread of the runtime is in Python when the interpreter ends.
 //! - Memory that Python reads belongs to an Arrow buffer that the reading object keeps alive.
 //! - A value that refers to sockets or threads belongs to one process. A forked child never uses or drops it.
@@ -27,6 +28,7 @@
 //!   the fork, and no thread of the child unlocks it.
 
 mod buffer;
+mod callbacks;
 mod client;
 mod column;
 mod driver;

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use rolldock_queue::QueueError;
 use tokio_util::sync::CancellationToken;
 
+use crate::callbacks::Callbacks;
 use crate::driver::Driver;
 use crate::errors::{self, Failure};
 use crate::releases;
@@ -27,7 +28,7 @@ type Outcome = Result<Made, Failure>;
 struct State {
     is_done: bool,
     outcome: Option<Outcome>,
-    callback: Option<Py<PyAny>>,
+    callback: Option<(Py<PyAny>, Callbacks)>,
 }
 
 #[derive(Default)]
@@ -48,14 +49,8 @@ impl Shared {
             state.callback.take()
         };
         self.done.notify_all();
-        if let Some(callback) = callback {
-            // If the interpreter has ended, no event loop waits.
-            let _ = Python::try_attach(|py| {
-                if let Err(error) = callback.call0(py) {
-                    error.write_unraisable(py, None);
-                }
-                drop(callback);
-            });
+        if let Some((callback, callbacks)) = callback {
+            callbacks.call(callback);
         }
     }
 
@@ -169,14 +164,15 @@ impl Pending {
         self.result(py)
     }
 
-    /// Runs the call in the background. Calls `callback()` on the thread that runs it when there is an
-    /// outcome, or immediately if there is one already.
+    /// Runs the call in the background. Calls `callback()` in a thread for callbacks when there is an outcome,
+    /// or immediately if there is one already.
     fn when_done(&self, py: Python<'_>, callback: Py<PyAny>) -> PyResult<()> {
         let running = self.running(py)?;
+        let callbacks = runtime::callbacks()?;
         {
             let mut state = running.shared.state.lock();
             if !state.is_done {
-                state.callback = Some(callback);
+                state.callback = Some((callback, callbacks));
                 drop(state);
                 running.begin();
                 return Ok(());

@@ -18,10 +18,11 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use tokio_util::task::TaskTracker;
 
+use crate::callbacks::{CallbackThread, Callbacks};
 use crate::driver::Driver;
 
 /// The longest time for which the end of the interpreter waits for calls that give rows back, and then again
-/// for threads that copy or write rows.
+/// for threads that copy or write rows, and for callbacks.
 const END_MAX: Duration = Duration::from_secs(5);
 
 struct Current {
@@ -30,6 +31,8 @@ struct Current {
     driver: Option<Arc<Driver>>,
     /// The tasks that give rows back to servers.
     give_backs: TaskTracker,
+    /// `None` until the first call that runs in the background.
+    callbacks: Option<CallbackThread>,
 }
 
 /// A thread locks this mutex only while it holds the GIL. A fork holds the GIL, so a child finds it unlocked.
@@ -52,14 +55,39 @@ pub(crate) fn with_give_backs() -> io::Result<(Arc<Driver>, TaskTracker)> {
     let mut current = CURRENT.lock();
     if let Some(known) = current.as_ref().filter(|known| known.process == process) {
         let running = known.driver.as_ref().map(|driver| (Arc::clone(driver), known.give_backs.clone()));
-        return running.ok_or_else(|| io::Error::other("the interpreter is ending, so no call can begin"));
+        return running.ok_or_else(ending);
     }
     let driver = Driver::start()?;
     let give_backs = TaskTracker::new();
-    let started = Current { process, driver: Some(Arc::clone(&driver)), give_backs: give_backs.clone() };
+    let started = Current {
+        process,
+        driver: Some(Arc::clone(&driver)),
+        give_backs: give_backs.clone(),
+        callbacks: None,
+    };
     // The runtime of the parent is not dropped: that would wait for threads that this process does not have.
     std::mem::forget(current.replace(started));
     Ok((driver, give_backs))
+}
+
+/// Returns the thread of this process that runs callbacks, which the first call of this function starts.
+///
+/// # Errors
+/// Returns the errors of [`driver`].
+pub(crate) fn callbacks() -> io::Result<Callbacks> {
+    driver()?;
+    let mut current = CURRENT.lock();
+    let current = current.as_mut().filter(|current| current.driver.is_some());
+    let Some(current) = current else { return Err(ending()) };
+    let thread = match current.callbacks.take() {
+        Some(thread) => thread,
+        None => CallbackThread::start()?,
+    };
+    Ok(current.callbacks.insert(thread).callbacks())
+}
+
+fn ending() -> io::Error {
+    io::Error::other("the interpreter is ending, so no call can begin")
 }
 
 /// Ends the runtime of this process: calls that are under way end without an outcome. Afterwards no thread of
@@ -67,13 +95,18 @@ pub(crate) fn with_give_backs() -> io::Result<(Arc<Driver>, TaskTracker)> {
 #[pyfunction]
 pub(crate) fn end(py: Python<'_>) {
     let process = std::process::id();
-    let ended = Current { process, driver: None, give_backs: TaskTracker::new() };
+    let ended = Current { process, driver: None, give_backs: TaskTracker::new(), callbacks: None };
     let known = CURRENT.lock().replace(ended);
     match known {
-        Some(Current { process: own, driver: Some(driver), give_backs }) if own == process => {
+        Some(Current { process: own, driver: Some(driver), give_backs, callbacks }) if own == process => {
             give_backs.close();
-            // The rows of calls that need longer are given back when their leases expire.
-            py.detach(|| driver.close(END_MAX, async { give_backs.wait().await }));
+            py.detach(move || {
+                // The rows of calls that need longer are given back when their leases expire.
+                driver.close(END_MAX, async { give_backs.wait().await });
+                if let Some(callbacks) = callbacks {
+                    callbacks.end(END_MAX);
+                }
+            });
         }
         of_parent => std::mem::forget(of_parent),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import PATIENCE_S, TOKEN, Server
 
-from rolldock import AsyncClient, errors
+from rolldock import AsyncClient, Client, errors
 
 Body = Callable[[AsyncClient], Awaitable[None]]
 
@@ -192,3 +193,31 @@ def test_the_rest_of_the_calls(run: Run, partition: str) -> None:
         assert len(await client.close_groups(partition, older_than_s=0, unfinished="drop")) == 1
 
     run(body)
+
+
+def test_a_callback_may_make_calls() -> None:
+    # As the finalizer of an object does that the garbage collector finds during the callback.
+    client, found, is_called = Client.open(), [], threading.Event()
+    client.declare("p")
+
+    def callback() -> None:
+        found.append(client.partitions())
+        is_called.set()
+
+    client._queue.names().when_done(callback)
+    assert is_called.wait(PATIENCE_S)
+    assert found == [["p"]]
+
+
+def test_leases_are_renewed_while_a_callback_waits() -> None:
+    client, may_go_on = Client.open(), threading.Event()
+    client.declare("p", lease_ms=300)
+    client.put("p", "g", {"x": np.arange(1)})
+    batch = client.take("p", rows=1)
+    assert batch is not None
+    with batch:
+        client._queue.names().when_done(lambda: may_go_on.wait(PATIENCE_S))
+        # No call drives the runtime in the meantime, only its own thread.
+        time.sleep(1)
+        may_go_on.set()
+    assert client.status("p")["rows"] == 0

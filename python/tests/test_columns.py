@@ -169,6 +169,57 @@ def test_nulls_are_masked(queue: Client) -> None:
     assert found.tolist() == [0, None, 2, None]
 
 
+def test_null_items_of_fixed_lists_are_masked(queue: Client) -> None:
+    pairs = pa.array([[1, None], None, [5, 6]], pa.list_(pa.int32(), 2))
+    nested = pa.array([[[1, 2]], [[None, 4]], [[5, 6]]], pa.list_(pa.list_(pa.int32(), 2), 1))
+    whole = pa.array([[1, 2], None, [5, 6]], pa.list_(pa.int32(), 2))
+    batch = batch_of(queue, {"pairs": pairs, "nested": nested, "whole": whole})
+    assert batch["pairs"].tolist() == [[1, None], [None, None], [5, 6]]
+    assert batch["nested"].tolist() == [[[1, 2]], [[None, 4]], [[5, 6]]]
+    assert batch["whole"].tolist() == [[1, 2], [None, None], [5, 6]]
+
+
+def test_fields_of_null_structs_are_null(queue: Client) -> None:
+    fields = [pa.array([1, 2, None]), pa.array([[1], [2, 3], [4]]), pa.array(["p", "q", "r"])]
+    structs = pa.StructArray.from_arrays(fields, ["i", "l", "s"], mask=pa.array([False, True, False]))
+    found = kept(queue, {"x": structs})
+    assert found["i"].tolist() == [1, None, None]
+    assert found["s"].tolist() == ["p", None, "r"]
+    assert found["l"].nulls.tolist() == [False, True, False]
+    assert [row.tolist() for row in found["l"]] == [[1], [], [4]]
+
+
+def test_items_of_null_lists_are_left_out(client: Client, partition: str) -> None:
+    lists = Ragged(np.arange(4), np.array([0, 1, 3, 4], np.int32), np.array([False, True, False]))
+    client.put(partition, "g", {"x": lists})
+    batch = client.take(partition, rows=3)
+    assert batch is not None
+    found = batch.ragged("x")
+    assert found.lengths.tolist() == [1, 0, 1]
+    assert [row.tolist() for row in found] == [[0], [], [3]]
+    padded, mask = found.padded(fill=-1)
+    assert (padded.tolist(), mask.tolist()) == ([[0], [-1], [3]], [[True], [False], [True]])
+
+
+def test_null_items_cannot_be_padded(queue: Client) -> None:
+    found = kept(queue, {"x": pa.array([[1, None], [3]])})
+    with pytest.raises(ValueError, match="expected a value in every item, found nulls=1"):
+        found.padded()
+
+
+def test_text_that_utf_8_cannot_encode_is_refused(queue: Client) -> None:
+    with pytest.raises(ValueError, match=r"column=x: .*surrogates not allowed"):
+        queue.put("p", "g", {"x": ["a", "\ud800"]})
+
+
+def test_a_copy_through_dlpack_is_the_callers(queue: Client) -> None:
+    column = batch_of(queue, {"x": np.arange(3)}).column("x")
+    shared, copied = np.from_dlpack(column.values()), np.from_dlpack(column.values(), copy=True)
+    assert np.may_share_memory(shared, np.asarray(column.values()))
+    assert not np.may_share_memory(copied, shared)
+    assert copied.tolist() == [0, 1, 2]
+
+
 def test_masks_of_lists_are_kept(queue: Client) -> None:
     found = kept(queue, {"x": [np.ma.MaskedArray([1, 2], [False, True]), np.ma.MaskedArray([3], [False])]})
     assert [np.ma.MaskedArray(row).tolist() for row in found.to_list()] == [[1, None], [3]]

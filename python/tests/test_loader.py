@@ -129,6 +129,35 @@ def test_a_dropped_loader_gives_its_rows_back(queue: Client) -> None:
     until(lambda: counts(queue) == (16, 0))
 
 
+def test_a_loader_may_be_collected_in_its_own_thread(queue: Client) -> None:
+    filled(queue, groups=4)
+    is_dropped, is_collected = threading.Event(), threading.Event()
+    calls = []
+
+    def costs(lengths: Any) -> Any:
+        # The thread that takes batches calls this: for the batch in use, then for a prefetched one.
+        calls.append(threading.current_thread())
+        if len(calls) == 2:
+            assert is_dropped.wait(PATIENCE_S)
+            gc.collect()
+            is_collected.set()
+        return lengths
+
+    loading = loader(queue, groups=1, prefetch=1, balance=costs)
+    next(loading)
+    # Only the garbage collector can drop it now.
+    loading.itself = loading  # type: ignore[attr-defined]
+    gc.disable()
+    try:
+        del loading
+        is_dropped.set()
+        assert is_collected.wait(PATIENCE_S)
+    finally:
+        gc.enable()
+    until(lambda: not calls[0].is_alive())
+    until(lambda: counts(queue) == (16, 0))
+
+
 def test_a_loader_gives_its_rows_back_at_the_exit_of_its_program(
     server: Server, partition: str, script: Callable[..., subprocess.Popen[str]]
 ) -> None:

@@ -226,8 +226,10 @@ print(threads(), flush=True)
 
 def test_calls_run_in_the_threads_that_make_them(script: Script) -> None:
     out, err = script(COUNT_THREADS).communicate(timeout=PATIENCE_S)
-    # The system cuts names off after 15 characters.
-    assert out.splitlines() == ["['rolldock stewar']"] * 2, err
+    # The system cuts names off after 15 characters. The thread for callbacks begins with the first call that
+    # is awaited.
+    steward = "'rolldock stewar'"
+    assert out.splitlines() == [f"[{steward}]", f"['rolldock callba', {steward}]"], err
 
 
 def test_clients_of_a_server_share_its_connections(server: Server) -> None:
@@ -253,6 +255,25 @@ def test_importing_needs_no_numpy(tmp_path: Path) -> None:
     )
     assert out.stdout == "[]\n"
     assert rolldock.__version__
+
+
+def test_only_numbers_need_numpy(tmp_path: Path) -> None:
+    program = """
+import sys, rolldock
+sys.modules["numpy"] = None
+client = rolldock.Client.open()
+client.put("train", "g", {"text": ["a", "b"], "octets": [b"x", None]})
+rows = client.take("train", groups=1)
+client.put("train", "h", rows)
+try:
+    client.put("train", "i", {"text": [1]})
+except ImportError as error:
+    print(len(rows), error)
+"""
+    out = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert out.stdout.startswith("2 import of numpy halted")
 
 
 SLOW_TO_RETURN = """

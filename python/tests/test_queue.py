@@ -77,15 +77,38 @@ def test_a_dropped_batch_gives_its_rows_back(client: Client, partition: str) -> 
     assert len(taken(client.take(partition, groups=1, wait_s=PATIENCE_S))) == 2
 
 
+def test_a_single_string_is_not_a_list_of_names(client: Client, partition: str) -> None:
+    with pytest.raises(
+        TypeError, match=r"expected a list of tasks, found a single string: write \['train'\]"
+    ):
+        client.declare(partition, tasks="train")
+    client.put(partition, "g", numbers(1))
+    with pytest.raises(TypeError, match="expected a list of columns"):
+        client.take(partition, rows=1, columns="x")
+    with pytest.raises(TypeError, match="expected a list of keys"):
+        client.find(partition, "key")
+
+
+def test_numbers_of_numpy_are_numbers(client: Client, partition: str) -> None:
+    (row,) = client.put(partition, "g", numbers(1), policy_version=np.int64(1))
+    client.announce(partition, np.int64(3))
+    client.set_tags(partition, {row: {"epoch": np.int32(2)}})
+    with taken(client.take(partition, rows=1)) as batch:
+        assert batch.tags == [{"epoch": 2}]
+    with pytest.raises(errors.BadRequest, match="counts no tokens"):
+        client.take(partition, tokens=8)
+
+
 def test_a_lease_that_is_not_renewed_expires(client: Client, partition: str) -> None:
     client.declare(partition, capacity_rows=8, lease_ms=200)
     client.put(partition, "g", numbers(2))
     batch = taken(client.take(partition, groups=1))
     again = taken(client.take(partition, groups=1, wait_s=PATIENCE_S))
     assert again.handles.tolist() == batch.handles.tolist()
-    with pytest.raises(errors.LeaseGone) as raised:
-        batch.ack()
-    assert isinstance(raised.value, errors.RetryableError)
+    for end in (batch.nack, batch.ack):
+        with pytest.raises(errors.LeaseGone) as raised:
+            end()
+        assert isinstance(raised.value, errors.RetryableError)
     again.nack()
 
 
@@ -96,6 +119,18 @@ def test_a_lease_is_renewed_while_the_block_runs(client: Client, partition: str)
         # No other take gets the rows within three terms of the lease.
         with pytest.raises(errors.Deadline):
             client.take(partition, groups=1, wait_s=3.0)
+        assert not batch.is_lost
+    assert client.status(partition)["dispositions"]["acked"] == 2
+
+
+def test_a_lease_is_renewed_while_calls_end_at_once(client: Client, partition: str) -> None:
+    client.declare(partition, capacity_rows=8, lease_ms=600)
+    client.put(partition, "g", numbers(2))
+    with taken(client.take(partition, groups=1)) as batch:
+        ends = time.monotonic() + 2
+        while time.monotonic() < ends:
+            client.status(partition)
+            time.sleep(0.005)
         assert not batch.is_lost
     assert client.status(partition)["dispositions"]["acked"] == 2
 

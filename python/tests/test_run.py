@@ -7,6 +7,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import numpy as np
 import pytest
 from conftest import PATIENCE_S
 
@@ -59,6 +60,15 @@ def test_the_policy_of_a_run_from_asyncio(run: tuple[str, str]) -> None:
     started = time.monotonic()
     asyncio.run(announce())
     assert time.monotonic() - started < PATIENCE_S, "the end waited for the request of a cancelled call"
+
+
+def test_no_listener_is_an_error_of_the_policy() -> None:
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        address = f"http://127.0.0.1:{server.server_port}"
+    for url in (address, "http://host.invalid:1"):
+        with pytest.raises(errors.PolicyError, match=f"no answer from {url}/v1/policy: ") as raised:
+            Policy(url).announce_version(np.int64(1))
+        assert raised.value.code == "unreachable"
 
 
 def test_another_server_is_no_policy_listener() -> None:

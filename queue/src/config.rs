@@ -9,6 +9,7 @@ use arrow_schema::{DataType, Field};
 use serde::{Deserialize, Serialize};
 
 use crate::error::QueueError;
+use crate::lease::label;
 use crate::take::Sampler;
 
 /// The maximum nesting of lists and structs in the type of a column. The journal could not be read back with
@@ -245,7 +246,7 @@ impl PartitionSpec {
                 format!("expected another name for a partition than . and .., found {:?}", self.name);
             return Err(QueueError::BadRequest { reason });
         }
-        check_distinct(&self.columns)?;
+        check_column_names(&self.columns)?;
         if self.lease_ms == 0 {
             let what = "expected a lease_ms above 0".to_owned();
             return Err(QueueError::DeclaredOtherwise { name: self.name.clone(), what });
@@ -288,16 +289,25 @@ pub(crate) fn check_depths(columns: &[ColumnSpec]) -> Result<(), QueueError> {
     }
 }
 
-/// Refuses columns if two of them have the same name.
-pub(crate) fn check_distinct(columns: &[ColumnSpec]) -> Result<(), QueueError> {
-    let mut names = HashSet::with_capacity(columns.len());
-    match columns.iter().find(|column| !names.insert(column.name.as_str())) {
-        None => Ok(()),
-        Some(ColumnSpec { name, .. }) => {
-            let reason = format!("expected columns with different names, found column={name} twice");
-            Err(QueueError::BadRequest { reason })
-        }
+/// Refuses columns that have the name of a [label](crate::lease::label), or the same name as another column.
+pub(crate) fn check_names<'a>(columns: impl IntoIterator<Item = &'a str>) -> Result<(), QueueError> {
+    let mut names = HashSet::new();
+    for name in columns {
+        let reason = if label::ALL.contains(&name) {
+            format!("expected a column name that is not reserved for labels of rows, found column={name}")
+        } else if names.insert(name) {
+            continue;
+        } else {
+            format!("expected columns with different names, found column={name} twice")
+        };
+        return Err(QueueError::BadRequest { reason });
     }
+    Ok(())
+}
+
+/// Refuses columns as [`check_names`] does.
+pub(crate) fn check_column_names(columns: &[ColumnSpec]) -> Result<(), QueueError> {
+    check_names(columns.iter().map(|column| column.name.as_str()))
 }
 
 fn is_declared(sampler: &Sampler) -> bool {

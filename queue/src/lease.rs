@@ -14,6 +14,25 @@ pub(crate) fn lease_name(id: u64) -> String {
     format!("{id:016x}")
 }
 
+/// The names of the columns that carry labels of rows. No column of rows may have one of these names, whatever the
+/// transport is: rows of an embedded queue may move to a server.
+pub(crate) mod label {
+    /// The column with a row's handle: the generation in the upper 32 bits, and the slot in the lower 32 bits.
+    pub(crate) const HANDLE: &str = "_handle";
+    /// The column with a row's group.
+    pub(crate) const GROUP: &str = "_group";
+    /// The column with the oldest policy version of a row's group.
+    pub(crate) const POLICY_VERSION: &str = "_policy_version";
+    /// The column with a row's key, which is null if the row has no key. If no row of a take has a key, the take
+    /// does not have this column.
+    pub(crate) const KEY: &str = "_key";
+    /// The column with a row's tags as JSON text, which is null if the row has no tags. If no row of a take has
+    /// tags, the take does not have this column.
+    pub(crate) const TAGS: &str = "_tags";
+
+    pub(crate) const ALL: [&str; 5] = [HANDLE, GROUP, POLICY_VERSION, KEY, TAGS];
+}
+
 /// Ends or renews a lease, in this process or on a server.
 ///
 /// Each call is cancel-safe: it takes effect completely or not at all.

@@ -271,10 +271,7 @@ async fn rows_that_a_client_says_lie_on_a_unit_are_checked_as_any_others() {
         for (to, body) in [("placed?group=g", put), ("columns/placed", columns(&rows[..1], name))] {
             let error = refused(to, body).await;
             assert_eq!(error["code"], "bad_request", "{error}");
-            assert!(
-                error["reason"].as_str().unwrap().contains("that the wire format does not use"),
-                "{error}"
-            );
+            assert!(error["reason"].as_str().unwrap().contains("not reserved for labels"), "{error}");
         }
     }
     let error = refused("columns/placed", columns(&rows, "x")).await;

@@ -16,7 +16,7 @@ from rolldock.torch.errors import LoaderError, RankLost
 from rolldock.torch.packing import Labels
 from rolldock.torch.plan import Plan, Settings
 from rolldock.torch.reading import Read, Reads
-from rolldock.torch.taking import Taken, Taker, Used, give_back
+from rolldock.torch.taking import Taken, Taker, Used, give_back, takers
 
 log = logging.getLogger("rolldock.torch")
 #: How often the leader tells the other ranks that it still waits for rows, in seconds.
@@ -32,11 +32,12 @@ def _end_all() -> None:
     """Ends all streams, so that no thread is left in a call of the queue.
 
     Functions for the exit run in the reverse order of their registration. This one is registered after that
-    of the extension module, which ends the calls. `weakref.finalize` registers one function for all
-    libraries, possibly before.
+    of the extension module, which ends the calls.
     """
     for stream in list(_open):
-        stream._end()
+        stream.close()
+    for taker in list(takers):
+        taker.close()
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,9 @@ class Stream:
         #: The reason why no batches follow the pending ones.
         self._failure: BaseException | None = None
         self._has_asked = self._has_ended = self._has_current = self._is_over = False
-        self._end = weakref.finalize(self, _end, self._taker, self._reads, self._held, self._pending)
-        self._end.atexit = False
+        if self._taker is not None:
+            # The garbage collector may call this in any thread, so it waits for nothing.
+            weakref.finalize(self, self._taker.stop).atexit = False
         _open.add(self)
 
     def __iter__(self) -> Iterator[Read]:
@@ -125,7 +127,12 @@ class Stream:
     def close(self) -> None:
         """Gives back the batch in use, if it was not acked, and all later ones."""
         self._is_over = True
-        self._end()
+        # The taker ends first, so that it does not take the rows again.
+        if self._taker is not None:
+            self._taker.close()
+        self._reads.close()
+        for each in (self._held, self._pending):
+            _give_back_all(each)
 
     def _agree(self) -> int | None:
         """Returns the number of the next batch, which is the same on every rank, or `None` at the end."""
@@ -219,15 +226,6 @@ class Stream:
         taker.request()
         taker.start()
         return False
-
-
-def _end(taker: Taker | None, reads: Reads, *batches: deque[Taken]) -> None:
-    # The taker ends first, so that it does not take the rows again.
-    if taker is not None:
-        taker.close()
-    reads.close()
-    for each in batches:
-        _give_back_all(each)
 
 
 def _give_back_all(batches: deque[Taken]) -> None:

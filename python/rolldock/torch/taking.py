@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from rolldock.columns import Array
 
 log = logging.getLogger("rolldock.torch")
+
+#: The takers of this process. A taker whose loader was collected exists until its thread has ended.
+takers: weakref.WeakSet[Taker] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
@@ -63,14 +67,20 @@ class Used:
 
 
 class Taker:
-    """Takes batches in a thread: one batch for each request, and `prefetch` further batches."""
+    """Takes batches in a thread: one batch for each request, and `prefetch` further batches.
+
+    The thread and the consumer share no lock: the garbage collector may call `stop` in any thread, also in
+    the middle of a function of this class.
+    """
 
     def __init__(self, settings: Settings, used: Used, reads: Reads) -> None:
         self._settings, self._used, self._reads = settings, used, reads
-        self._slots = threading.Semaphore(settings.prefetch)
+        #: An entry for each batch that may be taken.
+        self._slots: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(settings.prefetch):
+            self._slots.put(None)
         #: Batches, then `None` at the end of the puts; or an error, after which the thread has ended.
         self._ready: queue.SimpleQueue[Taken | BaseException | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
         self._pending: Any = None
         self._is_stopped = False
         self._number = 0
@@ -78,6 +88,7 @@ class Taker:
         #: Whether the thread takes batches. It becomes false before the consumer can see why the thread ends.
         #: A consumer that asks again therefore never waits for a thread that is about to end.
         self._is_taking = False
+        takers.add(self)
 
     def start(self) -> None:
         """Starts the thread if it does not run."""
@@ -94,7 +105,7 @@ class Taker:
 
     def request(self) -> None:
         """Allows one more batch to be taken."""
-        self._slots.release()
+        self._slots.put(None)
 
     def next(self, wait_s: float) -> Taken | BaseException | None:
         """Returns the next batch, `None` at the end of the puts, or an error.
@@ -104,13 +115,17 @@ class Taker:
         """
         return self._ready.get(timeout=wait_s) if wait_s > 0 else self._ready.get_nowait()
 
+    def stop(self) -> None:
+        """Tells the thread to end, and waits for nothing. Batches give their rows back when they are
+        dropped."""
+        self._is_stopped = True
+        if self._pending is not None:
+            self._pending.cancel()
+        self._slots.put(None)
+
     def close(self) -> None:
         """Ends the thread, and gives back the batches that `next` has not returned."""
-        with self._lock:
-            self._is_stopped = True
-            if self._pending is not None:
-                self._pending.cancel()
-        self._slots.release()
+        self.stop()
         if self._thread is not None:
             self._thread.join()
         while not self._ready.empty():
@@ -120,7 +135,7 @@ class Taker:
 
     def _run(self) -> None:
         while True:
-            self._slots.acquire()
+            self._slots.get()
             try:
                 found = self._take()
             except BaseException as error:
@@ -143,7 +158,7 @@ class Taker:
 
     def _fail(self, error: BaseException) -> None:
         """Hands an error to the consumer, which may ask again."""
-        self._slots.release()
+        self._slots.put(None)
         self._is_taking = False
         if not self._is_stopped:
             self._ready.put(error)
@@ -152,10 +167,10 @@ class Taker:
         settings = self._settings
         client, partition = settings.client, settings.partition
         while True:
-            with self._lock:
-                if self._is_stopped:
-                    return None
-                self._pending = taken(client._queue, partition, settings.task, None, settings.take_options())
+            self._pending = taken(client._queue, partition, settings.task, None, settings.take_options())
+            if self._is_stopped:
+                # `stop` may have found no call to cancel.
+                return None
             lease = self._pending.wait()
             if lease is None:
                 return None

@@ -8,7 +8,7 @@ use crate::error::QueueError;
 use crate::lease::Lease;
 use crate::record::Freed;
 use crate::row::RowHandle;
-use crate::take::{GroupSampler, Sampler, Stale, Take};
+use crate::take::{Amount, GroupSampler, Sampler, Stale, Take};
 
 /// The result of one attempt to take.
 enum Attempt<'a> {
@@ -53,6 +53,19 @@ impl Partition {
         self.serve(take, Some(sampler), true).await
     }
 
+    /// Refuses a number of tokens where the partition does not count them.
+    fn check_amount(&self, take: &Take) -> Result<(), QueueError> {
+        let is_counted = || !self.shared.table.lock().spec.length_columns.is_empty();
+        if take.only.is_some() || !matches!(take.amount, Amount::Tokens(_)) || is_counted() {
+            return Ok(());
+        }
+        let reason = format!(
+            "partition={} counts no tokens: expected rows or groups, or a declaration with length_columns",
+            self.shared.name
+        );
+        Err(QueueError::BadRequest { reason })
+    }
+
     async fn serve(
         &self,
         take: &Take,
@@ -60,6 +73,7 @@ impl Partition {
         reads: bool,
     ) -> Result<Option<Lease>, QueueError> {
         take.check()?;
+        self.check_amount(take)?;
         let member = take.share.map_or(0, |share| share.member);
         let mut woken: Option<Waiter<'_>> = None;
         loop {

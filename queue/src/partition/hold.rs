@@ -172,11 +172,7 @@ impl Partition {
 
     /// Ends a lease and gives its rows back.
     pub(crate) fn nack_lease(&self, id: u64) -> Result<(), QueueError> {
-        {
-            let mut table = self.shared.table.lock();
-            table.nack(id)?;
-            self.shared.tell(&mut table);
-        }
+        self.shared.after_expiry(|table, _| table.nack(id).inspect(|_| self.shared.tell(table)))?;
         self.shared.record_ends();
         Ok(())
     }

@@ -70,7 +70,7 @@ fn put_cases() -> Vec<Case> {
         ("another shape", "wrong_type", |queue, _| {
             attempt_put(queue, "p", Put::group("new", tensors("[4]")))
         }),
-        ("a column of the wire's", "bad_request", |queue, _| {
+        ("a column with the name of a label", "bad_request", |queue, _| {
             let batch = RecordBatch::try_from_iter([("_group", ids(0, 1).column(0).clone())]).unwrap();
             attempt_put(queue, "p", Put::group("new", batch))
         }),
@@ -125,6 +125,14 @@ fn other_cases() -> Vec<Case> {
             let columns = vec![column.clone(), column];
             queue.declare(PartitionSpec { columns, ..PartitionSpec::new("twice", ["train"], 9) })
         }),
+        ("a declaration of a column with the name of a label", "bad_request", |queue, _| {
+            let columns = vec![rolldock_queue::ColumnSpec::new("_handle", arrow_schema::DataType::UInt64)];
+            queue.declare(PartitionSpec { columns, ..PartitionSpec::new("labelled", ["train"], 9) })
+        }),
+        ("a written column with the name of a label", "bad_request", |queue, there| {
+            let batch = RecordBatch::try_from_iter([("_key", text(1).column(0).clone())]).unwrap();
+            async move { queue.write_columns("p", &[there], batch).await }.boxed()
+        }),
         ("two written columns of one name", "bad_request", |queue, there| {
             let more = || ("more", ids(0, 1).column(0).clone());
             let batch = RecordBatch::try_from_iter([more(), more()]).unwrap();
@@ -133,6 +141,9 @@ fn other_cases() -> Vec<Case> {
         ("no such task", "unknown_task", |queue, _| attempt_take(queue, Take::groups("missing", 1))),
         ("no such column", "unknown_column", |queue, _| {
             attempt_take(queue, Take { columns: Some(vec!["none".to_owned()]), ..Take::groups("train", 1) })
+        }),
+        ("tokens that nobody counts", "bad_request", |queue, _| {
+            attempt_take(queue, Take::tokens("train", 9))
         }),
         ("nothing at all", "empty", |queue, _| attempt_take(queue, Take::groups("train", 0))),
         ("a rank that is none", "bad_request", |queue, _| {
@@ -150,6 +161,14 @@ fn other_cases() -> Vec<Case> {
                 let lease = queue.take("brief", &Take::groups("train", 1)).await?.unwrap();
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 lease.ack().await
+            }
+            .boxed()
+        }),
+        ("rows of a lease that expired are given back", "lease_gone", |queue, _| {
+            async move {
+                let lease = queue.take("brief", &Take::groups("train", 1)).await?.unwrap();
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                lease.nack().await
             }
             .boxed()
         }),

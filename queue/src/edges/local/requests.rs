@@ -279,7 +279,6 @@ impl Service {
         let batch = self.rows(desk, rows_max, rows, tail).await?;
         let (keys, batch) = ipc::split_keys(batch)?;
         let (tags, batch) = ipc::split_tags(batch)?;
-        ipc::check_names(&batch)?;
         let deadline = Instant::now() + Duration::from_millis(query.wait_ms);
         let put = Put { keys, tags, ..query.into_put(vec![batch], None) };
         let handles = self.until_end(self.queue.put_into(partition, put, Some(deadline))).await?;
@@ -298,7 +297,6 @@ impl Service {
         let partition = self.queue.partition(partition)?;
         let batch = self.rows(desk, partition.capacity_rows(), rows, tail).await?;
         let (handles, batch) = ipc::split_handles(batch)?;
-        ipc::check_names(&batch)?;
         let ColumnsQuery { token, overwrite } = query;
         partition.write_columns_once(&handles, vec![batch], overwrite, token).await?;
         settle(desk, rows);

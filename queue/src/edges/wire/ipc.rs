@@ -28,8 +28,8 @@ use crate::store::gathered;
 
 pub(crate) use decoder::{Decoder, decode_batches};
 pub(crate) use labels::{
-    Labelled, check_name, check_names, labelled, labelled_schema, labels, put_with_labels, put_with_record,
-    split_all, split_handles, split_keys, split_labels, split_record, split_tags, with_handles,
+    Labelled, labelled, labelled_schema, labels, put_with_labels, put_with_record, split_all, split_handles,
+    split_keys, split_labels, split_record, split_tags, with_handles,
 };
 pub(crate) use recycled::Blocks;
 

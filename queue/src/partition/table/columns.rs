@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::{RowHandle, Table, has_column};
-use crate::config::{ColumnSpec, PartitionSpec, check_distinct};
+use crate::config::{ColumnSpec, PartitionSpec, check_column_names};
 use crate::error::QueueError;
 use crate::invariants::{self, Violation};
 use crate::put::check_depth;
@@ -218,7 +218,7 @@ impl Table {
         columns: &[ColumnSpec],
         overwrite: bool,
     ) -> Result<Option<Vec<ColumnSpec>>, QueueError> {
-        check_distinct(columns)?;
+        check_column_names(columns)?;
         self.check_columns(columns)?;
         let mut claimed = HashSet::with_capacity(rows.len() * columns.len());
         let counts =

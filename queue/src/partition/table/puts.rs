@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 use tokio::time::Instant;
 
 use super::{Added, Admission, Claim, Freed, Group, Progress, Released, Row, Table};
-use crate::config::{ColumnSpec, check_distinct};
+use crate::config::{ColumnSpec, check_column_names};
 use crate::error::QueueError;
 use crate::put::Put;
 use crate::record::PutRecord;
@@ -85,7 +85,7 @@ impl Table {
         }
         self.check_rows(rows)?;
         self.check_record(put.record.as_ref().map_or(0, String::len))?;
-        check_distinct(columns)?;
+        check_column_names(columns)?;
         self.check_columns(columns)?;
         self.check_keys(&put.keys)?;
         self.check_sample(put)?;

@@ -147,7 +147,10 @@ async fn a_take_of_given_rows_ends_when_they_are_consumed() {
 
 #[tokio::test(start_paused = true)]
 async fn the_end_of_puts_wakes_takes_that_wait_for_more_than_can_come() {
-    let partition = partition().await;
+    let queue = TransferQueue::open(QueueConfig::default()).unwrap();
+    let length_columns = vec!["id".to_owned()];
+    let spec = PartitionSpec { length_columns, ..PartitionSpec::new("p", ["t"], 64) };
+    let partition = queue.declare(spec).await.unwrap();
     let all = soon(Take { at_least: usize::MAX, amount: Amount::Tokens(8), ..Take::groups("t", 1) });
     let (mut first, mut second) = (Box::pin(partition.take(&all)), Box::pin(partition.take(&all)));
     assert!(futures::poll!(&mut first).is_pending() && futures::poll!(&mut second).is_pending());

@@ -219,7 +219,6 @@ async fn put(
     let record = ipc::split_record(&mut batches)?;
     let (keys, batches) = ipc::split_all(batches, ipc::split_keys)?;
     let (tags, batches) = ipc::split_all(batches, ipc::split_tags)?;
-    batches.iter().try_for_each(ipc::check_names)?;
     let wait_ms = query.wait_ms;
     let put = Put { keys, tags, ..query.into_put(batches, record) };
     let deadline = Instant::now() + std::time::Duration::from_millis(wait_ms);
@@ -236,7 +235,6 @@ async fn write_columns(
     let partition = service.queue.partition(&partition)?;
     let batches = rows_of(&service, body, partition.capacity_rows()).await?;
     let (rows, batches) = ipc::split_all(batches, ipc::split_handles)?;
-    batches.iter().try_for_each(ipc::check_names)?;
     partition.write_columns_once(&rows, batches, query.overwrite, query.token).await?;
     done()
 }

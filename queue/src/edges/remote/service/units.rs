@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::bodies::json_of;
 use super::{Answer, Path, Query, Service, Shared, done, json, until_end};
-use crate::edges::wire::ipc::check_name;
+use crate::config::check_column_names;
 use crate::edges::wire::{
     self, BlobsBody, ColumnsQuery, PlacedBody, PlacedColumnsBody, PlacedStretch, PutAnswer, PutQuery,
     UnitRows, UnitsAnswer, UnitsOfAnswer, UnitsOfBody, UnknownAnswer,
@@ -75,7 +75,7 @@ async fn put_placed(
 ) -> Answer {
     let partition = service.queue.partition(&partition)?;
     let PlacedBody { place, columns, lengths, bytes, keys, tags, record } = json_of(&service, body).await?;
-    columns.iter().try_for_each(|column| check_name(&column.name))?;
+    check_column_names(&columns)?;
     let rows = place.rows.len();
     let note = service.queue.units().admit(place.into_note())?;
     let deadline = Instant::now() + std::time::Duration::from_millis(query.wait_ms);
@@ -111,7 +111,7 @@ async fn write_placed_columns(
         let reason = "expected columns that are not there yet; send others to `columns`".to_owned();
         return Err(QueueError::BadRequest { reason }.into());
     }
-    columns.iter().try_for_each(|column| check_name(&column.name))?;
+    check_column_names(&columns)?;
     let placed = |wire::PlacedColumns { place, bytes }: wire::PlacedColumns| {
         let rows = place.rows.len();
         PlacedColumns { note: place.into_note(), rows, bytes }

@@ -11,21 +11,10 @@ use serde_json::Value;
 
 use super::bad;
 use crate::batches::conformed;
+use crate::config::check_names;
 use crate::lease::Labels;
+use crate::lease::label::{GROUP, HANDLE, KEY, POLICY_VERSION, TAGS};
 use crate::{Lease, Put, QueueError, RowHandle};
-
-/// The column with a row's handle: the generation in the upper 32 bits, and the slot in the lower 32 bits.
-pub(crate) const HANDLE: &str = "_handle";
-/// The column with a row's group.
-pub(crate) const GROUP: &str = "_group";
-/// The column with the oldest policy version of a row's group.
-pub(crate) const POLICY_VERSION: &str = "_policy_version";
-/// The column with a row's key, which is null if the row has no key. If no row of a take has a key, the take
-/// does not have this column.
-pub(crate) const KEY: &str = "_key";
-/// The column with a row's tags as JSON text, which is null if the row has no tags. If no row of a take has
-/// tags, the take does not have this column.
-pub(crate) const TAGS: &str = "_tags";
 
 /// The key of the owner's record in the metadata of a put's schema.
 pub(crate) const RECORD: &str = "rolldock.record";
@@ -141,6 +130,7 @@ pub(crate) fn put_with_labels(put: &Put) -> Result<Vec<RecordBatch>, QueueError>
     let labelled = put.batches.iter().map(|batch| {
         let rows = first..first + batch.num_rows();
         first = rows.end;
+        check_schema(batch)?;
         let (keys, tags) = (put.keys.get(rows.clone()), put.tags.get(rows));
         with_labels(batch, keys.unwrap_or_default(), tags.unwrap_or_default())
     });
@@ -234,6 +224,7 @@ pub(crate) fn split_labels(batch: RecordBatch) -> Result<Labelled, QueueError> {
 
 /// Returns the batch with a column of handles as its first column.
 pub(crate) fn with_handles(rows: &[RowHandle], batch: &RecordBatch) -> Result<RecordBatch, QueueError> {
+    check_schema(batch)?;
     let mut fields = vec![Arc::new(Field::new(HANDLE, DataType::UInt64, false))];
     fields.extend(batch.schema_ref().fields().iter().cloned());
     let mut columns: Vec<ArrayRef> =
@@ -242,17 +233,7 @@ pub(crate) fn with_handles(rows: &[RowHandle], batch: &RecordBatch) -> Result<Re
     Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
 }
 
-/// Refuses columns whose names the wire format uses.
-pub(crate) fn check_names(batch: &RecordBatch) -> Result<(), QueueError> {
-    batch.schema_ref().fields().iter().try_for_each(|field| check_name(field.name()))
-}
-
-/// Refuses a column whose name the wire format uses.
-pub(crate) fn check_name(name: &str) -> Result<(), QueueError> {
-    if [HANDLE, GROUP, POLICY_VERSION, KEY, TAGS].contains(&name) {
-        return Err(bad(format!(
-            "expected a column name that the wire format does not use, found column={name}"
-        )));
-    }
-    Ok(())
+/// Refuses columns that the receiver would read as labels.
+fn check_schema(batch: &RecordBatch) -> Result<(), QueueError> {
+    check_names(batch.schema_ref().fields().iter().map(|field| field.name().as_str()))
 }
