@@ -99,6 +99,7 @@ async fn connect(urls: &[String], scope: &Scope) -> anyhow::Result<HttpEngine> {
         api_key: None,
         connect_max: Duration::from_secs(5),
         probe_max: Duration::from_secs(30),
+        vocab_size: None,
         body_bytes_max: BODY_BYTES_MAX,
     };
     let engine = HttpEngine::new(config, None, scope.clone())?;

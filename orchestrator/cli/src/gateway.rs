@@ -33,7 +33,7 @@ const DRAIN: Duration = Duration::from_secs(600);
 /// `rolldock gateway`: serves agents until a signal asks for the end.
 pub async fn run(args: GatewayArgs) -> anyhow::Result<()> {
     hold_for_files(threads_default());
-    let config = config(&args, template(&args).await?)?;
+    let config = config(&args, codec(&args).await?)?;
     let stall = seconds("--stall", args.stall)?;
     let scope = Scope::new();
     let balancer = balancer(&args)?;
@@ -91,7 +91,7 @@ async fn until_asked(
     }
 }
 
-async fn template(args: &GatewayArgs) -> anyhow::Result<Arc<dyn Template>> {
+async fn codec(args: &GatewayArgs) -> anyhow::Result<Arc<TextCodec>> {
     let config = CodecConfig {
         tokenizer: args.tokenizer.clone(),
         chat_template: TemplateChoice::from(args.chat_template.as_str()),
@@ -101,10 +101,13 @@ async fn template(args: &GatewayArgs) -> anyhow::Result<Arc<dyn Template>> {
     Ok(Arc::new(codec))
 }
 
-fn config(args: &GatewayArgs, template: Arc<dyn Template>) -> anyhow::Result<GatewayConfig> {
+fn config(args: &GatewayArgs, codec: Arc<TextCodec>) -> anyhow::Result<GatewayConfig> {
     let entropy = Entropy(Arc::new(rand::random::<u128>));
     let (sampling, limits) = (&args.sampling, &args.limits);
+    let vocab_size = Some(codec.vocab_size_max());
+    let template: Arc<dyn Template> = codec;
     Ok(GatewayConfig {
+        vocab_size,
         durability: args.durability,
         history: match args.history {
             History::Append => HistoryPolicy::Append,

@@ -63,6 +63,7 @@ async fn over_http(dialect: Dialect, speed: f64) -> Fixture {
         api_key: None,
         connect_max: PATIENCE,
         probe_max: PATIENCE,
+        vocab_size: None,
         body_bytes_max: 64 << 20,
     };
     let codec = Arc::new(TextCodec::builtin().unwrap());

@@ -37,6 +37,9 @@ pub struct GatewayConfig {
     pub durability: Durability,
     /// The chat template and the tokenizer of the model.
     pub template: Arc<dyn Template>,
+    /// Number of ids of the model's vocabulary; `None` if it is unknown. An engine's answer with an id that is not below
+    /// it is refused.
+    pub vocab_size: Option<u32>,
     /// What becomes of sampled text that the template would show differently.
     pub history: HistoryPolicy,
     /// The model's name at the servers. If absent, the first model that a server lists is used.
@@ -101,6 +104,7 @@ impl GatewayConfig {
             dir: dir.into(),
             durability: Durability::Os,
             template,
+            vocab_size: None,
             history: HistoryPolicy::default(),
             model: None,
             partition: "train".to_owned(),

@@ -104,7 +104,7 @@ impl Hosted {
             return Err(GatewayError::Config(fault));
         }
         let calls =
-            EngineCalls::new(CONNECT, api_key).map_err(|error| GatewayError::Client(error.to_string()))?;
+            EngineCalls::new(CONNECT, api_key, config.vocab_size).map_err(|error| GatewayError::Client(error.to_string()))?;
         let root = match &config.advertise {
             Some(advertised) => advertised.trim_end_matches('/').to_owned(),
             None => {

@@ -148,6 +148,7 @@ async fn gateway(
     // Capabilities must not be guessable, so they are not drawn from the seed of the run.
     let entropy = Entropy(Arc::new(rand::random::<u128>));
     let config = GatewayConfig {
+        vocab_size: Some(codec.vocab_size_max()),
         history: settings.history,
         model: Some(recipe.model.name.clone()),
         limits: settings.limits(recipe.rollout.max_response_length),

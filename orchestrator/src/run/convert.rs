@@ -13,7 +13,7 @@ use rolldock_queue::{ServiceConfig, Stale};
 use rolldock_reward::{Gates, Shaping};
 
 use super::await_servers::Terms;
-use crate::data::{CodecConfig, DatasetConfig, TemplateChoice};
+use crate::data::{CodecConfig, DatasetConfig, TemplateChoice, TextCodec};
 use crate::engine::http::HttpConfig;
 use crate::policy::{PolicyTerms, SourcesConfig};
 use crate::recipe::{self, MaxLoads, Recipe, ValidationPriority};
@@ -226,12 +226,13 @@ pub(crate) fn monitor_config(recipe: &Recipe) -> MonitorConfig {
     }
 }
 
-pub(super) fn http_config(recipe: &Recipe) -> HttpConfig {
+pub(super) fn http_config(recipe: &Recipe, codec: &TextCodec) -> HttpConfig {
     HttpConfig {
         model: recipe.model.name.clone(),
         api_key: recipe.fleet.api_key.clone(),
         connect_max: seconds(recipe.timeouts.connect),
         probe_max: seconds(recipe.timeouts.stall),
+        vocab_size: Some(codec.vocab_size_max()),
         body_bytes_max: usize::try_from(recipe.limits.body_bytes_max).unwrap_or(usize::MAX),
     }
 }

@@ -70,7 +70,7 @@ impl Fleet {
         let encoder = Arc::clone(codec);
         // A text that cannot be encoded gets no ids, and the engine reports a bad answer.
         let encode: Encode = Arc::new(move |text: &str| encoder.encode(text).unwrap_or_default());
-        let engine = HttpEngine::new(convert::http_config(recipe), Some(encode), scope.clone())?;
+        let engine = HttpEngine::new(convert::http_config(recipe, codec), Some(encode), scope.clone())?;
         let of_answers = recipe.data.max_prompt_length + recipe.rollout.max_response_length as usize;
         let of_turns = recipe.environment.as_ref().map(|environment| environment.context_tokens as usize);
         let room = of_turns.unwrap_or(of_answers);

@@ -28,6 +28,8 @@ pub(super) struct TokenizerFiles {
     pub(super) template: Option<String>,
     /// `eos_token_id` of `generation_config.json`.
     pub(super) generation_eos_ids: Vec<u32>,
+    /// `vocab_size` of the model's `config.json`.
+    pub(super) model_vocab_size: Option<u32>,
 }
 
 /// The keys of `tokenizer_config.json` that are used here. Other keys are ignored.
@@ -96,6 +98,7 @@ impl TokenizerFiles {
                 config: parse("builtin", BUILTIN_CONFIG)?,
                 template: None,
                 generation_eos_ids: Vec::new(),
+                model_vocab_size: None,
             });
         }
         let path = Path::new(name);
@@ -124,12 +127,18 @@ impl TokenizerFiles {
             Some(text) => eos_token_ids(&parse(&generation_file.display().to_string(), &text)?),
             None => Vec::new(),
         };
+        let model_file = folder.join("config.json");
+        let model_vocab_size = match read_text(&model_file)? {
+            Some(text) => vocab_size(&parse(&model_file.display().to_string(), &text)?),
+            None => None,
+        };
         Ok(Self {
             origin: folder.display().to_string(),
             tokenizer,
             config,
             template: read_text(&folder.join("chat_template.jinja"))?,
             generation_eos_ids,
+            model_vocab_size,
         })
     }
 }
@@ -155,6 +164,12 @@ fn eos_token_ids(generation_config: &Value) -> Vec<u32> {
         Value::Array(ids) => ids.iter().filter_map(to_id).collect(),
         one => to_id(one).into_iter().collect(),
     }
+}
+
+/// `vocab_size` of a model's configuration. A model of several modalities has it in the part for text.
+fn vocab_size(model_config: &Value) -> Option<u32> {
+    let sizes = [&model_config["vocab_size"], &model_config["text_config"]["vocab_size"]];
+    sizes.into_iter().find_map(Value::as_u64).and_then(|size| u32::try_from(size).ok())
 }
 
 /// The folder of a hub id's files, in the cache layout of the hub's own library.

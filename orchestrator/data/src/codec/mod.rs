@@ -26,6 +26,12 @@ use template::{ChatTemplate, TemplateTokens};
 /// is decoded as a separate wrong character.
 const SPOILT_CHARS_MAX: usize = 3;
 
+/// The number of ids by which a model's vocabulary may be larger than that of its tokenizer, if the model's own number
+/// is unknown. The largest padding of a published model that is known here is 2,385 ids (102,400 ids for a tokenizer
+/// with 100,015). A bound that is too large only misses some broken ids, but one that is too small would refuse the
+/// answers of healthy servers.
+const PADDING_MAX: u32 = 1 << 14;
+
 /// Configuration for [`TextCodec::open`].
 #[derive(Debug, Clone)]
 pub struct CodecConfig {
@@ -76,6 +82,7 @@ pub struct TextCodec {
     origin: String,
     eos_ids: Vec<u32>,
     vocab_size: u32,
+    vocab_size_max: u32,
     byte_level: bool,
 }
 
@@ -117,6 +124,10 @@ impl TextCodec {
             eos_ids: end_ids(&tokenizer, &files),
             byte_level: matches!(tokenizer.get_decoder(), Some(DecoderWrapper::ByteLevel(_))),
             vocab_size,
+            vocab_size_max: match files.model_vocab_size {
+                Some(of_model) => of_model.max(vocab_size),
+                None => vocab_size.saturating_add(PADDING_MAX),
+            },
             tokenizer,
             template,
             origin: files.origin,
@@ -145,6 +156,16 @@ impl TextCodec {
     /// The largest id plus one. A server with a smaller vocabulary runs another model.
     pub fn vocab_size(&self) -> u32 {
         self.vocab_size
+    }
+
+    /// An upper bound for the vocabulary of a model with this tokenizer: no engine samples an id at or above it, unless
+    /// the engine is broken.
+    ///
+    /// A model may have more ids than its tokenizer, because embeddings are padded, and engines do not mask the padding.
+    /// Engines do mask ids from `vocab_size` of the model's `config.json` on. If this file is not beside the tokenizer,
+    /// the bound leaves room for the padding.
+    pub fn vocab_size_max(&self) -> u32 {
+        self.vocab_size_max
     }
 
     /// Ids that end a response, in ascending order: those of the tokenizer and of `generation_config.json`.

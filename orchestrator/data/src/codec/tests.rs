@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use proptest::prelude::*;
 use serde_json::Value;
 
-use super::{CodecConfig, TemplateChoice, TextCodec};
+use super::{CodecConfig, PADDING_MAX, TemplateChoice, TextCodec};
 use crate::{DataError, Message, PromptContent};
 
 fn builtin() -> &'static TextCodec {
@@ -106,6 +106,27 @@ fn a_folder_may_hold_named_templates_objects_for_tokens_and_more_end_ids() {
     fs::write(folder.path().join("chat_template.jinja"), "a file of its own").unwrap();
     let codec = open(&folder.path().to_string_lossy(), TemplateChoice::Auto).unwrap();
     assert_eq!(codec.render(&[user("")]).unwrap(), "a file of its own");
+}
+
+#[test]
+fn a_models_vocabulary_is_at_least_that_of_its_tokenizer() {
+    let padded = builtin().vocab_size() + PADDING_MAX;
+    assert_eq!(builtin().vocab_size_max(), padded);
+    let folder = tempfile::tempdir().unwrap();
+    let tokenizer = concat!(env!("CARGO_MANIFEST_DIR"), "/../../data/tokenizer/tokenizer.json");
+    fs::copy(tokenizer, folder.path().join("tokenizer.json")).unwrap();
+    let cases = [
+        (r#"{"vocab_size": 3584}"#, 3584),
+        (r#"{"text_config": {"vocab_size": 3584}}"#, 3584),
+        // Tokens were added to the tokenizer only.
+        (r#"{"vocab_size": 100}"#, builtin().vocab_size()),
+        (r#"{"model_type": "x"}"#, padded),
+    ];
+    for (config, expected) in cases {
+        fs::write(folder.path().join("config.json"), config).unwrap();
+        let codec = open(&folder.path().to_string_lossy(), TemplateChoice::Auto).unwrap();
+        assert_eq!(codec.vocab_size_max(), expected, "{config}");
+    }
 }
 
 #[test]

@@ -11,6 +11,9 @@ use super::scan::ScanError;
 use crate::soundness::spans_cover;
 use crate::{FinishReason, GenerateRequest, PartialOutput, SampleOutput, VersionSpan};
 
+/// The size of an unknown vocabulary. No vocabulary is that large, so a known size is never above it.
+pub(super) const VOCAB_SIZE_UNKNOWN: u32 = u32::MAX;
+
 /// The parts of a request that its answer is checked against.
 #[derive(Debug, Clone)]
 pub(super) struct Expected {
@@ -20,17 +23,20 @@ pub(super) struct Expected {
     pub(super) n: u32,
     /// Maximum number of tokens of a sample.
     pub(super) max_tokens: u32,
+    /// Number of ids of the vocabulary. All ids of a sample have to be below it.
+    pub(super) vocab_size: u32,
     /// The form of a sample in the answer.
     pub(super) content: Content,
 }
 
 impl Expected {
-    /// The expectations for a server that returns tokens.
-    pub(super) fn tokens_of(request: &GenerateRequest) -> Self {
+    /// The expectations for a server that returns tokens. If `vocab_size` is `None`, it is unknown.
+    pub(super) fn tokens_of(request: &GenerateRequest, vocab_size: Option<u32>) -> Self {
         Self {
             prompt_ids: Arc::clone(&request.prompt_ids),
             n: request.n,
             max_tokens: request.max_tokens,
+            vocab_size: vocab_size.unwrap_or(VOCAB_SIZE_UNKNOWN),
             content: Content::Tokens,
         }
     }
@@ -63,6 +69,9 @@ pub(super) enum AnswerError {
     /// A sample has more values than `max_tokens`.
     #[error("more values in member={member} than tokens asked for, max_tokens={max_tokens}")]
     TooMany { member: &'static str, max_tokens: u32 },
+    /// A token id is not in the vocabulary, so the bytes or the engine are broken.
+    #[error("token id={id} at token={token} is not in the vocabulary, expected an id below {vocab_size}")]
+    Vocabulary { token: usize, id: u32, vocab_size: u32 },
     /// A sample does not have one log-probability for each token.
     #[error("choice={index} has logprobs={logprobs} for tokens={tokens}")]
     Logprobs { index: u32, tokens: usize, logprobs: usize },

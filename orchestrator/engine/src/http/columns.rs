@@ -166,13 +166,16 @@ impl Columns {
     }
 
     fn push_token(&mut self, raw: &[u8]) -> Result<(), AnswerError> {
-        let max_tokens = self.expected.max_tokens;
-        let Some(token) = parse_u32(raw) else { return Err(self.shape("a token id")) };
+        let Expected { max_tokens, vocab_size, .. } = self.expected;
+        let Some(id) = parse_u32(raw) else { return Err(self.shape("a token id")) };
         let token_ids = self.choice()?.token_ids.get_or_insert_default();
         if token_ids.len() >= max_tokens as usize {
             return Err(AnswerError::TooMany { member: "token_ids", max_tokens });
         }
-        token_ids.push(token);
+        if id >= vocab_size {
+            return Err(AnswerError::Vocabulary { token: token_ids.len(), id, vocab_size });
+        }
+        token_ids.push(id);
         Ok(())
     }
 

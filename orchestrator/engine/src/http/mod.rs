@@ -84,6 +84,9 @@ pub struct HttpConfig {
     /// Time limit of the probe of a server. Delays of this process itself do not count. The limit has to be
     /// longer than the time that a busy server takes for the one token of the probe.
     pub probe_max: Duration,
+    /// Number of ids of the model's vocabulary; `None` if it is unknown. An answer with an id that is not below it is a
+    /// bad answer.
+    pub vocab_size: Option<u32>,
     /// Maximum number of bytes of an answer. With log-probabilities a token takes up to 160 bytes.
     pub body_bytes_max: usize,
 }
@@ -96,6 +99,7 @@ impl fmt::Debug for HttpConfig {
             .field("api_key", &self.api_key.as_ref().map(|_secret| "..."))
             .field("connect_max", &self.connect_max)
             .field("probe_max", &self.probe_max)
+            .field("vocab_size", &self.vocab_size)
             .field("body_bytes_max", &self.body_bytes_max)
             .finish()
     }
@@ -266,7 +270,7 @@ impl HttpEngine {
             Dialect::Generate | Dialect::Completions => Content::Tokens,
             Dialect::TextOnly => Content::Text,
         };
-        let expected = Expected { content, ..Expected::tokens_of(&request) };
+        let expected = Expected { content, ..Expected::tokens_of(&request, self.config.vocab_size) };
         let trouble = |error: AnswerError| answer_trouble(server, &error);
         let bytes_max = self.config.body_bytes_max;
         let answer = if request.stream && content == Content::Tokens {
@@ -345,7 +349,7 @@ pub fn read_recorded<'a>(
     chunks: impl IntoIterator<Item = &'a [u8]>,
 ) -> Result<Generation, EngineError> {
     let server = || "recorded".to_owned();
-    let mut reader = AnswerReader::new(Expected::tokens_of(request));
+    let mut reader = AnswerReader::new(Expected::tokens_of(request, None));
     let fed = chunks.into_iter().try_for_each(|chunk| reader.feed(chunk));
     match fed.and_then(|()| reader.finish()) {
         Ok(CheckedAnswer::Samples(samples)) => Ok(Generation { samples }),

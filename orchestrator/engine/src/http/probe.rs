@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::Encode;
 use super::answer::{AnswerReader, CheckedAnswer};
-use super::choice::{AnswerError, Content, Expected};
+use super::choice::{AnswerError, Content, Expected, VOCAB_SIZE_UNKNOWN};
 use super::facts::{Dialect, ServerFacts};
 use super::server::Server;
 use super::transport::{Reply, Transport, collect_body, error_words, refusal};
@@ -239,7 +239,14 @@ async fn check_text(transport: &Transport, server: &Server, model: &str) -> Resu
 }
 
 fn read_probe(body: &[u8], content: Content) -> Result<CheckedAnswer, AnswerError> {
-    let expected = Expected { prompt_ids: [PROBE_TOKEN].into(), n: 1, max_tokens: 1, content };
+    let expected = Expected {
+        prompt_ids: [PROBE_TOKEN].into(),
+        n: 1,
+        max_tokens: 1,
+        // The answer is thrown away.
+        vocab_size: VOCAB_SIZE_UNKNOWN,
+        content,
+    };
     let mut reader = AnswerReader::new(expected);
     reader.feed(body)?;
     reader.finish()

@@ -188,6 +188,7 @@ fn engine(scope: &Scope, change: impl FnOnce(&mut HttpConfig)) -> HttpEngine {
         api_key: None,
         connect_max: Duration::from_secs(2),
         probe_max: Duration::from_secs(5),
+        vocab_size: None,
         body_bytes_max: 1 << 20,
     };
     change(&mut config);

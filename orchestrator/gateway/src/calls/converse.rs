@@ -47,7 +47,7 @@ impl EngineCalls {
                 "the answer has no prompt_token_ids; expected a vLLM that has return_token_ids",
             )
         })?;
-        let drawn = of_choice.checked(base)?;
+        let drawn = of_choice.checked(base, self.vocab_size)?;
         Ok(Conversed { prompt_ids, drawn, choice: answer["choices"][0].take() })
     }
 }

@@ -107,10 +107,18 @@ impl Choice {
         }
     }
 
-    /// The drawn tokens, if they pass all checks.
-    pub(super) fn checked(self, base: &str) -> Result<Drawn, CallError> {
+    /// The drawn tokens, if they pass all checks. `vocab_size` is the number of ids of the vocabulary, if it is known.
+    pub(super) fn checked(self, base: &str, vocab_size: Option<u32>) -> Result<Drawn, CallError> {
         let finish = self.finish(base)?;
         let ids = self.token_ids.ok_or_else(|| CallError::bad(base, "the answer has no token_ids"))?;
+        if let Some(size) = vocab_size
+            && let Some(at) = ids.iter().position(|id| *id >= size)
+        {
+            let id = ids[at];
+            let reason =
+                format!("token id={id} at token={at} is not in the vocabulary, expected an id below {size}");
+            return Err(CallError::bad(base, &reason));
+        }
         let logprobs = match &self.logprobs {
             Some(raw) => {
                 let read: Logprobs = super::read(base, raw.get().as_bytes())?;

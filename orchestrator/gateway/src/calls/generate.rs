@@ -36,6 +36,6 @@ impl EngineCalls {
         let bytes = request.token_ids.get().len() + OTHER_BYTES;
         let body = self.post(base, "/inference/v1/generate", request, bytes).await?;
         let Answer { choices } = read(base, &body)?;
-        one_choice(base, choices)?.checked(base)
+        one_choice(base, choices)?.checked(base, self.vocab_size)
     }
 }

@@ -10,8 +10,8 @@
 //!
 //! # Invariants
 //! - Dropping the future of a call closes its connection, and the engine then stops.
-//! - An answer of `generate` and `converse` has passed the checks of `drawn`: each token has one finite
-//!   log-probability that was reported for this token, and the spans of versions cover all tokens.
+//! - An answer of `generate` and `converse` has passed the checks of `drawn`: each token is in the vocabulary
+//!   and has one finite log-probability that was reported for this token, and the spans of versions cover all tokens.
 //!
 //! # Deliberately absent
 //! This module does not retry. The code that makes a turn owns permits and attempts. An attempt that is lost
@@ -76,6 +76,7 @@ pub(crate) struct EngineCalls {
     clients: Arc<ThreadLocal<Client>>,
     connect: Duration,
     api_key: Option<Arc<str>>,
+    vocab_size: Option<u32>,
 }
 
 /// A model that a server has.
@@ -87,9 +88,14 @@ pub(crate) struct Model {
 }
 
 impl EngineCalls {
-    /// `connect` bounds the time until a connection is open. `api_key` is sent as a bearer token.
-    pub(crate) fn new(connect: Duration, api_key: Option<Arc<str>>) -> Result<Self, reqwest::Error> {
-        let calls = Self { clients: Arc::default(), connect, api_key };
+    /// `connect` bounds the time until a connection is open. `api_key` is sent as a bearer token. `vocab_size` is the
+    /// number of ids of the vocabulary, if it is known.
+    pub(crate) fn new(
+        connect: Duration,
+        api_key: Option<Arc<str>>,
+        vocab_size: Option<u32>,
+    ) -> Result<Self, reqwest::Error> {
+        let calls = Self { clients: Arc::default(), connect, api_key, vocab_size };
         // An error that prevents this client would prevent the client of every thread, so it is reported
         // here.
         calls.client()?;

@@ -164,3 +164,16 @@ async fn a_failed_attempt_is_repeated_and_a_refusal_is_passed_on() {
     assert_eq!(rig.balancer.snapshot().in_use(), 0);
     assert_eq!(rig.show(&opened.uid).await["turns"], 1);
 }
+
+#[tokio::test]
+async fn an_answer_with_an_id_outside_the_vocabulary_is_a_failed_attempt() {
+    // The engine draws pairs of letters as ids from 2,000,000 on.
+    let rig = Rig::with(|config| config.vocab_size = Some(2_000_000)).await;
+    rig.engine.script([says("ab"), says("жж")]);
+    let opened = rig.open(json!({})).await;
+    assert_eq!(said(&rig.chat(&opened, &json!([user("x")])).await)["content"], "жж");
+    assert_eq!(rig.show(&opened.uid).await["turns"], 1);
+    let requests = rig.engine.requests();
+    assert_eq!(requests.len(), 2);
+    assert_ne!(requests[0]["request_id"], requests[1]["request_id"]);
+}

@@ -42,23 +42,23 @@ impl Columns {
         )
     }
 
-    /// Appends token ids, up to the requested number of tokens. Returns the number of bytes that they take in
-    /// `rest`.
+    /// Appends token ids of the vocabulary, up to the requested number of tokens. Returns the number of bytes that they
+    /// take in `rest`.
     #[inline(always)]
     fn run_of_tokens<S: Simd>(&mut self, simd: S, rest: &[u8]) -> usize {
         let Some(choice) = self.choices.last_mut() else { return 0 };
         let Some(token_ids) = &mut choice.token_ids else { return 0 };
-        let max_tokens = self.expected.max_tokens as usize;
+        let (max_tokens, vocab_size) = (self.expected.max_tokens as usize, self.expected.vocab_size);
         ids(
             simd,
             rest,
             #[inline(always)]
-            |token| {
-                let has_room = token_ids.len() < max_tokens;
-                if has_room {
-                    token_ids.push(token);
+            |id| {
+                let is_wanted = (token_ids.len() < max_tokens) & (id < vocab_size);
+                if is_wanted {
+                    token_ids.push(id);
                 }
-                has_room
+                is_wanted
             },
         )
     }

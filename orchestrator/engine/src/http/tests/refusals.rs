@@ -57,6 +57,33 @@ async fn answers_that_break_the_protocol_are_bad_answers() {
 }
 
 #[tokio::test]
+async fn an_answer_with_an_id_outside_the_vocabulary_is_a_bad_answer_and_leaves_no_tokens() {
+    let event = |id: u32, reason: Option<&str>| {
+        json!({"choices": [{
+            "index": 0, "token_ids": [id], "finish_reason": reason, "logprobs": {"token_logprobs": [-0.5]},
+        }]})
+    };
+    let events = [event(7, None), event(1 << 31, Some("stop"))].map(|event| format!("data: {event}\n\n")).concat();
+    let whole = completion(&[5, 6]).to_string().replace("[7,8]", "[7,2147483648]");
+    for dialect in [Dialect::Generate, Dialect::Completions] {
+        let scope = Scope::new();
+        let mut server = ScriptedServer::start(&scope).await;
+        let engine = engine(&scope, |config| config.vocab_size = Some(151_936));
+        server.join(&engine, dialect).await;
+        for (body, stream) in [(&whole, false), (&events, true)] {
+            server.push(status(200, body));
+            let progress = Progress::new();
+            let asked = GenerateRequest { stream, progress: Some(progress.clone()), ..request("r-1") };
+            let error = engine.generate("s", asked).await.unwrap_err();
+            assert!(matches!(error, EngineError::BadAnswer { .. }), "{error}");
+            assert!(error.to_string().contains("token id=2147483648 at token="), "{error}");
+            assert_eq!(error.admission(), Admission::Possible);
+            assert!(progress.take().is_empty());
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_body_beyond_its_bound_is_refused_whether_announced_or_not() {
     let scope = Scope::new();
     let mut server = ScriptedServer::start(&scope).await;
