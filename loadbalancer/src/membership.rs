@@ -101,7 +101,7 @@ pub fn name_of(url: &str) -> &str {
 ///
 /// # Errors
 /// Returns why `url` is not a base URL.
-fn base_of(url: &str) -> Result<String, String> {
+pub fn base_of(url: &str) -> Result<String, String> {
     let parsed = url::Url::parse(url).map_err(|error| error.to_string())?;
     if parsed.scheme() != "http" || parsed.host().is_none() {
         return Err("expected the scheme http and a host".to_owned());

@@ -8,16 +8,19 @@ mod examples;
 mod fleet;
 mod gateway;
 mod history;
+mod numbers;
 mod report;
 mod reward;
 mod simulate;
+mod urls;
 mod why;
 mod words;
 
+use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use rolldock_queue::Durability;
 
@@ -28,11 +31,15 @@ pub use data::{DataArgs, DataCommand, PrepareArgs};
 pub use fleet::{EngineDialect, FleetArgs, FleetCommand, ProxyArgs};
 pub use gateway::{GatewayArgs, History};
 pub use history::LedgerArgs;
+use numbers::{real, whole};
 pub use report::ReportArgs;
 pub use reward::{AdvantageArgs, RewardArgs, RewardCommand, ScoreArgs};
 pub use simulate::SimulateArgs;
+use urls::base_url;
 pub use why::WhyArgs;
 use words::{DURABILITIES, one_of};
+
+use crate::usage::SECONDS_MAX;
 
 /// Keeps a fleet of vLLM servers busy with RL rollouts and hands finished groups to a trainer through a
 /// queue.
@@ -48,6 +55,32 @@ pub struct Cli {
     /// Draw no progress line.
     #[arg(long, global = true)]
     pub no_progress: bool,
+}
+
+impl Cli {
+    /// Reads the command line of this process. Exits after an error, `--help` and `--version`.
+    #[must_use]
+    pub fn of_process() -> Self {
+        Self::of_line(std::env::args_os()).unwrap_or_else(|error| error.exit())
+    }
+
+    /// Reads a command line.
+    ///
+    /// # Errors
+    /// An error for people: the command line is wrong, or asks for help or for the version.
+    pub fn of_line(line: impl IntoIterator<Item: Into<OsString> + Clone>) -> Result<Self, clap::Error> {
+        let matches = with_negative_numbers(Self::command()).try_get_matches_from(line)?;
+        Self::from_arg_matches(&matches)
+    }
+}
+
+/// The command, with options that take `-5` as their value, so that the error names the option and its range. Otherwise
+/// the error would be that there is no option `-5`.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let is_option = |arg: &Arg| arg.get_action().takes_values() && !arg.is_positional();
+    command
+        .mut_args(|arg| if is_option(&arg) { arg.allow_negative_numbers(true) } else { arg })
+        .mut_subcommands(with_negative_numbers)
 }
 
 /// How logs are written.
@@ -145,7 +178,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
     /// Ends after this many steps
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=u64::MAX))]
     pub steps: Option<u64>,
     /// The directory of the run's ledger, queue and recipe; a run that is in it continues
     /// [default: runs/<recipe's name>]
@@ -179,16 +212,16 @@ pub struct SimengineArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
     pub script: Option<PathBuf>,
     /// Seed of lengths and answers
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = whole(0..=u64::MAX))]
     pub seed: u64,
     /// Real seconds that a simulated second takes
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, value_parser = real(1e-6..=1e6))]
     pub time_scale: f64,
     /// Sequences that a server decodes at the same time
-    #[arg(long, default_value_t = 256)]
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
     pub max_num_seqs: u32,
     /// Mean response length, tokens
-    #[arg(long, default_value_t = 400.0)]
+    #[arg(long, default_value_t = 400.0, value_parser = real(1.0..=1e6))]
     pub mean_response_length: f64,
     /// Refuse further requests when this many samples wait or run
     #[arg(long, value_name = "N")]
@@ -264,13 +297,13 @@ pub struct SourceArgs {
 #[derive(Debug, Args)]
 pub struct UnitArgs {
     /// The URL of the queue's server: `rolldock queue serve`, or a run with queue.listen
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = base_url)]
     pub controller: String,
     /// Where to listen
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7071")]
     pub listen: SocketAddr,
     /// The URL at which the controller and its clients reach this unit, if it is not the address of --listen
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = base_url)]
     pub advertise: Option<String>,
     /// The directory of the rows; without it they are in memory, and lost with the process
     #[arg(long)]
@@ -279,7 +312,7 @@ pub struct UnitArgs {
     #[arg(long, env = "ROLLDOCK_QUEUE_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
     /// Largest body of a request; bytes [default: 256 MiB]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = whole(1..=usize::MAX))]
     pub body_bytes_max: Option<usize>,
     /// Clients' connections
     #[command(flatten)]
@@ -298,10 +331,10 @@ pub struct WatchArgs {
     #[arg(long, default_value = "train")]
     pub partition: String,
     /// Shortest time between two lines
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = real(0.0..=SECONDS_MAX))]
     pub every: f64,
     /// Ends after this many lines; it also ends when the puts have ended and no rows are left
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(0..=u64::MAX))]
     pub lines: Option<u64>,
 }
 
@@ -342,7 +375,7 @@ pub struct ServeArgs {
     #[arg(long, value_parser = one_of::<Durability>(DURABILITIES), default_value = "fsync")]
     pub durability: Durability,
     /// Largest body of a request; bytes [default: 256 MiB, through shared memory 1 GiB]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = whole(1..=usize::MAX))]
     pub body_bytes_max: Option<usize>,
     /// Clients' connections
     #[command(flatten)]
@@ -364,13 +397,13 @@ pub struct ConsumeArgs {
     #[arg(long, default_value = "train")]
     pub partition: String,
     /// Groups in a batch
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 8, value_parser = whole(1..=usize::MAX))]
     pub groups: usize,
     /// Ends after this many batches [default: when no group is ready]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(0..=u64::MAX))]
     pub max_batches: Option<u64>,
     /// Ends after waiting this long for rows; it also ends when the puts have ended
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = whole(0..=SECONDS_MAX as u64))]
     pub wait: u64,
     /// Returns the rows to the queue instead of consuming them
     #[arg(long)]

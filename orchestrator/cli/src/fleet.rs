@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use anyhow::Context;
 use reqwest::{Client, Method, Response};
 use rolldock_loadbalancer::admin::Drained;
 use rolldock_loadbalancer::membership::NewMember;
@@ -119,7 +118,7 @@ pub async fn run(args: FleetArgs) -> anyhow::Result<()> {
             say(&format!("{} joins with {} permits", text(&joined["name"]), joined["capacity"]));
         }
         FleetCommand::Drain { name, wait } => {
-            let wait = Duration::try_from_secs_f64(wait).context("--wait: expected seconds")?;
+            let wait = Duration::from_secs_f64(wait);
             let path = of(&name, &format!("/drain?wait_ms={}", wait.as_millis()));
             let Drained { in_use } = admin.read(Method::POST, &path, None, wait).await?;
             anyhow::ensure!(in_use == 0, "{name} still has {in_use} samples; it stays draining");

@@ -125,9 +125,9 @@ fn config(args: &GatewayArgs, codec: Arc<TextCodec>) -> anyhow::Result<GatewayCo
             turns: limits.turns_max,
             tokens: limits.tokens_max,
             turn_tokens: limits.turn_tokens_max,
-            wall: limits.wall,
-            idle: limits.idle,
-            reward: limits.reward_wait,
+            wall: seconds("--wall", limits.wall)?.as_secs_f64(),
+            idle: seconds("--idle", limits.idle)?.as_secs_f64(),
+            reward: seconds("--reward-wait", limits.reward_wait)?.as_secs_f64(),
         },
         trajectories_max: args.trajectories_max as usize,
         unrewarded: args.unrewarded,
@@ -145,14 +145,8 @@ fn config(args: &GatewayArgs, codec: Arc<TextCodec>) -> anyhow::Result<GatewayCo
 }
 
 fn balancer(args: &GatewayArgs) -> anyhow::Result<LoadBalancer> {
-    let mut servers = Vec::new();
-    for url in &args.endpoints {
-        if !url.starts_with("http://") {
-            let reason = format!("--endpoint: expected a base URL like http://host:port, found {url}");
-            return Err(UsageError(reason).into());
-        }
-        servers.push(ServerSpec::new(name_of(url), url.trim_end_matches('/'), args.max_loads));
-    }
+    let spec = |url: &String| ServerSpec::new(name_of(url), url.as_str(), args.max_loads);
+    let servers = args.endpoints.iter().map(spec).collect();
     Ok(LoadBalancer::new(BalancerConfig::default(), servers)?)
 }
 

@@ -8,14 +8,15 @@ use std::time::Duration;
 pub struct UsageError(pub String);
 
 /// The largest time that an option accepts, about four months.
-const SECONDS_MAX: Duration = Duration::from_secs(10_000_000);
+pub(crate) const SECONDS_MAX: f64 = 1e7;
 
 /// Parses the seconds of `option`, which must be above 0.
 pub fn seconds(option: &str, seconds: f64) -> Result<Duration, UsageError> {
     let duration = Duration::try_from_secs_f64(seconds).ok();
-    let is_sound = |duration: &Duration| !duration.is_zero() && *duration <= SECONDS_MAX;
+    let is_sound = |duration: &Duration| !duration.is_zero() && duration.as_secs_f64() <= SECONDS_MAX;
     duration.filter(is_sound).ok_or_else(|| {
-        let max = SECONDS_MAX.as_secs();
-        UsageError(format!("{option}: expected seconds, more than 0 and at most {max}, found {seconds}"))
+        UsageError(format!(
+            "{option}: expected seconds, more than 0 and at most {SECONDS_MAX}, found {seconds}"
+        ))
     })
 }

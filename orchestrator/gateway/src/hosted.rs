@@ -103,8 +103,8 @@ impl Hosted {
         if let Some(fault) = config.sampling.fault().or_else(|| config.limits.fault()) {
             return Err(GatewayError::Config(fault));
         }
-        let calls =
-            EngineCalls::new(CONNECT, api_key, config.vocab_size).map_err(|error| GatewayError::Client(error.to_string()))?;
+        let calls = EngineCalls::new(CONNECT, api_key, config.vocab_size)
+            .map_err(|error| GatewayError::Client(error.to_string()))?;
         let root = match &config.advertise {
             Some(advertised) => advertised.trim_end_matches('/').to_owned(),
             None => {

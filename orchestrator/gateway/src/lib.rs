@@ -113,8 +113,8 @@ impl Gateway {
         if let Some(fault) = fault {
             return Err(GatewayError::Config(fault));
         }
-        let calls =
-            EngineCalls::new(CONNECT, api_key, config.vocab_size).map_err(|error| GatewayError::Client(error.to_string()))?;
+        let calls = EngineCalls::new(CONNECT, api_key, config.vocab_size)
+            .map_err(|error| GatewayError::Client(error.to_string()))?;
         let maker = Arc::new(Maker::new(calls, balancer, config.clone()));
         let (core, settled) = Core::open(config, Scope::new()).await?;
         Ok(Self { served: Served { core, maker, metrics, has_control: true }, queue, settled })

@@ -15,7 +15,6 @@ mod why;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
 use rolldock_cli::{
     Cli, Command, LogFormat, UsageError, calibrate, consume, data, fleet, gateway, generate, history, proxy,
     queue, reward,
@@ -33,7 +32,7 @@ const BLOCKING_LIMIT: Duration = Duration::from_secs(1);
 
 /// Parses the command line and runs the command.
 pub fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::of_process();
     let mut builder = if cli.command.has_own_threads() {
         Builder::new_current_thread()
     } else {

@@ -3,17 +3,18 @@
 use clap::Args;
 use rolldock_listener::ConnectionLimits;
 
+use super::numbers::whole;
 use crate::usage::{UsageError, seconds};
 
 /// The connections of clients to a server.
 #[derive(Debug, Args)]
 pub struct ConnectionArgs {
     /// Maximum number of open connections [default: a third of the limit of open files, at most 65536]
-    #[arg(long, value_name = "N", value_parser = above_zero)]
+    #[arg(long, value_name = "N", value_parser = whole(1..=usize::MAX))]
     pub connections_max: Option<usize>,
     /// Maximum number of open connections that have not sent a token yet or, without tokens, a request
     /// [default: a quarter of all]
-    #[arg(long, value_name = "N", value_parser = above_zero)]
+    #[arg(long, value_name = "N", value_parser = whole(1..=usize::MAX))]
     pub unauthenticated_max: Option<usize>,
     /// Maximum time until the head of a request has arrived
     #[arg(long, value_name = "SECONDS", default_value_t = ConnectionLimits::default().head_timeout)]
@@ -52,12 +53,5 @@ impl ServiceConnectionArgs {
     pub(crate) fn limits(&self) -> Result<ConnectionLimits, UsageError> {
         let body_timeout = seconds("--body-timeout", self.body_timeout)?.as_secs_f64();
         Ok(ConnectionLimits { body_timeout, ..self.all.limits()? })
-    }
-}
-
-fn above_zero(number: &str) -> Result<usize, String> {
-    match number.parse() {
-        Ok(number) if number > 0 => Ok(number),
-        _ => Err("expected a number above 0".to_owned()),
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::examples;
+use super::numbers::whole;
 
 /// `rolldock data`
 #[derive(Debug, Args)]
@@ -34,7 +35,7 @@ pub struct PrepareArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "validation_prompts")]
     pub validation: Vec<PathBuf>,
     /// Sets this many prompts of the training files apart for validation
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(0..=usize::MAX))]
     pub validation_prompts: Option<usize>,
     /// Overrides one key of the recipe, for example data.train=mine.jsonl (repeatable)
     #[arg(long, value_name = "KEY=VALUE")]

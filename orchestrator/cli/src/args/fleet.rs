@@ -8,7 +8,9 @@ use rolldock_loadbalancer::{Policy, Probe};
 
 use super::connections::ConnectionArgs;
 use super::examples;
+use super::numbers::{real, whole};
 use super::words::{POLICIES, PROBES, one_of};
+use crate::usage::SECONDS_MAX;
 
 /// `rolldock proxy`
 #[derive(Debug, Args)]
@@ -55,19 +57,19 @@ pub struct ProxyArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 600.0)]
     pub idle_timeout: f64,
     /// Maximum number of requests that wait for a server with room; further requests get 503
-    #[arg(long, value_name = "N", default_value_t = 65_536)]
+    #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = whole(0..=usize::MAX))]
     pub waiting_max: usize,
     /// Maximum number of bytes of requests that servers do not have yet; further requests get 503
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30, value_parser = whole(0..=usize::MAX))]
     pub buffered_bytes_max: usize,
     /// Clients' connections
     #[command(flatten)]
     pub connections: ConnectionArgs,
     /// Threads that forward requests [default: one for each core]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(1..=usize::MAX))]
     pub threads: Option<usize>,
     /// Seeds the choice between servers that are equal
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = whole(0..=u64::MAX))]
     pub seed: u64,
 }
 
@@ -116,7 +118,7 @@ pub enum FleetCommand {
         /// Its name
         name: String,
         /// Longest time to wait
-        #[arg(long, value_name = "SECONDS", default_value_t = 3600.0)]
+        #[arg(long, value_name = "SECONDS", default_value_t = 3600.0, value_parser = real(0.0..=SECONDS_MAX))]
         wait: f64,
     },
     /// Remove a server immediately; its requests start again on other servers

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 use rolldock_gateway::{GatewayConfig, Limits, Sampling, Unrewarded};
 use rolldock_loadbalancer::Probe;
@@ -10,13 +11,15 @@ use rolldock_queue::Durability;
 use rolldock_recipe::AdvantageEstimator;
 
 use super::connections::ConnectionArgs;
+use super::numbers::{real, top_p, whole};
+use super::urls::{base_url, public_url};
 use super::words::{ADVANTAGES, DURABILITIES, PROBES, UNREWARDED, one_of};
 
 /// `rolldock gateway`
 #[derive(Debug, Args)]
 pub struct GatewayArgs {
     /// A server's base URL (repeatable)
-    #[arg(long = "endpoint", value_name = "URL", required = true)]
+    #[arg(long = "endpoint", value_name = "URL", required = true, value_parser = base_url)]
     pub endpoints: Vec<String>,
     /// Address for agents, for control calls, and for /metrics
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8100")]
@@ -50,19 +53,24 @@ pub struct GatewayArgs {
     #[arg(long, value_name = "ADDRESS", conflicts_with = "queue")]
     pub queue_listen: Option<SocketAddr>,
     /// The partition for rows
-    #[arg(long, default_value = "train")]
+    #[arg(long, default_value = "train", value_parser = NonEmptyStringValueParser::new())]
     pub partition: String,
     /// A task that has to ack a row before it is freed (repeatable)
-    #[arg(long = "task", value_name = "NAME", default_value = "train")]
+    #[arg(
+        long = "task",
+        value_name = "NAME",
+        default_value = "train",
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     pub tasks: Vec<String>,
     /// Maximum number of rows in the partition
-    #[arg(long, value_name = "N", default_value_t = 65_536)]
+    #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = whole(1..=usize::MAX))]
     pub capacity_rows: usize,
     /// The bearer token of control calls
     #[arg(long, value_name = "TOKEN", env = "ROLLDOCK_GATEWAY_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
     /// The URL at which agents reach the gateway [default: the host of the control call]
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = public_url)]
     pub advertise: Option<String>,
     /// How tokens are drawn
     #[command(flatten)]
@@ -117,16 +125,21 @@ pub struct GatewayArgs {
 #[derive(Debug, Args)]
 pub struct SamplingArgs {
     /// Softmax temperature
-    #[arg(long, default_value_t = Sampling::default().temperature)]
+    #[arg(long, default_value_t = Sampling::default().temperature, value_parser = real(0.0..=100.0_f32))]
     pub temperature: f32,
     /// Nucleus mass
-    #[arg(long, default_value_t = Sampling::default().top_p)]
+    #[arg(long, default_value_t = Sampling::default().top_p, value_parser = top_p)]
     pub top_p: f32,
     /// Number of most probable tokens that are kept; -1 keeps all
-    #[arg(long, default_value_t = Sampling::default().top_k, allow_hyphen_values = true)]
+    #[arg(
+        long,
+        default_value_t = Sampling::default().top_k,
+        allow_hyphen_values = true,
+        value_parser = clap::value_parser!(i32).range(-1..)
+    )]
     pub top_k: i32,
     /// Seed of all trajectories that set none
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = whole(0..=u64::MAX))]
     pub seed: u64,
 }
 
@@ -134,13 +147,28 @@ pub struct SamplingArgs {
 #[derive(Debug, Args)]
 pub struct LimitArgs {
     /// Maximum number of turns
-    #[arg(long, value_name = "N", default_value_t = Limits::default().turns)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = Limits::default().turns,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub turns_max: u32,
     /// Maximum number of sampled tokens of all turns
-    #[arg(long, value_name = "N", default_value_t = Limits::default().tokens)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = Limits::default().tokens,
+        value_parser = whole(1..=u64::MAX)
+    )]
     pub tokens_max: u64,
     /// Maximum number of sampled tokens of one turn
-    #[arg(long, value_name = "N", default_value_t = Limits::default().turn_tokens)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = Limits::default().turn_tokens,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     pub turn_tokens_max: u32,
     /// Maximum time of a trajectory
     #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().wall)]

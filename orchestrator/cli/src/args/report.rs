@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::numbers::whole;
+
 /// `rolldock report`
 #[derive(Debug, Args)]
 pub struct ReportArgs {
@@ -14,6 +16,6 @@ pub struct ReportArgs {
     pub output: Option<PathBuf>,
     /// The step whose requests are shown by server; they are kept only for the newest steps [default: the
     /// newest]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(0..=u64::MAX))]
     pub step: Option<u64>,
 }

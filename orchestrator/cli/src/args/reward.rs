@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::examples;
+use super::numbers::whole;
 
 /// `rolldock reward`
 #[derive(Debug, Args)]
@@ -44,7 +45,7 @@ pub struct ScoreArgs {
     #[arg(long, value_name = "KEY=VALUE", requires = "against")]
     pub against_set: Vec<String>,
     /// Maximum number of disagreements that are shown; all of them are counted
-    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = whole(0..=usize::MAX))]
     pub show: usize,
     /// The output file: the rows, with score, acc and pred added [default: standard output]
     #[arg(long, value_name = "FILE")]

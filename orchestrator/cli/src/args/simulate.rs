@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::numbers::{real, whole};
+
 /// `rolldock simulate`
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
@@ -19,7 +21,7 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub servers: Option<u32>,
     /// Relative speeds of the servers, for example 1,1,0.6,0.4; a short list is repeated
-    #[arg(long, value_name = "SPEED,...", value_delimiter = ',')]
+    #[arg(long, value_name = "SPEED,...", value_delimiter = ',', value_parser = real(1e-3..=1e3))]
     pub speeds: Vec<f64>,
     /// A file with the constants of the servers' engine, which `rolldock calibrate` has written
     #[arg(long, value_name = "FILE")]
@@ -32,7 +34,7 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "KEY=VALUE,...")]
     pub sweep: Vec<String>,
     /// Number of steps [default: 20, or the recorded steps of --replay]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=10_000_u64))]
     pub steps: Option<u64>,
     /// The time that the trainer needs for a step, unless policy.mode is off [default: none]
     #[arg(long, value_name = "SECONDS")]

@@ -69,15 +69,16 @@ impl Server {
     /// Asks the server for its model and the size of its cache.
     pub(super) async fn open(url: &str, api_key: Option<&str>) -> anyhow::Result<Self> {
         let client = Client::builder().connect_timeout(CONNECT_LIMIT).build()?;
-        let url = url.trim_end_matches('/').to_owned();
         let mut server = Self {
             client,
-            url,
+            url: url.trim_end_matches('/').to_owned(),
             api_key: api_key.map(str::to_owned),
             facts: Facts::default(),
             prompts: 0.into(),
         };
-        let models: Models = server.answer(server.client.get(server.at("/v1/models"))).await?.json().await?;
+        let models = server.answer(server.client.get(server.at("/v1/models"))).await;
+        let not_vllm = || format!("expected the base URL of a vLLM server, found {url}");
+        let models: Models = models.with_context(not_vllm)?.json().await.with_context(not_vllm)?;
         let model = models.data.into_iter().next().context("the server has no model")?;
         let metrics = server.answer(server.client.get(server.at("/metrics"))).await?.text().await?;
         let (kv_blocks, block_tokens) = cache(&metrics).unzip();

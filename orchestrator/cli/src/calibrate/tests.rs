@@ -71,3 +71,20 @@ async fn a_server_that_does_not_answer_is_named() {
     let error = Server::open("http://127.0.0.1:1", None).await.err().unwrap();
     assert!(format!("{error:#}").contains("cannot reach http://127.0.0.1:1"), "{error:#}");
 }
+
+#[tokio::test]
+async fn a_server_that_is_no_vllm_is_told_from_one() {
+    let (tracker, end) = (TaskTracker::new(), CancellationToken::new());
+    let workload = Arc::new(Workload::new(WorkloadConfig::default()));
+    let server =
+        SimServer::start(ServerConfig::default(), workload, Arc::new(NoAnswers), &tracker, end.clone())
+            .unwrap();
+    let codec: Arc<dyn Codec> = Arc::new(TextCodec::builtin().unwrap());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = http::serve(server, codec, listener, 0, &tracker, end.clone()).unwrap();
+    let url = format!("http://{address}/v1/models");
+    let words = format!("{:#}", Server::open(&url, None).await.err().unwrap());
+    end.cancel();
+    assert!(words.starts_with(&format!("expected the base URL of a vLLM server, found {url}: ")), "{words}");
+    assert!(words.contains("404"), "{words}");
+}

@@ -174,6 +174,18 @@ fn bad_usage_and_failure_have_different_exit_codes() {
     assert!(refused.stderr.contains("wrokers"), "{}", refused.stderr);
     assert!(refused.stderr.contains("is not empty and holds no run"), "{}", refused.stderr);
     Rolldock::new(&["run"]).fails(2);
+    for option in ["--wall", "--idle", "--reward-wait", "--stall"] {
+        let gateway =
+            Rolldock::new(&["gateway", "--endpoint", "http://127.0.0.1:1", "--tokenizer", "builtin"]);
+        let refused = gateway.args(["--out", "never-made", option, "nan"]).fails(2);
+        assert!(
+            refused.stderr.contains(option) && refused.stderr.contains("expected seconds"),
+            "{}",
+            refused.stderr
+        );
+    }
+    let refused = Rolldock::new(&["consume", "--groups", "0"]).arg(dir.path()).fails(2);
+    assert!(refused.stderr.contains("--groups"), "{}", refused.stderr);
     Rolldock::new(&["queue", "export", "--format", "parquet"]).arg(dir.path()).fails(2);
 }
 

@@ -36,7 +36,13 @@ fn read(body: &Value, expected: &Expected) -> Result<CheckedAnswer, AnswerError>
 }
 
 fn tokens(prompt_ids: &[u32], n: u32, max_tokens: u32) -> Expected {
-    Expected { prompt_ids: prompt_ids.into(), n, max_tokens, vocab_size: VOCAB_SIZE_UNKNOWN, content: Content::Tokens }
+    Expected {
+        prompt_ids: prompt_ids.into(),
+        n,
+        max_tokens,
+        vocab_size: VOCAB_SIZE_UNKNOWN,
+        content: Content::Tokens,
+    }
 }
 
 fn u32s(value: &Value) -> Vec<u32> {

@@ -63,7 +63,8 @@ async fn an_answer_with_an_id_outside_the_vocabulary_is_a_bad_answer_and_leaves_
             "index": 0, "token_ids": [id], "finish_reason": reason, "logprobs": {"token_logprobs": [-0.5]},
         }]})
     };
-    let events = [event(7, None), event(1 << 31, Some("stop"))].map(|event| format!("data: {event}\n\n")).concat();
+    let events =
+        [event(7, None), event(1 << 31, Some("stop"))].map(|event| format!("data: {event}\n\n")).concat();
     let whole = completion(&[5, 6]).to_string().replace("[7,8]", "[7,2147483648]");
     for dialect in [Dialect::Generate, Dialect::Completions] {
         let scope = Scope::new();

@@ -162,7 +162,9 @@ fn recorded_answers_are_read_in_runs_as_byte_by_byte() {
 fn an_id_outside_the_vocabulary_is_refused_in_both_dialects_however_it_arrives() {
     let vocab_size = 151_936;
     // The ids of a run have up to seven digits. Longer ids are read by the general scanner.
-    for (id, fits) in [(151_935, true), (151_936, false), (9_999_999, false), (1 << 31, false), (u32::MAX, false)] {
+    for (id, fits) in
+        [(151_935, true), (151_936, false), (9_999_999, false), (1 << 31, false), (u32::MAX, false)]
+    {
         for (place, tokens_after) in [(0, 40), (20, 20), (39, 0)] {
             let token = |id| Token { id, ..plain_token() };
             let mut tokens = vec![token(7); place];
@@ -173,7 +175,10 @@ fn an_id_outside_the_vocabulary_is_refused_in_both_dialects_however_it_arrives()
                 for chunk_bytes in [1, 97, usize::MAX] {
                     let found = read_in_chunks(body.as_bytes(), &expected, chunk_bytes);
                     let refused = Err(AnswerError::Vocabulary { token: place, id, vocab_size });
-                    assert!(if fits { found.is_ok() } else { found == refused }, "{id} at {place}: {found:?}");
+                    assert!(
+                        if fits { found.is_ok() } else { found == refused },
+                        "{id} at {place}: {found:?}"
+                    );
                 }
             }
         }
