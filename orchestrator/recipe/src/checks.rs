@@ -185,6 +185,9 @@ fn check_inputs(recipe: &Recipe, checks: &mut Checks<'_>) {
     checks.require(!recipe.model.name.is_empty(), "model.name", || {
         "expected the name by which the servers call it".to_owned()
     });
+    checks.require(!recipe.model.chat_template.is_empty(), "model.chat_template", || {
+        "expected \"auto\", \"none\" or a file".to_owned()
+    });
     checks.require(!recipe.model.tokenizer.is_empty(), "model.tokenizer", || {
         "expected a directory, a tokenizer.json, a hub id or \"builtin\"".to_owned()
     });
@@ -229,6 +232,10 @@ fn check_limits(recipe: &Recipe, checks: &mut Checks<'_>) {
     check_connections(&limits.connections, checks);
     let rollout = &recipe.rollout;
     checks.require(recipe.run.steps != Some(0), "run.steps", at_least_one);
+    let out_is_named = recipe.run.out.as_ref().is_none_or(|out| !out.as_os_str().is_empty());
+    checks.require(out_is_named, "run.out", || {
+        "expected a directory; without this key the run gets a directory in runs/".to_owned()
+    });
     checks.require(limits.body_bytes_max >= 1 << 16, "limits.body_bytes_max", || {
         format!("expected at least 65536 bytes, found {}", limits.body_bytes_max)
     });

@@ -83,6 +83,14 @@ impl Judge {
     pub(crate) fn new(config: &JudgeConfig, api_key: Option<String>) -> Result<Self, RewardError> {
         let base = config.url.trim_end_matches('/');
         let url = if base.ends_with(PATH) { base.to_owned() } else { format!("{base}{PATH}") };
+        // JSON has no NaN, so a request would have no temperature instead.
+        if let Some(temperature) = config.temperature.filter(|it| !(it.is_finite() && *it >= 0.0)) {
+            return Err(RewardError::Misconfigured {
+                key: "judge.temperature",
+                expected: "a finite number, 0 or more",
+                found: temperature.to_string(),
+            });
+        }
         let mut templates = Environment::new();
         templates.set_undefined_behavior(UndefinedBehavior::Strict);
         for (name, key, _) in MESSAGES {

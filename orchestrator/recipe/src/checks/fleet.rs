@@ -37,6 +37,8 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
             "the servers of [fleet.simulated] are in this process: no server can join or leave".to_owned()
         });
     }
+    let file_is_named = fleet.file.as_ref().is_none_or(|file| !file.as_os_str().is_empty());
+    checks.require(file_is_named, "fleet.file", || "expected a file".to_owned());
     if let Some(admin) = &fleet.admin {
         checks.require(admin.parse::<std::net::SocketAddr>().is_ok(), "fleet.admin", || {
             format!("expected an address like 127.0.0.1:7500, found {admin:?}")

@@ -24,6 +24,13 @@ fn both_fleets_or_none_is_an_error() {
 }
 
 #[test]
+fn a_fleet_file_without_a_name_is_refused() {
+    let fleet = "[fleet]\nendpoints = [\"http://h:1\"]\nfile = \"\"";
+    let error = complaint(&MINIMAL.replace("[fleet.simulated]\nservers = 2", fleet));
+    assert!(error.contains("`fleet.file`: expected a file"), "{error}");
+}
+
+#[test]
 fn an_https_endpoint_is_refused() {
     let https =
         complaint(&MINIMAL.replace("[fleet.simulated]\nservers = 2", "[fleet]\nendpoints = [\"https://h\"]"));
@@ -39,6 +46,9 @@ fn a_value_that_cannot_work_is_refused_with_its_key() {
         ),
         (&["rollout.request=group", "fleet.adaptive.unreported=3"], "fleet.adaptive.unreported"),
         (&["fleet.servers_min=0"], "fleet.servers_min"),
+        (&["run.out="], "run.out"),
+        (&["run.out=\"\""], "run.out"),
+        (&["model.chat_template="], "model.chat_template"),
         (&["fleet.servers_min=3"], "fleet.servers_min"),
         (&["fleet.max_loads_per_server=some"], "fleet.max_loads_per_server"),
         (&["fleet.max_tokens_per_server=0"], "fleet.max_tokens_per_server"),

@@ -147,6 +147,11 @@ fn wrong_settings_are_named() {
     assert!(judge(|config| config.template = "{{ answer }}".into()).ends_with("found answer"));
     assert!(judge(|config| config.template = "{% if %}".into()).starts_with("judge.template"));
     assert!(judge(|config| config.system = Some("{{".into())).starts_with("judge.system"));
+    for temperature in [f64::NAN, f64::INFINITY, -1.0] {
+        let config = JudgeConfig { temperature: Some(temperature), ..config("http://judge/v1") };
+        let error = Judge::new(&config, None).map(drop).unwrap_err().to_string();
+        assert!(error.starts_with("judge.temperature: expected a finite number, 0 or more"), "{error}");
+    }
     assert!(judge(|config| config.url = "https://judge/v1".into()).starts_with("judge.url"));
     let looped = "{% for i in range(2) %}{{ i }}{{ response }}{% endfor %}";
     let mut fine = config("http://judge/v1/chat/completions/");
