@@ -14,6 +14,9 @@ use crate::file::{Pipe, Unfinished};
 /// Maximum bytes of a line, without its line feed.
 const LINE_BYTES_MAX: u64 = 256 << 20;
 
+/// Some programs begin a text file with this mark.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// A row. Its keys keep their order.
 pub(super) type Row = Map<String, Value>;
 
@@ -49,6 +52,7 @@ pub(super) fn each_batch(
 ) -> anyhow::Result<()> {
     let mut reader = Input::open(input)?;
     let mut writer = Output::open(output)?;
+    let mut has_rows = false;
     loop {
         let mut rows = Vec::new();
         while rows.len() < rows_max
@@ -57,8 +61,10 @@ pub(super) fn each_batch(
             rows.push(row);
         }
         if rows.is_empty() {
+            anyhow::ensure!(has_rows, "{}: expected JSON lines, found no row", reader.name);
             return writer.finish();
         }
+        has_rows = true;
         change(&mut rows).map_err(|(line, reason)| reader.wrong(line, reason))?;
         for (_, row) in &rows {
             writer.write(row)?;
@@ -100,13 +106,17 @@ impl Input {
                 let reason = format!("expected a line of at most bytes_max={LINE_BYTES_MAX}");
                 return Err(self.wrong(self.line, reason).into());
             }
-            if self.text.trim_ascii().is_empty() {
+            let text = match self.text.strip_prefix(BYTE_ORDER_MARK) {
+                Some(rest) if self.line == 1 => rest,
+                _ => self.text.as_slice(),
+            };
+            if text.trim_ascii().is_empty() {
                 continue;
             }
-            let row = serde_json::from_slice(&self.text).map_err(|error| {
+            let row = serde_json::from_slice(text).map_err(|error| {
                 // Each line is parsed alone, so the error itself names line 1.
-                let text = error.to_string();
-                let reason = text.split(" at line ").next().unwrap_or_default();
+                let words = error.to_string();
+                let reason = words.split(" at line ").next().unwrap_or_default();
                 let column = error.column();
                 self.wrong(self.line, format!("expected a JSON object: {reason}, column={column}"))
             })?;
