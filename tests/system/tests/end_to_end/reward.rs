@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{Ended, Rolldock, shared};
+use crate::support::{Ended, Rolldock, root, shared};
 
 fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -60,6 +60,19 @@ fn scores_equal_those_of_the_reference() {
             assert!(row["id"].is_number(), "expected other columns of a row to stay");
         }
     }
+}
+
+#[test]
+fn the_guide_shows_what_a_comparison_prints() {
+    let guide = fs::read_to_string(root().join("docs/src/rewards.md")).unwrap();
+    let (_, example) = guide.split_once("$ cat answers.jsonl\n").unwrap();
+    let (rows, rest) = example.split_once("$ rolldock ").unwrap();
+    let (command, rest) = rest.split_once('\n').unwrap();
+    let (shown, _) = rest.split_once("$ rolldock ").unwrap();
+    let dir = TempDir::new().unwrap();
+    fs::write(dir.path().join("answers.jsonl"), rows).unwrap();
+    let said = Rolldock::new(&[]).args(command.split(' ')).within(dir.path()).succeeds();
+    assert_eq!(said.stdout, shown);
 }
 
 #[test]
@@ -236,5 +249,24 @@ fn an_error_names_its_line_and_leaves_no_output() {
         let endless = write(&dir, "endless.jsonl", &[row]);
         let ended = reward("advantage", &endless, &[]).fails(1);
         assert!(ended.stderr.contains(words), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_byte_order_mark_is_skipped_and_a_file_without_rows_is_an_error() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("rows.jsonl");
+    let row =
+        json!({ "response": "Answer: 3", "ground_truth": "3", "rewards": [0.0, 1.0], "group": ["a", "a"] });
+    fs::write(&file, format!("\u{feff}{row}\n")).unwrap();
+    for command in ["score", "advantage"] {
+        assert_eq!(lines(&reward(command, &file, &[]).succeeds().stdout).len(), 1);
+    }
+    let out = dir.path().join("out.jsonl");
+    for text in ["", "\n \n", "\u{feff}"] {
+        fs::write(&file, text).unwrap();
+        let said = reward("score", &file, &["--output", out.to_str().unwrap()]).fails(1).stderr;
+        assert!(said.contains("rows.jsonl: expected JSON lines, found no row"), "{said}");
+        assert!(!out.exists());
     }
 }
