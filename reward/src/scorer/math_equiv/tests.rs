@@ -276,6 +276,9 @@ fn expressions() {
         ("\\sqrt[3]{x}", "x^{1/3}"),
         ("\\sin 2x", "2\\sin x\\cos x"),
         ("\\sin^2 x", "1-\\cos^2 x"),
+        ("\\sec^{-2} x", "\\cos^2 x"),
+        ("\\sec^{-1} x", "\\sec^{-1}x"),
+        ("\\sin^{-1} 1", "\\frac{\\pi}{2}"),
         ("\\sin(\\frac{\\pi}{2}-x)", "\\cos x"),
         ("\\ln(ab)", "\\ln a+\\ln b"),
         ("\\ln(x^2)", "2\\ln|x|"),
@@ -308,6 +311,10 @@ fn expressions() {
         ("a+b", "a-b"),
         ("\\ln x", "\\ln(x+1)"),
         ("x^2+10^{-6}", "x^2"),
+        ("\\sec^{-1} x", "\\cos x"),
+        ("\\sec^{-1}(2)", "\\frac{1}{\\sec 2}"),
+        ("\\cot^{-1} x", "\\tan x"),
+        ("\\sinh^{-1} x", "\\frac{1}{\\sinh x}"),
     ]);
 }
 

@@ -42,7 +42,7 @@ pub(super) enum Function {
 }
 
 impl Function {
-    /// The function that `^{-1}` after this function means. `None` if `^{-1}` is read as a power, as in `\sec^{-1}`.
+    /// The function that `^{-1}` after this function means; `None` if this module does not have that function.
     pub(super) fn inverse(self) -> Option<Self> {
         match self {
             Self::Sin => Some(Self::Arcsin),

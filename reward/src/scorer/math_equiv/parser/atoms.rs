@@ -167,7 +167,11 @@ impl Parser<'_> {
 
     fn function(&mut self, function: Function) -> Result<NodeId, Unparsed> {
         let power = if self.accept('^') { Some(self.exponent()?) } else { None };
-        let inverse = power.filter(|power| self.is_minus_one(*power)).and_then(|_| function.inverse());
+        let inverse = match power {
+            // An inverse that is not known must not be read as a power: `\sec^{-1} x` is not `\cos x`.
+            Some(power) if self.is_minus_one(power) => Some(function.inverse().ok_or(Unparsed)?),
+            _ => None,
+        };
         let argument = self.argument(function.takes_angle() && inverse.is_none())?;
         if let Some(inverse) = inverse {
             return self.tree.push(Node::Apply(inverse, argument));
