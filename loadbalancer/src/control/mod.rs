@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use reqwest::header::HeaderValue;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -260,6 +261,11 @@ pub trait EngineControl: Send + Sync + 'static {
         let _ = version;
         unsupported(server, "weight versions")
     }
+}
+
+/// Whether an HTTP header can hold a secret. Line breaks and other control characters cannot be sent.
+pub fn is_sendable(secret: &str) -> bool {
+    HeaderValue::from_str(secret).is_ok()
 }
 
 /// Engines write -9999 instead of minus infinity and NaN. No sampled token has a log-probability near this

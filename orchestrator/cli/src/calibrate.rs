@@ -21,7 +21,7 @@ use rolldock_simulate::fit::{Fit, Measured};
 use tokio::time::Instant;
 
 use crate::args::CalibrateArgs;
-use crate::seconds;
+use crate::usage::{seconds, sendable};
 use server::{Facts, Server};
 
 /// Number of rounds for which the longest batches leave time.
@@ -40,7 +40,8 @@ const SHORTER: u32 = 4;
 /// Measures the server and writes the file.
 pub async fn run(args: CalibrateArgs) -> anyhow::Result<()> {
     let time = seconds("--seconds", args.seconds)?;
-    let server = Server::open(&args.endpoint, args.api_key.as_deref()).await?;
+    let api_key = sendable("--api-key", args.api_key.as_deref())?;
+    let server = Server::open(&args.endpoint, api_key).await?;
     let calibration = calibrate(&server, time, args.max_batch).await?;
     let text = format!("# Measured by `rolldock calibrate {}`.\n{}", args.endpoint, calibration.to_toml());
     std::fs::write(&args.output, &text).with_context(|| format!("cannot write {}", args.output.display()))?;

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::args::{FleetArgs, FleetCommand};
-use crate::usage::UsageError;
+use crate::usage::{UsageError, sendable};
 
 /// Maximum wait of one call for a change of the watched fleet.
 const WATCH: Duration = Duration::from_secs(20);
@@ -107,6 +107,7 @@ pub async fn run(args: FleetArgs) -> anyhow::Result<()> {
         let words = format!("--admin: expected a URL like http://127.0.0.1:7500, found {admin}");
         return Err(UsageError(words).into());
     }
+    sendable("--token", token.as_deref())?;
     let base = admin.trim_end_matches('/').to_owned();
     let admin = Admin { client: Client::builder().no_proxy().build()?, base, token };
     let of = |name: &str, what: &str| format!("/{}{what}", in_path(name));

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::args::{GatewayArgs, History};
 use crate::queue::{CONSUME_PATIENCE, remote};
-use crate::usage::{UsageError, seconds};
+use crate::usage::{UsageError, seconds, sendable};
 
 /// Maximum time of a control call to a server.
 const CONTROL_DEADLINE: Duration = Duration::from_secs(5);
@@ -33,12 +33,12 @@ const DRAIN: Duration = Duration::from_secs(600);
 /// `rolldock gateway`: serves agents until a signal asks for the end.
 pub async fn run(args: GatewayArgs) -> anyhow::Result<()> {
     hold_for_files(threads_default());
+    let api_key: Option<Arc<str>> = sendable("--api-key", args.api_key.as_deref())?.map(Arc::from);
     let config = config(&args, codec(&args).await?)?;
     let stall = seconds("--stall", args.stall)?;
     let scope = Scope::new();
     let balancer = balancer(&args)?;
     let metrics = of_members(keep_metrics(&scope)?, balancer.clone());
-    let api_key: Option<Arc<str>> = args.api_key.as_deref().map(Arc::from);
     let control: Arc<dyn EngineControl> = Arc::new(VllmControl::new(CONTROL_DEADLINE, api_key.clone())?);
     let monitor = MonitorConfig { stall, probe: args.probe, ..MonitorConfig::default() };
     let monitor = Monitor::new(balancer.clone(), control, monitor);

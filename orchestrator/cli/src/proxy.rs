@@ -21,7 +21,7 @@ use rolldock_scope::Scope;
 use tokio_util::sync::CancellationToken;
 
 use crate::args::{EngineDialect, ProxyArgs};
-use crate::usage::{UsageError, seconds};
+use crate::usage::{UsageError, seconds, sendable};
 
 /// Maximum time of a control call. The calls are small, so a longer time means a fault.
 const CONTROL_DEADLINE: Duration = Duration::from_secs(5);
@@ -117,7 +117,7 @@ pub async fn run(args: ProxyArgs) -> anyhow::Result<()> {
 }
 
 fn engine_control(args: &ProxyArgs) -> anyhow::Result<Arc<dyn EngineControl>> {
-    let api_key = args.api_key.as_deref().map(Arc::from);
+    let api_key = sendable("--api-key", args.api_key.as_deref())?.map(Arc::from);
     Ok(match args.engine {
         EngineDialect::Vllm => Arc::new(VllmControl::new(CONTROL_DEADLINE, api_key)?),
         EngineDialect::Openai => Arc::new(OpenAiControl(HttpControl::new(CONTROL_DEADLINE, api_key)?)),

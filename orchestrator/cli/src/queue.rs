@@ -22,8 +22,10 @@ use rolldock_queue::{
 use rolldock_scope::{Scope, blocking};
 
 use crate::args::{QueueArgs, QueueCommand, ServeArgs, ServiceConnectionArgs};
-use crate::usage::UsageError;
+use crate::usage::{UsageError, sendable};
 
+/// The name of the token in errors. Commands have it in different options.
+const TOKEN: &str = "the queue's token";
 /// Maximum time for running answers to end.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
@@ -71,7 +73,8 @@ pub(crate) fn remote(
     if !source.contains("://") {
         return Ok(None);
     }
-    let config = RemoteConfig { token: token.map(str::to_owned), patience, ..RemoteConfig::new(source) };
+    let token = sendable(TOKEN, token)?.map(str::to_owned);
+    let config = RemoteConfig { token, patience, ..RemoteConfig::new(source) };
     Ok(Some(Box::new(RemoteQueue::new(config)?)))
 }
 
@@ -85,11 +88,8 @@ fn server(source: &str, token: Option<&str>) -> anyhow::Result<Option<RemoteQueu
     if !source.contains("://") {
         return Ok(None);
     }
-    let config = RemoteConfig {
-        token: token.map(str::to_owned),
-        patience: LOOK_PATIENCE,
-        ..RemoteConfig::new(source)
-    };
+    let token = sendable(TOKEN, token)?.map(str::to_owned);
+    let config = RemoteConfig { token, patience: LOOK_PATIENCE, ..RemoteConfig::new(source) };
     Ok(Some(RemoteQueue::new(config)?))
 }
 

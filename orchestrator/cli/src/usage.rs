@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use rolldock_loadbalancer::control::is_sendable;
+
 /// A mistake on the command line that clap cannot detect.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -19,4 +21,36 @@ pub fn seconds(option: &str, seconds: f64) -> Result<Duration, UsageError> {
             "{option}: expected seconds, more than 0 and at most {SECONDS_MAX}, found {seconds}"
         ))
     })
+}
+
+/// Checks that the secret of `option` can be sent. The error does not show the secret.
+pub(crate) fn sendable<'a>(option: &str, secret: Option<&'a str>) -> Result<Option<&'a str>, UsageError> {
+    match secret {
+        Some(unfit) if !is_sendable(unfit) => {
+            let expected = "expected a secret that an HTTP header can hold";
+            Err(UsageError(format!(
+                "{option}: {expected}, found one with a line break or another control character"
+            )))
+        }
+        fit => Ok(fit),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sendable;
+
+    #[test]
+    fn a_secret_that_cannot_be_sent_is_refused_and_not_shown() {
+        assert_eq!(sendable("--api-key", Some("k-1 2")).unwrap(), Some("k-1 2"));
+        assert_eq!(sendable("--api-key", None).unwrap(), None);
+        for secret in ["hush\n", "hush\r\nx-other: 1", "hush\0"] {
+            let error = sendable("--api-key", Some(secret)).unwrap_err().to_string();
+            assert!(
+                error.starts_with("--api-key: expected a secret that an HTTP header can hold"),
+                "{error}"
+            );
+            assert!(!error.contains("hush"), "{error}");
+        }
+    }
 }

@@ -21,6 +21,7 @@ mod rollout;
 use rolldock_dispatch::modes::{Launch, RequestShape};
 use rolldock_engine::SamplingParams;
 use rolldock_listener::ConnectionLimits;
+use rolldock_loadbalancer::control::is_sendable;
 
 use super::layers::Layers;
 use super::{Complaint, Files, Origin, Recipe};
@@ -60,6 +61,7 @@ pub(super) fn check(recipe: &Recipe, origin: Origin, layers: &Layers) -> Vec<Com
     check_greedy(recipe, &mut checks);
     check_validation(recipe, &mut checks);
     check_inputs(recipe, &mut checks);
+    check_secrets(recipe, &mut checks);
     history::check(recipe, &mut checks);
     check_timeouts(recipe, &mut checks);
     environment::check(recipe, &mut checks);
@@ -191,6 +193,21 @@ fn check_inputs(recipe: &Recipe, checks: &mut Checks<'_>) {
     checks.require(!recipe.model.tokenizer.is_empty(), "model.tokenizer", || {
         "expected a directory, a tokenizer.json, a hub id or \"builtin\"".to_owned()
     });
+}
+
+/// Checks that clients and this process can send the secrets as bearer tokens.
+fn check_secrets(recipe: &Recipe, checks: &mut Checks<'_>) {
+    for (secret, key) in [
+        (&recipe.fleet.api_key, "fleet.api_key"),
+        (&recipe.fleet.admin_token, "fleet.admin_token"),
+        (&recipe.queue.token, "queue.token"),
+        (&recipe.policy.token, "policy.token"),
+    ] {
+        checks.require(secret.as_deref().is_none_or(is_sendable), key, || {
+            "expected a secret that an HTTP header can hold, without line breaks and other control characters"
+                .to_owned()
+        });
+    }
 }
 
 fn check_timeouts(recipe: &Recipe, checks: &mut Checks<'_>) {

@@ -366,7 +366,8 @@ fn bearer(api_key: &str) -> Result<HeaderValue, EngineError> {
     let mut value =
         HeaderValue::from_str(&format!("Bearer {api_key}")).map_err(|_invalid| EngineError::Unfit {
             server: "every server".to_owned(),
-            reason: "the api key has characters that a header cannot hold".to_owned(),
+            reason: "the api key has a line break or another character that an HTTP header cannot hold"
+                .to_owned(),
         })?;
     value.set_sensitive(true);
     Ok(value)

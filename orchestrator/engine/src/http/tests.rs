@@ -182,15 +182,19 @@ fn completion(prompt_ids: &[u32]) -> Value {
     }]})
 }
 
-fn engine(scope: &Scope, change: impl FnOnce(&mut HttpConfig)) -> HttpEngine {
-    let mut config = HttpConfig {
+fn config() -> HttpConfig {
+    HttpConfig {
         model: "tiny".to_owned(),
         api_key: None,
         connect_max: Duration::from_secs(2),
         probe_max: Duration::from_secs(5),
         vocab_size: None,
         body_bytes_max: 1 << 20,
-    };
+    }
+}
+
+fn engine(scope: &Scope, change: impl FnOnce(&mut HttpConfig)) -> HttpEngine {
+    let mut config = config();
     change(&mut config);
     let encode: Encode = Arc::new(|text| text.bytes().map(u32::from).collect());
     HttpEngine::new(config, Some(encode), scope.clone()).unwrap()

@@ -184,6 +184,30 @@ fn bad_usage_and_failure_have_different_exit_codes() {
             refused.stderr
         );
     }
+    for line in [
+        &["calibrate", "http://127.0.0.1:1", "--api-key"][..],
+        &["proxy", "--endpoint", "http://127.0.0.1:1", "--api-key"],
+        &[
+            "gateway",
+            "--endpoint",
+            "http://127.0.0.1:1",
+            "--tokenizer",
+            "builtin",
+            "--out",
+            "never-made",
+            "--api-key",
+        ],
+        &["consume", "http://127.0.0.1:1", "--token"],
+        &["queue", "inspect", "http://127.0.0.1:1", "--token"],
+        &["fleet", "list", "--token"],
+    ] {
+        let refused = Rolldock::new(line).arg("hush\n").fails(2);
+        assert!(
+            refused.stderr.contains("line break") && !refused.stderr.contains("hush"),
+            "{}",
+            refused.stderr
+        );
+    }
     let refused = Rolldock::new(&["consume", "--groups", "0"]).arg(dir.path()).fails(2);
     assert!(refused.stderr.contains("--groups"), "{}", refused.stderr);
     Rolldock::new(&["queue", "export", "--format", "parquet"]).arg(dir.path()).fails(2);

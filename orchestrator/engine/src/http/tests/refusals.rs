@@ -85,6 +85,18 @@ async fn an_answer_with_an_id_outside_the_vocabulary_is_a_bad_answer_and_leaves_
 }
 
 #[tokio::test]
+async fn an_api_key_that_no_header_can_hold_is_refused_and_not_shown() {
+    let scope = Scope::new();
+    for key in ["hush\n", "hush\r\nx-other: 1", "hush\0"] {
+        let config = HttpConfig { api_key: Some(key.to_owned()), ..config() };
+        let error = HttpEngine::new(config, None, scope.clone()).unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Client);
+        let words = error.to_string();
+        assert!(words.contains("the api key has a line break") && !words.contains("hush"), "{words}");
+    }
+}
+
+#[tokio::test]
 async fn a_body_beyond_its_bound_is_refused_whether_announced_or_not() {
     let scope = Scope::new();
     let mut server = ScriptedServer::start(&scope).await;
