@@ -127,11 +127,7 @@ impl TokenizerFiles {
             Some(text) => eos_token_ids(&parse(&generation_file.display().to_string(), &text)?),
             None => Vec::new(),
         };
-        let model_file = folder.join("config.json");
-        let model_vocab_size = match read_text(&model_file)? {
-            Some(text) => vocab_size(&parse(&model_file.display().to_string(), &text)?),
-            None => None,
-        };
+        let model_vocab_size = read_text(&folder.join("config.json"))?.and_then(|text| vocab_size(&text));
         Ok(Self {
             origin: folder.display().to_string(),
             tokenizer,
@@ -166,8 +162,10 @@ fn eos_token_ids(generation_config: &Value) -> Vec<u32> {
     }
 }
 
-/// `vocab_size` of a model's configuration. A model of several modalities has it in the part for text.
-fn vocab_size(model_config: &Value) -> Option<u32> {
+/// `vocab_size` of a model's configuration. A model of several modalities has it in the part for text. Some models have
+/// the number `Infinity` in this file, which is no JSON, so a file that cannot be read only leaves the size unknown.
+fn vocab_size(model_config: &str) -> Option<u32> {
+    let model_config: Value = serde_json::from_str(model_config).ok()?;
     let sizes = [&model_config["vocab_size"], &model_config["text_config"]["vocab_size"]];
     sizes.into_iter().find_map(Value::as_u64).and_then(|size| u32::try_from(size).ok())
 }

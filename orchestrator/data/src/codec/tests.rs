@@ -121,6 +121,7 @@ fn a_models_vocabulary_is_at_least_that_of_its_tokenizer() {
         // Tokens were added to the tokenizer only.
         (r#"{"vocab_size": 100}"#, builtin().vocab_size()),
         (r#"{"model_type": "x"}"#, padded),
+        (r#"{"vocab_size": 3584, "time_step_limit": [0.0, Infinity]}"#, padded),
     ];
     for (config, expected) in cases {
         fs::write(folder.path().join("config.json"), config).unwrap();
