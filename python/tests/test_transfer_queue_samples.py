@@ -26,7 +26,7 @@ def test_each_task_consumes_each_sample_once(client: Any) -> None:
     client.put(data(x=ids(0, 6)), partition_id="p")
     first = client.get_meta(["x"], 4, "p", task_name="a")
     assert client.get_meta(["x"], 4, "p", task_name="a").size == 0
-    with pytest.raises(ValueError, match="expected a positive batch_size, found -1"):
+    with pytest.raises(ValueError, match="expected a batch_size of at least 0, found -1"):
         client.get_meta(["x"], -1, "p", task_name="a")
     second = client.get_meta(["x"], 2, "p", task_name="a")
     assert sorted(first.global_indexes + second.global_indexes) == list(range(6))

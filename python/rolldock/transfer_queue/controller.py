@@ -119,10 +119,10 @@ class Controller:
             The batch, which is empty if too few are ready; the number of ready samples; and the revision.
 
         Raises:
-            ValueError: the number of samples is not positive.
+            ValueError: the number of samples is negative.
         """
-        if batch_size < 1:
-            raise ValueError(f"expected a positive batch_size, found {batch_size}")
+        if batch_size < 0:
+            raise ValueError(f"expected a batch_size of at least 0, found {batch_size}")
         partition = self._partitions.get(partition_id)
         ready: Sequence[int] = partition.ready(fields, task) if partition else []
         is_repeated = self._sampler.has_cached_result(partition_id, task, sampling)
