@@ -169,6 +169,8 @@ def test_a_path_of_turns_keeps_its_columns(queue: Client) -> None:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
+        ({"response_ids": [1.5, 2.0]}, "response_ids of whole numbers from 0 to 2**32 - 1"),
+        ({"response_ids": [2**32, -1]}, "response_ids of whole numbers"),
         ({"response_mask": [1]}, "response_mask of 0 and 1 for each of tokens=2"),
         ({"response_mask": [1, 2]}, "response_mask of 0 and 1"),
         ({"rollout_logprobs": [0.0]}, "none or all of tokens=2, found 1"),

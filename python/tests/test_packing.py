@@ -174,6 +174,20 @@ def test_columns_that_do_not_fit_are_named(
         packed(batch, [0, 1])
 
 
+def test_ids_are_integers_and_any_number_but_zero_is_trained(queue: Client) -> None:
+    data = made(2) | {"response_ids": [np.array([1, 2, 3])] * 2, "rollout_logprobs": [np.zeros(3)] * 2}
+    data["response_mask"] = [np.array([0.0, 0.5, 1.0])] * 2
+    batch = taken(queue, {name: data[name] for name in data if name != "id"})
+    micro = packed(batch, [0])
+    loss_tokens = lengths_of(batch, Fields())[1][0]
+    assert micro.loss_mask.tolist()[-3:] == [False, True, True]
+    assert micro.loss_mask.sum() == loss_tokens == 2
+    with pytest.raises(
+        BadRow, match="expected lists of integers in rollout_logprobs, found lists of float64"
+    ):
+        packed(batch, [0], Fields(prompt="rollout_logprobs"))
+
+
 def test_log_probabilities_may_be_left_out(queue: Client) -> None:
     data = made(2)
     data["rollout_logprobs"] = [np.zeros(0, np.float32)] * 2

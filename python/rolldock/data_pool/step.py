@@ -110,6 +110,8 @@ class Step:
                     f"step={self.step_index} of trajectory={self.trajectory_uid}: expected {expected}"
                 )
 
+        require(_are_ids(self.prompt_ids), "prompt_ids of whole numbers from 0 to 2**32 - 1")
+        require(_are_ids(self.response_ids), "response_ids of whole numbers from 0 to 2**32 - 1")
         mask = self.mask
         fits = len(mask) == tokens and bool(((mask == 0) | (mask == 1)).all())
         require(fits, f"response_mask of 0 and 1 for each of tokens={tokens}")
@@ -142,6 +144,13 @@ class Step:
             newest is None or newest >= self.policy_version,
             f"policy_version_max of {self.policy_version} or more, found {newest}",
         )
+
+
+def _are_ids(values: Any) -> bool:
+    import numpy as np
+
+    ids = np.asarray(values)
+    return not ids.size or (ids.dtype.kind in "iu" and ids.min() >= 0 and ids.max() < 2**32)
 
 
 def parts_of(steps: Sequence[Step]) -> Iterator[list[Step]]:

@@ -188,7 +188,7 @@ class _Packing:
 
     def __init__(self, table: Table, places: Array, labels: Labels, names: Fields) -> None:
         self._table, self._places, self._labels, self._names = table, places, labels, names
-        self._prompt, self._response = self._lists(names.prompt), self._lists(names.response)
+        self._prompt, self._response = self._ids(names.prompt), self._ids(names.response)
         prompts, self._responses = self._prompt.lengths[places], self._response.lengths[places]
         if not prompts.all():
             self._bad(int(prompts.argmin()), f"{names.prompt} is empty; expected at least one token")
@@ -209,7 +209,7 @@ class _Packing:
         if len(self._places):
             input_ids[~self._is_response] = _gathered(self._prompt, self._places)
             input_ids[self._is_response] = _gathered(self._response, self._places)
-        mask = self._scattered(names.mask, np.dtype(np.uint8))
+        mask = self._scattered(names.mask, None)
         logprobs = names.rollout_logprobs
         logprobs = None if logprobs is None else torch.from_numpy(self._scattered(logprobs, np.dtype("f4")))
         return MicroBatch(
@@ -272,6 +272,13 @@ class _Packing:
         flat = np.zeros((self._tokens, *items.shape[1:]), dtype=items.dtype if dtype is None else dtype)
         flat[self._is_response] = items
         return flat
+
+    def _ids(self, name: str) -> Ragged:
+        ids = self._lists(name)
+        dtype = ids.flat().dtype
+        if dtype.kind not in "iu":
+            raise BadRow(f"expected lists of integers in {name}, found lists of {dtype}")
+        return ids
 
     def _lists(self, name: str) -> Ragged:
         values = self._table.ragged(name)
