@@ -63,7 +63,8 @@ class BaseClient:
 
     def close(self) -> None:
         """Closes an embedded queue, which makes its puts durable, or disconnects from a server. Leases stay
-        as they are."""
+        as they are. Another process can open the directory of an embedded queue when the batches of this
+        process are dropped too."""
         self._queue.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
