@@ -81,8 +81,6 @@ const NEARLY_FULL: f64 = 0.9;
 /// that samples of every age count. It is short compared with the time in which training changes the length
 /// of the answers.
 const MEMORY_S: f64 = 300.0;
-/// The longest time for which one look counts, in seconds.
-const LOOK_S_MAX: f64 = 10.0;
 
 /// The measurements of one server.
 #[derive(Debug, Default)]
@@ -144,8 +142,8 @@ impl Adaptive {
         let elapsed = now.saturating_duration_since(before).as_secs_f64();
         let kept = (-elapsed / MEMORY_S).exp();
         let usage = load.kv_cache_share();
-        self.used = self.used * kept + usage * elapsed.min(LOOK_S_MAX);
-        self.running = self.running * kept + load.running as f64 * elapsed.min(LOOK_S_MAX);
+        self.used = self.used * kept + usage * elapsed.min(EngineLoad::COUNTS_S_MAX);
+        self.running = self.running * kept + load.running as f64 * elapsed.min(EngineLoad::COUNTS_S_MAX);
     }
 }
 

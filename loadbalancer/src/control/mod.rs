@@ -51,6 +51,9 @@ pub struct EngineLoad {
 }
 
 impl EngineLoad {
+    /// The longest time for which one report counts in measurements, in seconds. Later the load may be another one.
+    pub(crate) const COUNTS_S_MAX: f64 = 10.0;
+
     /// The share of the KV cache in use, from 0 to 1 whatever the engine reports. A NaN would stay in the sums
     /// of measurements.
     pub(crate) fn kv_cache_share(&self) -> f64 {

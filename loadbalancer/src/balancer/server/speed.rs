@@ -15,8 +15,6 @@ const COUNT_MEMORY: f64 = 0.8;
 /// Time in which the weight of a reading in the fitted line ([`Decoding`]) falls to 1/e, in seconds. A cache
 /// fills and empties once in a step of a rollout.
 const LINE_MEMORY_S: f64 = 300.0;
-/// The longest time for which one reading counts, in seconds.
-const LOOK_S_MAX: f64 = 10.0;
 /// The weight of the prior assumption that the use of the cache makes no difference. It is added to the
 /// variance of the share in use.
 const PRIOR_VARIANCE: f64 = 0.005;
@@ -174,7 +172,7 @@ impl Decoding {
             return;
         }
         let kept = (-elapsed / LINE_MEMORY_S).exp();
-        let weight = elapsed.min(LOOK_S_MAX);
+        let weight = elapsed.min(EngineLoad::COUNTS_S_MAX);
         let time = sample_seconds / generated;
         let add = |sum: &mut f64, value: f64| *sum = *sum * kept + weight * value;
         add(&mut self.weight, 1.0);
