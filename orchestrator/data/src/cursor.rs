@@ -95,8 +95,8 @@ impl DatasetCursor {
         row
     }
 
-    /// The prompt of `row`, or `None` if it is dropped because of its length.
-    fn prepare(&mut self, row: u32) -> Result<Option<Prompt>, DataError> {
+    /// The prompt of `row`. A prompt that is too long is [`DataError::Overlong`], unless it is cut.
+    fn prepare(&mut self, row: u32) -> Result<Prompt, DataError> {
         let record = self.rows.spool.read(row as usize)?;
         let uid = self.rows.uids[row as usize];
         let encoded = self.codec.encode_prompt(&record.prompt)?;
@@ -104,8 +104,7 @@ impl DatasetCursor {
         let tokens = ids.len();
         if tokens > self.tokens_max {
             match self.overlong {
-                OverlongPrompts::Drop => return Ok(None),
-                OverlongPrompts::Error => {
+                OverlongPrompts::Drop | OverlongPrompts::Error => {
                     let (row, tokens_max) = (u64::from(row), self.tokens_max);
                     return Err(DataError::Overlong { uid, row, tokens, tokens_max });
                 }
@@ -116,7 +115,7 @@ impl DatasetCursor {
                 }
             }
         }
-        Ok(Some(Prompt {
+        Ok(Prompt {
             uid,
             row: u64::from(row),
             visit: self.position.epoch,
@@ -127,7 +126,7 @@ impl DatasetCursor {
             source: record.source.into(),
             difficulty: record.difficulty,
             fields: DataFields::new(&record.fields),
-        }))
+        })
     }
 }
 
@@ -144,12 +143,17 @@ impl PromptSource for DatasetCursor {
                 return Ok(None);
             }
             let row = self.row();
-            let prepared = self.prepare(row)?;
-            self.position.offset += 1;
-            if prepared.is_some() {
-                self.drawn.prompts += 1;
-                self.skipped_in_a_row = 0;
-                return Ok(prepared);
+            match self.prepare(row) {
+                Err(DataError::Overlong { .. }) if self.overlong == OverlongPrompts::Drop => {
+                    self.position.offset += 1;
+                }
+                prepared => {
+                    let prompt = prepared?;
+                    self.position.offset += 1;
+                    self.drawn.prompts += 1;
+                    self.skipped_in_a_row = 0;
+                    return Ok(Some(prompt));
+                }
             }
             self.drawn.overlong_dropped += 1;
             self.skipped_in_a_row += 1;
@@ -169,7 +173,7 @@ impl PromptSource for DatasetCursor {
         let drawn = self.drawn;
         let prepared = self.prepare(row as u32);
         self.drawn = drawn;
-        Ok(prepared?.map(|prompt| Prompt { visit, ..prompt }))
+        Ok(Some(Prompt { visit, ..prepared? }))
     }
 
     fn position(&self) -> Option<Position> {

@@ -13,8 +13,8 @@ pub trait PromptSource: Send {
     fn next(&mut self) -> Result<Option<Prompt>, DataError>;
 
     /// The prompt of a row in the given visit, independent of the position of the draws. A restart calls
-    /// this method for prompts that are sent out again. `None` if the source cannot look up rows, or drops the
-    /// prompt because of its length.
+    /// this method for prompts that are sent out again. `None` if the source cannot look up rows. A prompt that
+    /// would be dropped because of its length is [`DataError::Overlong`].
     fn fetch(&mut self, _row: u64, _visit: u32) -> Result<Option<Prompt>, DataError> {
         Ok(None)
     }

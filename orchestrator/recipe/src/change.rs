@@ -14,7 +14,9 @@ use std::fmt;
 
 use toml::{Table, Value};
 
-use super::Recipe;
+use rolldock_data::OverlongPrompts;
+
+use super::{Data, Recipe};
 
 /// Maximum number of characters of a value that are shown.
 const SHOWN_MAX: usize = 120;
@@ -77,7 +79,7 @@ pub fn changes(old: &Recipe, new: &Recipe) -> Result<Vec<Change>, toml::ser::Err
         key: key.clone(),
         old: old_leaves.get(key).map(Value::to_string),
         new: new_leaves.get(key).map(Value::to_string),
-        verdict: verdict_of(key).unwrap_or(UNKNOWN),
+        verdict: verdict_between(key, &old.data, &new.data),
     };
     Ok(keys.into_iter().filter(differs).map(change).collect())
 }
@@ -101,6 +103,17 @@ fn gather(table: &Table, prefix: &str, found: &mut BTreeMap<String, Value>) {
                 found.insert(key, leaf.clone());
             }
         }
+    }
+}
+
+/// The verdict on a change of `key` from `old` to `new`. The lengths of prompts are judged by their values: prompts
+/// that are cut differently are others, and prompts that are left out are not.
+fn verdict_between(key: &str, old: &Data, new: &Data) -> Verdict {
+    let cuts = |data: &Data| data.overlong_prompts == OverlongPrompts::TruncateLeft;
+    let are_cut_differently = cuts(old) || (cuts(new) && new.max_prompt_length < old.max_prompt_length);
+    match key {
+        "data.max_prompt_length" | "data.overlong_prompts" if are_cut_differently => Verdict::Refused(TOKENS),
+        _ => verdict_of(key).unwrap_or(UNKNOWN),
     }
 }
 
@@ -143,7 +156,7 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
     ),
     (
         &["data.max_prompt_length", "data.overlong_prompts"],
-        Verdict::Warned("other prompts are left out or cut from here on, those that wait included"),
+        Verdict::Warned("other prompts are left out or cut from here on"),
     ),
     (&["data.validation"], Verdict::Warned(MEASURED)),
     (&["data.epochs"], Verdict::Allowed),

@@ -104,7 +104,8 @@ fn check_changes(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
         .collect();
     if !refused.is_empty() {
         let words = format!(
-            "the run in {} cannot go on with this recipe:\n  {}\nname another --out to begin a new run",
+            "the run in {} cannot go on with this recipe:\n  {}\nresume it with the old values, or name another \
+             --out to begin a new run",
             out.display(),
             refused.join("\n  ")
         );

@@ -8,18 +8,43 @@ use parking_lot::Mutex;
 use rolldock_dispatch::DispatchId;
 use rolldock_queue::{Durability, Partition, holds_queue};
 
+use super::execute::RECIPE_FILE;
+use crate::data::{DataError, Prompt};
 use crate::process::{QUEUE_FOLDER, unix_seconds};
-use crate::recipe::Recipe;
+use crate::recipe::{LoadOptions, Recipe};
 use crate::rollout::{PromptFeed, Restored};
 use crate::scope::Scope;
 use crate::scope::blocking;
 use rolldock_ledger::{
-    FORMAT, LedgerConfig, LedgerWriter, LifeRecord, Opened, QueueRecord, Record, Resumption, RunRecord,
-    ledger_file, read_carried,
+    FORMAT, LedgerConfig, LedgerWriter, LifeRecord, Opened, QueueRecord, QueuedPrompt, Record, Resumption,
+    RunRecord, ledger_file, read_carried,
 };
 
 /// The maximum number of ids in one record.
 const SETTLED_MAX: usize = 4096;
+
+/// The prompt that `waiting` names. The run in `out` has to issue it again.
+fn waiting_prompt(out: &Path, waiting: &QueuedPrompt, prompts: &PromptFeed) -> anyhow::Result<Prompt> {
+    let QueuedPrompt { row, prompt_uid, .. } = waiting;
+    match prompts.fetch(*row, waiting.visit) {
+        Ok(Some(prompt)) if prompt.uid == *prompt_uid => Ok(prompt),
+        Err(DataError::Overlong { uid, tokens, tokens_max, .. }) if uid == *prompt_uid => {
+            // The run's directory has the recipe with which the prompt was drawn until the resume succeeds.
+            let drawn_with = Recipe::load_kept(&out.join(RECIPE_FILE), &LoadOptions::default())?;
+            let limit = drawn_with.data.max_prompt_length;
+            anyhow::bail!(
+                "the run has to issue prompt_uid={prompt_uid} row={row} again, which has tokens={tokens}; \
+                 data.max_prompt_length has changed from {limit} to {tokens_max}: resume with \
+                 --set data.max_prompt_length={limit}, or name another --out to begin a new run"
+            )
+        }
+        Ok(_) | Err(DataError::Overlong { .. } | DataError::Position { .. }) => anyhow::bail!(
+            "the data has changed: row {row} is not prompt_uid={prompt_uid} any more, which the run has to issue \
+             again; put the data of the run back, or name another --out to begin a new run"
+        ),
+        Err(error) => Err(error.into()),
+    }
+}
 
 /// The ledger of a run. It is written before the queue, and a restart relies on this order.
 pub(super) struct RunJournal {
@@ -107,13 +132,7 @@ impl RunJournal {
         let reading = move || -> anyhow::Result<Restored> {
             let mut queued = Vec::with_capacity(resumption.queued.len());
             for waiting in &resumption.queued {
-                let prompt = prompts.fetch(waiting.row, waiting.visit)?;
-                let prompt = prompt.filter(|prompt| prompt.uid == waiting.prompt_uid).with_context(|| {
-                    format!(
-                        "the data has changed: row {} is not prompt_uid={} any more, which the run has to issue again",
-                        waiting.row, waiting.prompt_uid
-                    )
-                })?;
+                let prompt = waiting_prompt(&dir, waiting, &prompts)?;
                 let tokens = waiting.tokens.filter(|_| keeps_tokens);
                 let kept = tokens.map(|place| read_carried(&dir, place)).transpose()?;
                 queued.push((waiting.clone(), prompt, kept));

@@ -182,7 +182,8 @@ fn a_prompt_is_looked_up_without_a_draw() {
         assert_eq!((found.uid, found.row, found.visit), (prompt.uid, prompt.row, prompt.visit));
         assert_eq!((&found.ids, &found.answer), (&prompt.ids, &prompt.answer));
     }
-    assert!(cursor.fetch(2, 0).unwrap().is_none(), "it is too long");
+    let too_long = cursor.fetch(2, 0).unwrap_err();
+    assert!(matches!(too_long, DataError::Overlong { row: 2, tokens_max: 100, .. }), "{too_long}");
     assert!(matches!(cursor.fetch(4, 1), Err(DataError::Position { offset: 4, rows: 4, .. })));
     assert_eq!((cursor.position(), cursor.drawn()), before);
 }

@@ -106,6 +106,31 @@ fn each_change_has_its_verdict() {
     assert!(matches!(of("mode = \"off\"", "mode = \"off\"\nmax_staleness = 3").1, Verdict::Warned(_)));
 }
 
+/// A prompt that waits and its kept tokens stay valid only if the prompt is cut as before.
+#[test]
+fn a_change_of_the_lengths_of_prompts_is_judged_by_its_values() {
+    let with = |length: u32, overlong: &str| {
+        let lengths = format!("max_prompt_length = {length}\noverlong_prompts = \"{overlong}\"");
+        recipe(&full().replace("train = \"t.jsonl\"", &format!("train = \"t.jsonl\"\n{lengths}")))
+    };
+    let is_refused = |old: (u32, &str), new: (u32, &str)| {
+        let changes = changes(&with(old.0, old.1), &with(new.0, new.1)).unwrap();
+        assert!(!changes.is_empty(), "{old:?} {new:?}");
+        changes.iter().any(|change| matches!(change.verdict, Verdict::Refused(_)))
+    };
+    for (old, new, refused) in [
+        ((256, "drop"), (128, "drop"), false),
+        ((256, "drop"), (512, "error"), false),
+        ((256, "drop"), (256, "truncate_left"), false),
+        ((256, "drop"), (512, "truncate_left"), false),
+        ((256, "drop"), (128, "truncate_left"), true),
+        ((256, "truncate_left"), (512, "truncate_left"), true),
+        ((256, "truncate_left"), (256, "drop"), true),
+    ] {
+        assert_eq!(is_refused(old, new), refused, "{old:?} {new:?}");
+    }
+}
+
 #[test]
 fn an_added_or_removed_table_is_judged_key_by_key() {
     let changes = changed("[fleet.simulated]\nservers = 2", "[fleet]\nendpoints = [\"http://a:1\"]");

@@ -18,6 +18,7 @@ mod queue_tools;
 mod real_vllm;
 mod refused_starts;
 mod resume;
+mod resumes;
 mod reward;
 mod served_queue;
 mod signals;
