@@ -9,7 +9,8 @@
 //! the file that names it (which may be a `base`), then in the recipe's folder, then in the current
 //! directory. For a value of `--set`, the current directory is tried first. The first path that exists is used. A
 //! name that is not found stays unchanged, because it may be a hub id. The code that opens the file or the
-//! tokenizer reports the error. `run.out` and `policy.watch` are relative to the current directory.
+//! tokenizer reports the error. `run.out`, `policy.watch` and the working directories of programs are relative to the
+//! current directory. A loaded recipe has absolute paths, except for `run.out` and names that are not found.
 //!
 //! # Deliberately absent
 //! This crate does not check that files, tokenizer and servers exist, so a recipe can be read and printed
@@ -27,6 +28,7 @@ mod sections;
 use std::path::{Path, PathBuf};
 
 use arrow_schema::SchemaRef;
+use rolldock_agent::AgentSandbox;
 use rolldock_dispatch::modes::RequestShape;
 use rolldock_dispatch::rows::{schema, trajectory_schema, with_token_advantages};
 
@@ -40,6 +42,7 @@ pub use sections::{
     Tasks, Timeouts, VALIDATION, Validation, ValidationPriority,
 };
 
+use files::whole;
 use layers::Layers;
 use rolldock_loadbalancer::AdaptiveConfig;
 use rolldock_policy::PolicyMode;
@@ -152,6 +155,7 @@ impl Recipe {
             }
             recipe.resolve_defaults_of_mode();
             recipe.find_files(path, &layers);
+            recipe.fix_directories();
             let further = checks::check(recipe, origin, &layers);
             resolved.add(further);
         }
@@ -225,6 +229,29 @@ impl Recipe {
             }
         }
         self.looked_for = looked_for;
+    }
+
+    /// Makes the directories that are relative to the current directory absolute. Programs that would begin in the
+    /// current directory get it as theirs, so that a run can be resumed from another directory.
+    fn fix_directories(&mut self) {
+        let Self { reward, environment, agent, policy, .. } = self;
+        let environment = environment.as_mut().and_then(|environment| environment.python.as_mut());
+        // An agent in a sandbox begins in a directory of the sandbox, and a remote one in that of its worker.
+        let is_agent_here =
+            agent.as_ref().is_some_and(|agent| !agent.remote && agent.sandbox == AgentSandbox::None);
+        let directories = [
+            (reward.python.as_mut().map(|python| &mut python.directory), true),
+            (reward.command.as_mut().map(|command| &mut command.directory), true),
+            (reward.code.as_mut().map(|code| &mut code.directory), false),
+            (environment.map(|python| &mut python.directory), true),
+            (agent.as_mut().map(|agent| &mut agent.directory), is_agent_here),
+            (Some(&mut policy.watch), false),
+        ];
+        for (directory, is_here) in directories {
+            let Some(directory) = directory else { continue };
+            let named = directory.take().or_else(|| is_here.then(|| PathBuf::from(".")));
+            *directory = named.map(|path| whole(&path));
+        }
     }
 }
 

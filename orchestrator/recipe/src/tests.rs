@@ -211,11 +211,12 @@ fn an_error_in_a_base_names_the_file_of_the_base() {
 
 #[test]
 fn files_are_found_beside_the_file_that_names_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let shared = folder.path().join("shared");
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path().canonicalize().unwrap();
+    let shared = folder.join("shared");
     fs::create_dir(&shared).unwrap();
     fs::write(shared.join("base.toml"), MINIMAL).unwrap();
-    let path = folder.path().join("r.toml");
+    let path = folder.join("r.toml");
     fs::write(&path, "base = \"shared/base.toml\"\n").unwrap();
     let train = |options: &LoadOptions| Recipe::load(&path, options).unwrap().data.train.paths()[0].clone();
 
@@ -224,20 +225,43 @@ fn files_are_found_beside_the_file_that_names_them() {
         PathBuf::from("t.jsonl"),
         "a path that is not found stays as it is written"
     );
-    fs::write(folder.path().join("t.jsonl"), "").unwrap();
-    assert_eq!(
-        train(&LoadOptions::default()),
-        folder.path().join("t.jsonl"),
-        "the file is beside the recipe"
-    );
+    fs::write(folder.join("t.jsonl"), "").unwrap();
+    assert_eq!(train(&LoadOptions::default()), folder.join("t.jsonl"), "the file is beside the recipe");
     fs::write(shared.join("t.jsonl"), "").unwrap();
     assert_eq!(train(&LoadOptions::default()), shared.join("t.jsonl"), "the base's folder is searched first");
     let typed = LoadOptions { set: vec!["data.train=t.jsonl".into()], ..Default::default() };
-    assert_eq!(
-        train(&typed),
-        folder.path().join("t.jsonl"),
-        "a path in an option is not relative to the base"
-    );
+    assert_eq!(train(&typed), folder.join("t.jsonl"), "a path in an option is not relative to the base");
+}
+
+/// A file has one path, whatever leads to it, so a resumed run finds its files from any directory.
+#[test]
+fn the_paths_of_a_loaded_recipe_are_absolute() {
+    let temporary = tempfile::tempdir().unwrap();
+    let folder = temporary.path().canonicalize().unwrap();
+    fs::create_dir(folder.join("recipes")).unwrap();
+    fs::write(folder.join("t.jsonl"), "").unwrap();
+    let train = |recipe: &Recipe| recipe.data.train.paths()[0].clone();
+    let path = folder.join("recipes/r.toml");
+    fs::write(&path, MINIMAL.replace("t.jsonl", "../t.jsonl")).unwrap();
+    for named in ["recipes/r.toml", "recipes/../recipes/./r.toml"] {
+        let recipe = Recipe::load(&folder.join(named), &LoadOptions::default()).unwrap();
+        assert_eq!(train(&recipe), folder.join("t.jsonl"));
+    }
+
+    let set = [
+        "data.train=Cargo.toml",
+        "policy.mode=fully_async",
+        "policy.watch=versions",
+        "reward.python=\"m:f\"",
+        "environment.python={class=\"m:C\",directory=\"src\"}",
+    ];
+    let options = LoadOptions { set: set.map(str::to_owned).to_vec(), ..Default::default() };
+    let recipe = Recipe::load(&path, &options).unwrap();
+    let here = std::env::current_dir().unwrap().canonicalize().unwrap();
+    assert_eq!(train(&recipe), here.join("Cargo.toml"));
+    assert_eq!(recipe.policy.watch, Some(here.join("versions")));
+    assert_eq!(recipe.reward.python.unwrap().directory, Some(here.clone()), "it would begin here");
+    assert_eq!(recipe.environment.unwrap().python.unwrap().directory, Some(here.join("src")));
 }
 
 #[test]

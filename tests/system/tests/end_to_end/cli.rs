@@ -85,9 +85,12 @@ fn the_plan_shows_where_policy_versions_are_announced() {
     assert!(later.contains("so the version stays 3"), "{later}");
     assert!(!plan(&[]).contains("note: no trainer announces"), "a synchronous run needs no announcements");
     let heard = plan(&["policy.mode=one_step_off", "policy.listen=127.0.0.1:0", "policy.watch=checkpoints"]);
-    let expected = "policy: one_step_off, at most 1 versions behind, paced; versions are announced at \
-                    http://127.0.0.1:0 and in checkpoints; servers are updated by none, pause keep";
-    assert!(heard.contains(expected), "{heard}");
+    let expected = format!(
+        "policy: one_step_off, at most 1 versions behind, paced; versions are announced at http://127.0.0.1:0 and in \
+         {}; servers are updated by none, pause keep",
+        root().join("checkpoints").display()
+    );
+    assert!(heard.contains(&expected), "{heard}");
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! Resumed runs whose recipe, directory or place has changed, and the errors that say what to do.
 
+use std::fs;
 use std::path::Path;
 
 use rolldock_ledger::LedgerState;
 use tempfile::TempDir;
 
-use crate::support::{Rolldock, small_run, wait_for};
+use crate::support::{Rolldock, SMALL, recipe, root, small_run, wait_for};
 
 /// A run of one step that is killed while its first prompts are under way.
 fn killed(out: &Path) {
@@ -36,4 +37,30 @@ fn a_waiting_prompt_that_is_too_long_now_is_refused_with_the_key_that_has_change
     assert!(refused.contains("data.max_prompt_length: 256 -> 3 (refused: "), "{refused}");
     assert!(refused.contains("resume it with the old values, or name another --out"), "{refused}");
     resumed(&out).set("data.max_prompt_length=300").succeeds();
+}
+
+#[test]
+fn a_run_with_relative_paths_is_resumed_from_another_directory() {
+    let dir = TempDir::new().unwrap();
+    let elsewhere = TempDir::new().unwrap();
+    let recipes = dir.path().join("recipes");
+    fs::create_dir(&recipes).unwrap();
+    fs::create_dir(dir.path().join("data")).unwrap();
+    let text = fs::read_to_string(recipe("quickstart.toml")).unwrap();
+    fs::write(recipes.join("base.toml"), text.replace("../data/arithmetic", "../data")).unwrap();
+    fs::write(recipes.join("own.toml"), "base = \"base.toml\"\n").unwrap();
+    for file in ["train.jsonl", "validation.jsonl"] {
+        fs::copy(root().join("data/arithmetic").join(file), dir.path().join("data").join(file)).unwrap();
+    }
+    let small = |run: Rolldock| SMALL.iter().fold(run, |run, set| run.set(set));
+    let begun = Rolldock::new(&["run", "--steps", "1", "--out", "run", "recipes/own.toml"]);
+    small(begun.within(dir.path())).succeeds();
+
+    let out = dir.path().join("run");
+    let said = Rolldock::new(&["run", "--steps", "2", "--resume"]).arg(&out).within(elsewhere.path());
+    assert!(said.succeeds().stdout.contains("the run continues"));
+    // The recipe itself is the same recipe from there.
+    let named = Rolldock::new(&["run", "--steps", "3", "--out"]).arg(&out).arg(recipes.join("own.toml"));
+    let said = small(named.within(elsewhere.path())).succeeds();
+    assert!(!said.stderr.contains("the recipe has changed: data"), "{}", said.stderr);
 }

@@ -81,6 +81,12 @@ impl Rolldock {
         Self(command)
     }
 
+    /// Runs the command in `directory`.
+    pub(crate) fn within(mut self, directory: &Path) -> Self {
+        self.0.current_dir(directory);
+        self
+    }
+
     pub(crate) fn arg(mut self, argument: impl AsRef<OsStr>) -> Self {
         self.0.arg(argument);
         self
