@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use super::shipped;
 use rolldock_cli::args::RunArgs;
 use rolldock_cli::{UsageError, seconds};
-use rolldock_ledger::ledger_file;
+use rolldock_ledger::{LedgerState, ledger_file};
 
 use crate::process::{Ending, queue_folder, say};
 use crate::recipe::{LoadOptions, Recipe, RecipeError, Verdict, changes};
@@ -66,12 +66,32 @@ fn recipe_file(named: Option<PathBuf>, resume: Option<&Path>) -> anyhow::Result<
     if let Some(named) = named {
         return Ok(shipped::recipe(named));
     }
-    let file = resume.map(|dir| dir.join(RECIPE_FILE)).unwrap_or_default();
-    if !file.exists() {
-        let words = format!("expected the directory of a run, but {} does not exist", file.display());
-        return Err(UsageError(words).into());
+    let dir = resume.unwrap_or(Path::new(""));
+    let file = dir.join(RECIPE_FILE);
+    match file.exists() {
+        true => Ok(file),
+        false => Err(UsageError(without_recipe(dir)?).into()),
     }
-    Ok(file)
+}
+
+/// Says why the run in `dir`, which has no recipe, cannot be resumed without one, and what to do.
+fn without_recipe(dir: &Path) -> anyhow::Result<String> {
+    let (file, shown) = (dir.join(RECIPE_FILE), dir.display());
+    let file = file.display();
+    if !is_run(dir) {
+        return Ok(format!("expected the directory of a run, but {file} does not exist"));
+    }
+    let (state, _) = LedgerState::read(dir)?;
+    Ok(match state.totals().dispatched {
+        0 => format!(
+            "{file} does not exist: the run in {shown} was ended while it started, and nothing was collected; start \
+             it again with `rolldock run RECIPE --out {shown}`, or remove the directory"
+        ),
+        dispatched => format!(
+            "{file} does not exist, found a ledger of {dispatched} dispatches; put the file back, or name the recipe \
+             of the run: rolldock run RECIPE --resume {shown}"
+        ),
+    })
 }
 
 /// Adds the error of the `--out` directory, if there is one, to the error of the recipe, so that both are

@@ -98,7 +98,8 @@ struct Records {
 }
 
 impl Records {
-    /// Opens the ledger, the log, the queue and the figures in the run's directory.
+    /// Opens the ledger, the log, the queue and the figures in the run's directory. A new run writes its recipe before
+    /// its queue.
     async fn open(
         run: &Run,
         progress: &Progress,
@@ -109,6 +110,10 @@ impl Records {
                 directory.keep();
             }
         })?;
+        // If the process is killed during the start, the run can be resumed or started again with this recipe.
+        if !run.out.join(RECIPE_FILE).exists() {
+            keep_recipe(run)?;
+        }
         let log = run.out.join(LOG_FILE);
         progress.keep_log(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let begun = opened.state.run().map(|begun| begun.run_id.as_str());
@@ -156,9 +161,14 @@ async fn start(
     queue.allow_earlier(resumption.as_ref())?;
     let (manager, prompts) = open_rollout(run, ledger, resumption, steps, services).await?;
     let serving = Serving::open(run, queue, ledger, &manager, earlier, services).await?;
-    record_secrets(&run.out, &run.recipe)?;
-    write_whole(&run.out.join(RECIPE_FILE), &run.recipe.to_toml()?)?;
+    keep_recipe(run)?;
     Ok(Started { manager, prompts, serving })
+}
+
+/// Writes the recipe into the run's directory, after the names of its secrets.
+fn keep_recipe(run: &Run) -> anyhow::Result<()> {
+    record_secrets(&run.out, &run.recipe)?;
+    write_whole(&run.out.join(RECIPE_FILE), &run.recipe.to_toml()?)
 }
 
 /// Collects the steps, waits for consumers, and closes everything. Returns the outcome of the steps, the

@@ -1,6 +1,7 @@
 //! Resumed runs whose recipe, directory or place has changed, and the errors that say what to do.
 
 use std::fs;
+use std::net::TcpListener;
 use std::path::Path;
 
 use rolldock_ledger::LedgerState;
@@ -63,4 +64,50 @@ fn a_run_with_relative_paths_is_resumed_from_another_directory() {
     let named = Rolldock::new(&["run", "--steps", "3", "--out"]).arg(&out).arg(recipes.join("own.toml"));
     let said = small(named.within(elsewhere.path())).succeeds();
     assert!(!said.stderr.contains("the recipe has changed: data"), "{}", said.stderr);
+}
+
+/// A start that waits for its reward has opened its ledger and its queue, and has sent out nothing.
+#[test]
+fn a_run_that_is_killed_while_it_starts_can_be_resumed_and_started_again() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let reward = format!("reward.http=http://{}", silent.local_addr().unwrap());
+    let run = small_run(&out, "1").set(&reward).start();
+    silent.set_nonblocking(true).unwrap();
+    let mut asking = Vec::new();
+    wait_for("the check of the reward", || {
+        asking.extend(silent.accept().ok());
+        !asking.is_empty()
+    });
+    run.kill();
+    drop(asking);
+    drop(silent);
+    let resumed = Rolldock::new(&["run", "--resume"]).arg(&out).fails(1).stderr;
+    assert!(resumed.contains("the reward cannot be used"), "{resumed}");
+    assert!(resumed.contains("go on with: rolldock run --resume "), "{resumed}");
+    let other = small_run(&out, "1").set("queue.capacity_rows=64").fails(2).stderr;
+    assert!(other.contains("queue.capacity_rows: 32 -> 64 (refused: "), "{other}");
+    small_run(&out, "1").succeeds();
+}
+
+#[test]
+fn a_run_without_its_recipe_says_whether_anything_was_collected_and_what_to_do() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    fs::create_dir(&out).unwrap();
+    let resumed = || Rolldock::new(&["run", "--resume"]).arg(&out);
+    for left in [&b""[..], b"ROLLDOCK-LEDGER-1\n"] {
+        fs::write(out.join("ledger.log"), left).unwrap();
+        let refused = resumed().fails(2).stderr;
+        assert!(refused.contains("was ended while it started, and nothing was collected"), "{refused}");
+        assert!(refused.contains("start it again with `rolldock run RECIPE --out "), "{refused}");
+    }
+    small_run(&out, "1").succeeds();
+    fs::remove_file(out.join("recipe.toml")).unwrap();
+    let refused = resumed().fails(2).stderr;
+    assert!(refused.contains("recipe.toml does not exist, found a ledger of "), "{refused}");
+    assert!(refused.contains("rolldock run RECIPE --resume "), "{refused}");
+    let named = SMALL.iter().fold(resumed().arg(recipe("quickstart.toml")), |run, set| run.set(set));
+    named.set("run.steps=1").succeeds();
 }
