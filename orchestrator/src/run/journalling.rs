@@ -16,8 +16,8 @@ use crate::rollout::{PromptFeed, Restored};
 use crate::scope::Scope;
 use crate::scope::blocking;
 use rolldock_ledger::{
-    FORMAT, LedgerConfig, LedgerWriter, LifeRecord, Opened, QueueRecord, QueuedPrompt, Record, Resumption,
-    RunRecord, ledger_file, read_carried,
+    FORMAT, KeptGroup, LedgerConfig, LedgerWriter, LifeRecord, Opened, QueueRecord, QueuedPrompt, Record,
+    Resumption, RunRecord, TokensPlace, ledger_file, read_carried,
 };
 
 /// The maximum number of ids in one record.
@@ -44,6 +44,17 @@ fn waiting_prompt(out: &Path, waiting: &QueuedPrompt, prompts: &PromptFeed) -> a
         ),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The tokens that the run in `out` has kept at `place`.
+fn kept_tokens(out: &Path, place: TokensPlace) -> anyhow::Result<KeptGroup> {
+    read_carried(out, place).with_context(|| {
+        let step = place.file;
+        format!(
+            "the run goes on with the tokens of groups that were cut off or held in step {step}, and cannot read them; \
+             put tokens-{step}.bin back from a copy of the directory, or name another --out to begin a new run"
+        )
+    })
 }
 
 /// The ledger of a run. It is written before the queue, and a restart relies on this order.
@@ -134,7 +145,7 @@ impl RunJournal {
             for waiting in &resumption.queued {
                 let prompt = waiting_prompt(&dir, waiting, &prompts)?;
                 let tokens = waiting.tokens.filter(|_| keeps_tokens);
-                let kept = tokens.map(|place| read_carried(&dir, place)).transpose()?;
+                let kept = tokens.map(|place| kept_tokens(&dir, place)).transpose()?;
                 queued.push((waiting.clone(), prompt, kept));
             }
             Ok(Restored { resumption, queued })

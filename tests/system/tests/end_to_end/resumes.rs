@@ -4,7 +4,8 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 
-use rolldock_ledger::LedgerState;
+use rolldock_dispatch::Fate;
+use rolldock_ledger::{KeptGroup, LedgerConfig, LedgerState, LedgerWriter};
 use tempfile::TempDir;
 
 use crate::support::{Rolldock, SMALL, recipe, root, small_run, wait_for};
@@ -110,4 +111,29 @@ fn a_run_without_its_recipe_says_whether_anything_was_collected_and_what_to_do()
     assert!(refused.contains("rolldock run RECIPE --resume "), "{refused}");
     let named = SMALL.iter().fold(resumed().arg(recipe("quickstart.toml")), |run, set| run.set(set));
     named.set("run.steps=1").succeeds();
+}
+
+#[test]
+fn lost_tokens_are_an_error_that_names_the_file_and_what_it_is_for() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    killed(&out);
+    // The process could have cut off this group before it was killed.
+    let opened = LedgerWriter::open(&out, LedgerConfig { fsync: false, inline: true }).unwrap();
+    let (number, id) = opened.state.open().map(|dispatch| (dispatch.number, dispatch.id)).next().unwrap();
+    let group = KeptGroup { number, parent: id, samples: Vec::new() };
+    opened.writer.append_carried(id, Fate::Carried, Box::new(group));
+    opened.writer.close().unwrap();
+    let (tokens, away) = (out.join("tokens-1.bin"), dir.path().join("away"));
+    fs::rename(&tokens, &away).unwrap();
+    let lost = resumed(&out).fails(1).stderr;
+    for words in [
+        "the tokens of groups that were cut off or held in step 1",
+        "put tokens-1.bin back from a copy of the directory, or name another --out",
+        &format!("cannot open file={}: No such file", tokens.display()),
+    ] {
+        assert!(lost.contains(words), "{words} in {lost}");
+    }
+    fs::rename(&away, &tokens).unwrap();
+    resumed(&out).succeeds();
 }
