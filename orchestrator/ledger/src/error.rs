@@ -19,10 +19,12 @@ pub enum LedgerError {
         reason: String,
     },
     /// Another process has the ledger open for writing.
-    #[error("ledger file={file} is in use by another process")]
+    #[error("ledger file={file} is in use by {owner}")]
     InUse {
         /// The log.
         file: PathBuf,
+        /// The process, for people.
+        owner: String,
     },
     /// The directory has no ledger.
     #[error("dir={dir} holds no ledger; expected the directory of a run")]

@@ -55,4 +55,4 @@ pub use record::{
 };
 pub use state::{LedgerState, OpenStep, QueuedPrompt, Resumption, StepState};
 pub use tokens::{KeptGroup, read_carried};
-pub use writer::{LedgerConfig, LedgerWriter, Opened, Sequence, is_being_written};
+pub use writer::{LedgerConfig, LedgerWriter, Opened, Sequence, check_unused, is_being_written};

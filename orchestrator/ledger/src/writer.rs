@@ -26,7 +26,7 @@ use super::{KeptGroup, LedgerError, LedgerState, Record};
 
 use sink::Sink;
 
-pub use sink::is_being_written;
+pub use sink::{check_unused, is_being_written};
 
 /// Maximum number of records that wait for the writer's thread.
 const RECORDS_MAX: usize = 8192;

@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
+
 use super::shipped;
 use rolldock_cli::args::RunArgs;
 use rolldock_cli::{UsageError, seconds};
-use rolldock_ledger::{LedgerState, ledger_file};
+use rolldock_ledger::{LedgerState, check_unused, ledger_file};
 
 use crate::process::{Ending, queue_folder, say};
 use crate::recipe::{LoadOptions, Recipe, RecipeError, Verdict, changes};
@@ -38,6 +40,9 @@ pub(super) async fn run(args: RunArgs, progress: &Progress) -> anyhow::Result<Ex
         return Err(UsageError(words).into());
     }
     if is_run(&out) {
+        check_unused(&out).with_context(|| {
+            format!("the run in {} is under way; end it first, or name another --out", out.display())
+        })?;
         check_changes(&out, &recipe)?;
         check_secrets(&out, &recipe)?;
     }

@@ -9,7 +9,7 @@ use super::Item;
 use crate::codec::{Encoder, encode};
 use crate::frame::FORMAT;
 use crate::tokens::TokenFiles;
-use crate::{LedgerError, LedgerState, LogEnd, Next, Record, ledger_file};
+use crate::{LedgerError, LedgerState, LogEnd, Next, Record, ledger_file, read_log};
 
 /// Whether a process has the ledger of the run in `dir` open for writing, which means that the run is in
 /// progress. Takes a shared lock for a moment. Blocks.
@@ -32,22 +32,54 @@ pub fn is_being_written(dir: &Path) -> Result<bool, LedgerError> {
     }
 }
 
+/// Checks that no process has the ledger of the run in `dir` open for writing. A directory without a ledger is free.
+/// Blocks.
+///
+/// # Errors
+/// [`LedgerError::InUse`] and [`LedgerError::Io`].
+pub fn check_unused(dir: &Path) -> Result<(), LedgerError> {
+    match is_being_written(dir) {
+        Ok(true) => Err(in_use(dir)),
+        Ok(false) | Err(LedgerError::NoLedger { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The error of a ledger that another process writes. Until that process has written its first record, the error does
+/// not name it.
+fn in_use(dir: &Path) -> LedgerError {
+    let mut last = None;
+    // The lock alone shows that the ledger is in use. The name of the process is only for the message.
+    let _ = read_log(dir, |_, record| {
+        if let Record::Life(life) = record {
+            last = Some(life.pid);
+        }
+        Ok(())
+    });
+    let lives = |pid: &u32| {
+        let pid = i32::try_from(*pid).ok().and_then(rustix::process::Pid::from_raw);
+        pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
+    };
+    let owner = last.filter(lives).map_or("another process".to_owned(), |pid| format!("process {pid}"));
+    LedgerError::InUse { file: ledger_file(dir), owner }
+}
+
 /// How often a lock is tried, and the time between two tries. [`is_being_written`] of another process holds its lock for
 /// microseconds.
 const LOCK_TRIES: u32 = 20;
 const LOCK_AGAIN: Duration = Duration::from_millis(10);
 
 #[expect(clippy::disallowed_methods, reason = "the ledger is opened where a thread may block")]
-fn lock(file: &File, path: &Path) -> Result<(), LedgerError> {
+fn lock(file: &File, dir: &Path) -> Result<(), LedgerError> {
     for tried in 1..=LOCK_TRIES {
         match file.try_lock() {
             Ok(()) => return Ok(()),
             Err(TryLockError::WouldBlock) if tried < LOCK_TRIES => std::thread::sleep(LOCK_AGAIN),
             Err(TryLockError::WouldBlock) => break,
-            Err(TryLockError::Error(error)) => return Err(LedgerError::io("lock", path)(error)),
+            Err(TryLockError::Error(error)) => return Err(LedgerError::io("lock", &ledger_file(dir))(error)),
         }
     }
-    Err(LedgerError::InUse { file: path.to_owned() })
+    Err(in_use(dir))
 }
 
 /// Writes batches of records. A batch is in the log completely or not at all.
@@ -81,7 +113,7 @@ impl Sink {
         }
         let opened = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path);
         let file = opened.map_err(LedgerError::io("open", &path))?;
-        lock(&file, &path)?;
+        lock(&file, dir)?;
         let (state, LogEnd { sound_bytes, torn_bytes }) = LedgerState::read(dir)?;
         if torn_bytes > 0 {
             tracing::warn!(file = %path.display(), torn_bytes, "the last write was not finished; it is cut off");

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use rolldock_dispatch::PromptUid;
 
 use super::*;
-use crate::{Next, QueueRecord, fixture, ledger_file, read_carried, read_log};
+use crate::{LifeRecord, Next, QueueRecord, fixture, ledger_file, read_carried, read_log};
 
 const THREADED: LedgerConfig = LedgerConfig { fsync: true, inline: false };
 const INLINE: LedgerConfig = LedgerConfig { fsync: false, inline: true };
@@ -114,8 +114,18 @@ fn a_second_writer_is_refused() {
     let writer = open(dir.path(), INLINE);
     assert!(matches!(LedgerWriter::open(dir.path(), INLINE), Err(LedgerError::InUse { .. })));
     assert!(is_being_written(dir.path()).unwrap());
+    let owner = || match check_unused(dir.path()) {
+        Err(LedgerError::InUse { owner, .. }) => owner,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(owner(), "another process", "it has not written its first record");
+    writer.append(fixture::run());
+    writer.append(Record::Life(LifeRecord { number: 1, pid: std::process::id(), started_s: 0 }));
+    assert_eq!(owner(), format!("process {}", std::process::id()));
     drop(writer);
     assert!(!is_being_written(dir.path()).unwrap());
+    check_unused(dir.path()).unwrap();
+    check_unused(&dir.path().join("absent")).unwrap();
     open(dir.path(), INLINE);
 }
 

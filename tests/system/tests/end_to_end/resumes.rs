@@ -6,6 +6,7 @@ use std::path::Path;
 
 use rolldock_dispatch::Fate;
 use rolldock_ledger::{KeptGroup, LedgerConfig, LedgerState, LedgerWriter};
+use rolldock_tests::free_address;
 use tempfile::TempDir;
 
 use crate::support::{Rolldock, SMALL, recipe, root, small_run, wait_for};
@@ -136,4 +137,18 @@ fn lost_tokens_are_an_error_that_names_the_file_and_what_it_is_for() {
     }
     fs::rename(&away, &tokens).unwrap();
     resumed(&out).succeeds();
+}
+
+#[test]
+fn a_run_that_is_under_way_is_not_resumed_and_its_process_is_named() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    let listen = format!("queue.listen={}", free_address());
+    let run = small_run(&out, "1").set("fleet.simulated.time_scale=50").set(&listen).start();
+    wait_for("dispatches", || LedgerState::read(&out).is_ok_and(|(state, _)| state.totals().dispatched > 0));
+    let refused = resumed(&out).fails(1).stderr;
+    assert!(refused.contains("is under way; end it first, or name another --out"), "{refused}");
+    assert!(refused.contains(&format!("ledger.log is in use by process {}", run.id())), "{refused}");
+    assert!(!refused.contains("cannot listen") && !refused.contains("go on with"), "{refused}");
+    run.kill();
 }

@@ -214,6 +214,11 @@ impl Running {
         self.stderr.0.lock().clone()
     }
 
+    /// The id of the process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for a line with `words` on standard output, and returns the URL after them.
     pub(crate) fn url_after(&self, words: &str) -> String {
         wait_for(words, || self.stdout_so_far().contains(words));
