@@ -33,6 +33,9 @@ fn make(args: PrepareArgs) -> anyhow::Result<()> {
     for file in made.into_iter().flatten() {
         check_target(file, train.iter().chain(&validation), force)?;
     }
+    // Without a split, the recipe would train with prompts of an earlier split if its file stayed.
+    let stays = recipe.data.validation.iter().filter(|_| !wants_validation).flat_map(Files::paths);
+    let validation_kept = stays.filter(|file| file.exists()).cloned().collect();
     let config = Prepare {
         train,
         validation,
@@ -41,6 +44,7 @@ fn make(args: PrepareArgs) -> anyhow::Result<()> {
         columns: recipe.data.columns.clone(),
         train_to,
         validation_to,
+        validation_kept,
     };
     let prepared = prepare(&config)?;
     for split in prepared.validation.iter().chain([&prepared.train]) {

@@ -38,6 +38,9 @@ pub struct Prepare {
     pub train_to: PathBuf,
     /// The JSONL file for validation; `None` if no validation file is made.
     pub validation_to: Option<PathBuf>,
+    /// Validation files of the recipe that stay as they are. They may have no prompt of the training file. They have no
+    /// effect if a validation file is made.
+    pub validation_kept: Vec<PathBuf>,
 }
 
 /// The files that were made.
@@ -80,6 +83,18 @@ pub enum PrepareError {
         /// The file that would be empty.
         file: PathBuf,
     },
+    /// A validation file that stays as it is has prompts of the training data.
+    #[error(
+        "prompts={prompts} of the training data are in file={}, which stays as it is; expected validation data with \
+         other prompts: remove the file, or make it again too",
+        file.display()
+    )]
+    InBoth {
+        /// The validation file.
+        file: PathBuf,
+        /// Number of prompts that are in both.
+        prompts: usize,
+    },
     /// A file cannot be written.
     #[error("cannot write file={}: {reason}", file.display())]
     Write {
@@ -97,6 +112,7 @@ pub enum PrepareError {
 pub fn prepare(config: &Prepare) -> Result<Prepared, PrepareError> {
     let columns = config.columns.as_ref();
     let Some(validation_to) = &config.validation_to else {
+        check_kept(config)?;
         let train = make(&config.train, columns, &config.train_to, &HashSet::new(), |_| true)?;
         return Ok(Prepared { train, validation: None });
     };
@@ -112,6 +128,22 @@ pub fn prepare(config: &Prepare) -> Result<Prepared, PrepareError> {
     let validation = make(validation_files, columns, validation_to, &HashSet::new(), in_validation)?;
     let train = make(&config.train, columns, &config.train_to, &chosen, |_| true)?;
     Ok(Prepared { train, validation: Some(validation) })
+}
+
+/// Checks that no validation file that stays has a prompt of the training data.
+fn check_kept(config: &Prepare) -> Result<(), PrepareError> {
+    let columns = config.columns.as_ref();
+    let of_training = match config.validation_kept.is_empty() {
+        true => return Ok(()),
+        false => prompts_of(&config.train, columns)?,
+    };
+    for file in &config.validation_kept {
+        let prompts = prompts_of(std::slice::from_ref(file), columns)?.intersection(&of_training).count();
+        if prompts > 0 {
+            return Err(PrepareError::InBoth { file: file.clone(), prompts });
+        }
+    }
+    Ok(())
 }
 
 /// Calls `visit` with the JSON of every row, the hash of its prompt, and the hash of its prompt and answer.

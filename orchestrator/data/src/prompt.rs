@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use xxhash_rust::xxh3::Xxh3;
 
+/// The role of the message for which a plain text stands.
+const USER: &str = "user";
+
 /// The identity of a row with `occurrence` equal rows before it.
 ///
 /// The identity is a hash of source, messages, answer and the number of equal rows before this row. It
@@ -22,10 +25,14 @@ pub(crate) fn row_uid(source: &str, prompt: &PromptContent, answer: &str, occurr
     PromptUid(hasher.digest())
 }
 
-/// The two hashes by which rows are compared: the hash of the prompt, and the hash of prompt and answer.
+/// The two hashes by which rows are compared: the hash of the prompt, and the hash of prompt and answer. A text and
+/// the one message of a user that it stands for are equal prompts, although their [identities](row_uid) differ.
 pub(crate) fn row_hashes(prompt: &PromptContent, answer: &str) -> (u128, u128) {
     let mut hasher = Xxh3::new();
-    prompt.update(&mut hasher);
+    match prompt {
+        PromptContent::Text(text) => update_messages(&mut hasher, [(USER, text.as_str())].into_iter()),
+        PromptContent::Messages(_) => prompt.update(&mut hasher),
+    }
     let of_prompt = hasher.digest128();
     update_text(&mut hasher, answer);
     (of_prompt, hasher.digest128())
@@ -120,7 +127,7 @@ impl PromptContent {
     /// The messages. Plain text is one message of the user.
     pub fn into_messages(self) -> Arc<[Message]> {
         match self {
-            Self::Text(content) => [Message { role: "user".to_owned(), content }].into(),
+            Self::Text(content) => [Message { role: USER.to_owned(), content }].into(),
             Self::Messages(messages) => messages.into(),
         }
     }
@@ -133,13 +140,19 @@ impl PromptContent {
                 update_text(hasher, text);
             }
             Self::Messages(messages) => {
-                hasher.update(&(messages.len() as u64).to_le_bytes());
-                for message in messages {
-                    update_text(hasher, &message.role);
-                    update_text(hasher, &message.content);
-                }
+                let parts = messages.iter().map(|message| (message.role.as_str(), message.content.as_str()));
+                update_messages(hasher, parts);
             }
         }
+    }
+}
+
+/// Adds the roles and contents of messages to a hash.
+fn update_messages<'a>(hasher: &mut Xxh3, messages: impl ExactSizeIterator<Item = (&'a str, &'a str)>) {
+    hasher.update(&(messages.len() as u64).to_le_bytes());
+    for (role, content) in messages {
+        update_text(hasher, role);
+        update_text(hasher, content);
     }
 }
 

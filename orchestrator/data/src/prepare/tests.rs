@@ -29,6 +29,7 @@ fn config(dir: &TempDir, train: PathBuf) -> Prepare {
         columns: None,
         train_to: dir.path().join("out/train.jsonl"),
         validation_to: Some(dir.path().join("out/validation.jsonl")),
+        validation_kept: Vec::new(),
     }
 }
 
@@ -69,6 +70,42 @@ fn given_validation_files_are_kept_out_of_training() {
     let made = prepare(&config).unwrap();
     assert_eq!(made.validation.unwrap().rows, 2);
     assert_eq!((made.train.rows, made.train.in_validation, made.train.duplicates), (10, 2, 9));
+}
+
+#[test]
+fn a_prompt_as_text_and_as_a_message_is_in_one_split() {
+    let dir = TempDir::new().unwrap();
+    let both = dir.path().join("both.jsonl");
+    let rows = (0..20).map(|row| {
+        let prompt = match row < 10 {
+            true => format!("\"p{row}\""),
+            false => format!("[{{\"role\": \"user\", \"content\": \"p{}\"}}]", row - 10),
+        };
+        format!("{{\"prompt\": {prompt}, \"answer\": \"1\"}}\n")
+    });
+    fs::write(&both, rows.collect::<String>()).unwrap();
+    let made = prepare(&config(&dir, both)).unwrap();
+    let validation = made.validation.unwrap();
+    assert_eq!((validation.rows, validation.duplicates), (3, 3));
+    assert_eq!((made.train.rows, made.train.duplicates, made.train.in_validation), (7, 7, 6));
+}
+
+#[test]
+fn a_validation_file_that_stays_must_have_other_prompts() {
+    let dir = TempDir::new().unwrap();
+    let with_split = config(&dir, downloaded(&dir));
+    let earlier = prepare(&with_split).unwrap();
+    let kept = earlier.validation.unwrap().file;
+    let before = fs::read(&earlier.train.file).unwrap();
+    let without_split =
+        Prepare { validation_to: None, validation_kept: vec![kept.clone()], ..with_split.clone() };
+    let error = prepare(&without_split).unwrap_err().to_string();
+    assert!(
+        error.contains("prompts=3 of the training data are in file=") && error.contains("validation.jsonl")
+    );
+    assert_eq!(fs::read(&earlier.train.file).unwrap(), before, "nothing was written");
+    fs::write(&kept, "{\"prompt\": \"other\", \"answer\": \"1\"}\n").unwrap();
+    assert_eq!(prepare(&without_split).unwrap().train.rows, 11);
 }
 
 #[test]

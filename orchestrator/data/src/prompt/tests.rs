@@ -1,6 +1,6 @@
 use serde_json::value::RawValue;
 
-use super::{DataFields, Message, PromptContent, PromptUid, row_uid};
+use super::{DataFields, Message, PromptContent, PromptUid, row_hashes, row_uid};
 
 fn text(text: &str) -> PromptContent {
     PromptContent::Text(text.to_owned())
@@ -32,6 +32,16 @@ fn different_rows_have_different_identities() {
     ];
     let distinct: std::collections::BTreeSet<PromptUid> = uids.into_iter().collect();
     assert_eq!(distinct.len(), uids.len());
+}
+
+#[test]
+fn a_text_and_the_message_for_which_it_stands_are_equal_prompts() {
+    let of_text = row_hashes(&text("1 + 1"), "2");
+    assert_eq!(of_text, row_hashes(&messages(&[("user", "1 + 1")]), "2"));
+    for other in [&[("system", "1 + 1")][..], &[("user", "1"), ("user", " + 1")], &[("user", "1 + 1 ")], &[]]
+    {
+        assert_ne!(of_text.0, row_hashes(&messages(other), "2").0, "{other:?}");
+    }
 }
 
 #[test]

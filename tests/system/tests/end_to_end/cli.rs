@@ -259,6 +259,12 @@ fn data_files_are_made_once_and_a_run_uses_them() {
     assert!(training.lines().all(|line| !held.contains(&line)), "a row is in both files");
     let exists = prepare("data/arithmetic/train.jsonl").fails(2).stderr;
     assert!(exists.contains("train.jsonl exists; --force replaces it"), "{exists}");
+    // An earlier split must not stay beside training data that has its prompts.
+    let only_train = Rolldock::new(&["data", "prepare", "--force", "--train", "data/arithmetic/train.jsonl"]);
+    let only_train =
+        sets.iter().fold(only_train.arg(recipe("quickstart.toml")), |command, set| command.set(set));
+    let stays = only_train.fails(1).stderr;
+    assert!(stays.contains("prompts=8 of the training data are in file="), "{stays}");
     let itself = prepare(train.to_str().unwrap()).arg("--force").fails(2).stderr;
     assert!(itself.contains("would be made from itself"), "{itself}");
     let run = sets.iter().fold(small_run(&dir.path().join("run"), "2"), |run, set| run.set(set));
