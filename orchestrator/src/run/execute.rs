@@ -200,12 +200,10 @@ async fn collect(
     let outcome = steps.collect().await;
     serving.meters.enter(Stage::Serving);
     // The next process of an interrupted run puts the rest of the step. A consumer that hears of an end would train on a
-    // part of the step, or go away.
+    // part of the step, or go away, and so would a worker that has the tasks of agents.
     if outcome.as_ref().is_ok_and(|collected| !collected.interrupted) {
         queue.end_of_puts();
-    }
-    if let Some(agents) = &run.agents {
-        agents.end_of_tasks();
+        run.agents.iter().for_each(|agents| agents.end_of_tasks());
     }
     let consumed_groups = serving.until_taken(queue, outcome.is_ok(), &interrupted).await?;
     let rows_left = records.close(run, services).await?;

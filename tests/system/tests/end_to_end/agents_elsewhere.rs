@@ -11,12 +11,14 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::UInt8Type;
 use futures::future::join_all;
 use parking_lot::Mutex;
+use rolldock_ledger::LedgerState;
 use rolldock_queue::{Lease, Queue, RemoteConfig, RemoteQueue, Take};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
 use crate::agents::{CHAT, TWO_TURNS, of_server, over, tokens_line};
+use crate::interrupts::{WaitingTake, interrupted};
 use crate::metrics::address;
 use crate::support::{Rolldock, Running, Simengine, untaken_recipe, wait_for};
 
@@ -187,6 +189,23 @@ async fn the_task_of_a_dead_worker_is_a_new_attempt() {
         tokens < of_server(&server, "vllm:generation_tokens_total"),
         "a turn of the dead worker is trained"
     );
+}
+
+/// Workers of an interrupted run wait for its next process.
+#[test]
+fn an_interrupted_run_does_not_end_its_tasks() {
+    let server = Simengine::start(&["--time-scale", "0.01", "--mean-response-length", "30"]);
+    let place = Place::new();
+    let run = place.run("1", &server).start();
+    let at = run.url_after("serving the queue at http://");
+    let waiting = WaitingTake::start(&at, TASKS, "agent");
+    let dispatched = || {
+        let state = LedgerState::read(&place.dir.path().join("run"));
+        state.is_ok_and(|(state, _)| state.totals().dispatched > 0)
+    };
+    wait_for("tasks", dispatched);
+    interrupted(run);
+    assert!(!waiting.heard_of_an_end());
 }
 
 /// Makes one call. Prints the status and the retry advice of a refusal.

@@ -22,8 +22,36 @@ fn quickstart(out: &Path, sets: &[&str]) -> Rolldock {
     sets.iter().fold(run, |run, set| run.set(set))
 }
 
+/// A take of more groups than there are, over a connection of its own.
+pub(crate) struct WaitingTake(TcpStream);
+
+impl WaitingTake {
+    /// Begins a take from the queue at `at`, which is a host with a port.
+    pub(crate) fn start(at: &str, partition: &str, task: &str) -> Self {
+        let mut connection = TcpStream::connect(at).unwrap();
+        let take =
+            format!(r#"{{"task": "{task}", "groups": 100000, "at_least": 100000, "wait_ms": 100000}}"#);
+        write!(
+            connection,
+            "POST /v1/partitions/{partition}/take HTTP/1.1\r\nhost: {at}\r\ncontent-type: application/json\r\n\
+             connection: close\r\ncontent-length: {}\r\n\r\n{take}",
+            take.len()
+        )
+        .unwrap();
+        Self(connection)
+    }
+
+    /// Waits for the end of the connection. Returns whether the queue has said that nothing more is put.
+    pub(crate) fn heard_of_an_end(mut self) -> bool {
+        let mut answer = String::new();
+        // The connection may be reset instead of answered.
+        let _ = self.0.read_to_string(&mut answer);
+        answer.contains(" 204 ") || answer.contains("rolldock-ended")
+    }
+}
+
 /// Interrupts the run, and returns its standard output.
-fn interrupted(mut run: Running) -> String {
+pub(crate) fn interrupted(mut run: Running) -> String {
     run.interrupt();
     wait_within(ENDS_WITHIN, "end of the run", || run.has_ended());
     let ended = run.wait();
@@ -122,21 +150,10 @@ fn an_interrupted_run_does_not_end_the_puts() {
     let run = Rolldock::new(&["run", "--steps", "1000", "--out"]).arg(&out).arg(served(&dir));
     let run = sets.iter().fold(run, |run, set| run.set(set)).start();
     let at = run.url_after("serving the queue at http://");
-    let mut connection = TcpStream::connect(&at).unwrap();
-    let take = r#"{"task": "train", "groups": 100000, "at_least": 100000, "wait_ms": 100000}"#;
-    write!(
-        connection,
-        "POST /v1/partitions/train/take HTTP/1.1\r\nhost: {at}\r\ncontent-type: application/json\r\n\
-         connection: close\r\ncontent-length: {}\r\n\r\n{take}",
-        take.len()
-    )
-    .unwrap();
+    let waiting = WaitingTake::start(&at, "train", "train");
     wait_for("a step", || run.stdout_so_far().contains("target reached"));
     interrupted(run);
-    let mut answer = String::new();
-    // The connection may be reset instead of answered.
-    let _ = connection.read_to_string(&mut answer);
-    assert!(!answer.contains(" 204 ") && !answer.contains("rolldock-ended"), "{answer}");
+    assert!(!waiting.heard_of_an_end());
 }
 
 /// A short step does not end a run, also if its steps overlap.
