@@ -167,10 +167,10 @@ impl Shared {
             body.push(&record.at(notes.first().cloned()))
         });
         let (shared, to) = (Arc::clone(self), moving.to);
-        let done = Box::new(move |durable: Result<Notes, QueueError>| match durable {
-            Ok(notes) => shared.finish_move(from_ref(&moving.what), to, notes.first(), 0),
-            Err(error) => {
-                tracing::warn!(partition = %shared.name, %error, "a chunk stays in its segment");
+        let done = Box::new(move |durable: Result<Notes, QueueError>| {
+            // If the copy could not be written, the chunk stays in its segment. The writer says so.
+            if let Ok(notes) = durable {
+                shared.finish_move(from_ref(&moving.what), to, notes.first(), 0);
             }
         });
         let payload = Payload::from_iter([(to, payload)]);

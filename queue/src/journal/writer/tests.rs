@@ -1,5 +1,7 @@
 //! The journal on a disk that is full. An injected limit simulates the disk: no file gets more blocks.
 
+mod warnings;
+
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use rustix::io::Errno;
 use super::*;
 use crate::journal::read_frames;
 use crate::journal::reserve::Allocate;
+use crate::store::{ChunkId, Encoded, Note};
 
 /// The blocks that each of the journal's two files may have, in bytes.
 const DISK_BYTES: u64 = 2 << 20;
@@ -120,4 +123,46 @@ fn a_refused_addition_takes_nothing_else_of_its_batch_with_it() {
     })
     .unwrap();
     assert_eq!(found, ["before", "after"]);
+}
+
+/// A store of which some chunks should be written again.
+struct Sparse(Vec<ChunkId>);
+
+impl Appender for Sparse {
+    fn append(&mut self, _chunk: ChunkId, _rows: &Encoded) -> Result<Note, QueueError> {
+        Err(QueueError::Stopping)
+    }
+
+    fn settle(&mut self, _chunk: ChunkId) {}
+
+    fn sync(&mut self) -> Result<(), QueueError> {
+        Ok(())
+    }
+
+    fn take_sparse(&mut self) -> Vec<ChunkId> {
+        std::mem::take(&mut self.0)
+    }
+}
+
+/// A queue that is opened on a full disk tries to empty its segments.
+#[test]
+fn chunks_that_stay_on_a_full_disk_give_one_warning() {
+    warnings::keep();
+    let dir = tempfile::tempdir().unwrap();
+    let reserve = Reserve::new(dir.path().join("journal.new"), limited(&Arc::new(AtomicU64::new(0))));
+    let chunks: Vec<ChunkId> = (0..9).map(ChunkId).collect();
+    let relocate: Relocate = Box::new(|_| {
+        let facts: Facts = Box::new(|_, body: &mut Body| body.push(&"moved"));
+        let (payload, durability) = (Payload::new(), Durability::Os);
+        Some(Entry { adds: true, payload, facts, durability, done: Box::new(|_| {}) })
+    });
+    let (begun, appender) = (Begun::default(), Some(Box::new(Sparse(chunks)) as Box<dyn Appender>));
+    let live: LiveRecords = Box::new(|_, _| Ok(()));
+    let opening = Opening { dir: dir.path(), begun, appender, journal_bytes: 1 << 30, live, relocate };
+    let mut writer = Writer::begin(reserve, opening).unwrap();
+    writer.move_some();
+    let said = warnings::of_this_thread();
+    let of_chunks: Vec<&String> = said.iter().filter(|warning| warning.contains("chunk")).collect();
+    assert_eq!(of_chunks.len(), 1, "{said:?}");
+    assert!(of_chunks[0].contains("chunks=9"), "{said:?}");
 }
