@@ -1,5 +1,6 @@
 //! The errors of a ledger.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use rolldock_dispatch::DispatchId;
@@ -14,6 +15,14 @@ pub enum LedgerError {
         /// The operation.
         action: &'static str,
         /// The file or directory.
+        file: PathBuf,
+        /// The system's message.
+        reason: String,
+    },
+    /// The disk has no room for the ledger or its tokens.
+    #[error("the disk of file={file} is full ({reason}); free space on it")]
+    DiskFull {
+        /// The file that could not be written.
         file: PathBuf,
         /// The system's message.
         reason: String,
@@ -97,6 +106,11 @@ pub enum LedgerError {
 impl LedgerError {
     pub(super) fn io(action: &'static str, file: &Path) -> impl FnOnce(std::io::Error) -> Self {
         let file = file.to_owned();
-        move |error| Self::Io { action, file, reason: error.to_string() }
+        move |error| match error.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+                Self::DiskFull { file, reason: format!("{action} failed: {error}") }
+            }
+            _ => Self::Io { action, file, reason: error.to_string() },
+        }
     }
 }

@@ -7,9 +7,11 @@
 //!
 //! # Invariants
 //! - Records are written in the order of the calls.
+//! - A write that fails because the disk is full is repeated for the configured time.
 //! - After a failed write, nothing more is written, and later records are dropped and never acknowledged.
 //! - Waiting records are bounded by number and bytes. A caller of `append` waits only when this bound is
-//!   reached.
+//!   reached, and not while the disk is full: a signal that ends the run must not wait for the disk. Until the disk has
+//!   room no step ends, so the open groups of the run bound the records.
 
 mod sink;
 
@@ -32,6 +34,8 @@ pub use sink::{check_unused, is_being_written};
 const RECORDS_MAX: usize = 8192;
 /// Maximum bytes of tokens that wait for the writer's thread. A single group may have more.
 const TOKENS_BYTES_MAX: usize = 256 << 20;
+/// The pause between two tries to write on a full disk.
+const FULL_DISK_PAUSE: Duration = Duration::from_millis(500);
 /// How long the thread waits for more records while no caller waits for a sync.
 const GATHER: Duration = Duration::from_millis(20);
 
@@ -45,6 +49,9 @@ pub struct LedgerConfig {
     /// Whether records are written in the call that appends them, without a thread. Virtual time needs this,
     /// because the speed of a thread would change the results.
     pub inline: bool,
+    /// How long the thread waits until a full disk has room. After this time, and in the inline writer at once, the
+    /// full disk is an error like any other.
+    pub full_disk_wait: Duration,
 }
 
 /// The position of a record in the log.
@@ -71,8 +78,9 @@ pub struct Opened {
 ///     StepRecord,
 /// };
 ///
+/// # use std::time::Duration;
 /// # let folder = tempfile::tempdir()?;
-/// let opened = LedgerWriter::open(folder.path(), LedgerConfig { fsync: false, inline: false })?;
+/// let opened = LedgerWriter::open(folder.path(), LedgerConfig { fsync: false, inline: false, full_disk_wait: Duration::ZERO })?;
 /// assert!(opened.state.run().is_none(), "the ledger is new");
 /// let ledger = opened.writer;
 /// ledger.append(Record::Run(RunRecord { run_id: "run-1".to_owned(), started_s: 0, format: FORMAT }));
@@ -137,6 +145,10 @@ struct Gathered {
     wanted: u64,
     is_closed: bool,
     has_failed: bool,
+    /// Whether the thread waits until the disk has room.
+    is_disk_full: bool,
+    /// Whether the thread no longer waits for room on a full disk.
+    is_hurried: bool,
 }
 
 /// A waiting record.
@@ -178,7 +190,7 @@ impl LedgerWriter {
             let of_thread = Arc::clone(&shared);
             let thread = std::thread::Builder::new()
                 .name("rolldock-ledger".to_owned())
-                .spawn(move || of_thread.write(sink))
+                .spawn(move || of_thread.write(sink, config.full_disk_wait))
                 .map_err(LedgerError::io("start the writer of", dir))?;
             (Some(thread), None)
         };
@@ -204,8 +216,10 @@ impl LedgerWriter {
         gathered.appended += 1;
         let sequence = Sequence(gathered.appended);
         if !gathered.is_closed && !gathered.has_failed {
-            let written =
-                sink.lock().as_mut().map_or(Err(LedgerError::Closed), |sink| sink.commit(vec![item]));
+            let written = sink
+                .lock()
+                .as_mut()
+                .map_or(Err(LedgerError::Closed), |sink| sink.commit(vec![item], |_| false));
             gathered.has_failed = written.is_err();
             self.inner.shared.report(sequence.0, written);
         }
@@ -238,6 +252,12 @@ impl LedgerWriter {
     pub async fn sync_all(&self) -> Result<(), LedgerError> {
         let last = Sequence(self.inner.shared.gathered.lock().appended);
         self.sync(last).await
+    }
+
+    /// Makes a full disk an error from now on, also for a write that waits for room.
+    pub fn stop_waiting(&self) {
+        self.inner.shared.gathered.lock().is_hurried = true;
+        self.inner.shared.work.notify_one();
     }
 
     /// The error that stopped the writer, if there is one.
@@ -315,16 +335,46 @@ impl Shared {
     }
 
     /// The loop of the thread.
-    fn write(&self, mut sink: Sink) {
+    fn write(&self, mut sink: Sink, full_disk_wait: Duration) {
         // However the thread ends, this releases callers that wait for it.
         let _ended = Ended(self);
         while let Some((items, last)) = self.next_batch() {
-            let written = sink.commit(items);
+            let mut waited = Duration::ZERO;
+            let written = sink.commit(items, |full| {
+                let may_wait = waited < full_disk_wait;
+                waited += FULL_DISK_PAUSE;
+                may_wait && self.wait_for_room(full)
+            });
+            self.note_room(written.is_ok());
             let has_failed = written.is_err();
             self.report(last, written);
             if has_failed {
                 return;
             }
+        }
+    }
+
+    /// Waits until the write that failed with `full` is worth another try. Returns `false` if the writer was closed or
+    /// hurried.
+    fn wait_for_room(&self, full: &LedgerError) -> bool {
+        let mut gathered = self.gathered.lock();
+        if !std::mem::replace(&mut gathered.is_disk_full, true) {
+            tracing::warn!(error = %full, "the ledger waits until its disk has room");
+            self.room.notify_all();
+        }
+        let mut is_over = false;
+        // New records wake the thread too.
+        while !is_over && !gathered.is_closed && !gathered.is_hurried {
+            is_over = self.work.wait_for(&mut gathered, FULL_DISK_PAUSE).timed_out();
+        }
+        !gathered.is_closed && !gathered.is_hurried
+    }
+
+    /// Ends the state of a full disk after a write.
+    fn note_room(&self, has_room: bool) {
+        let was_full = std::mem::take(&mut self.gathered.lock().is_disk_full);
+        if was_full && has_room {
+            tracing::info!("the disk of the ledger has room again");
         }
     }
 
@@ -376,7 +426,7 @@ impl Shared {
 impl Gathered {
     fn has_room(&self, bytes: usize) -> bool {
         let fits = self.items.len() < RECORDS_MAX && self.tokens_bytes + bytes <= TOKENS_BYTES_MAX;
-        self.items.is_empty() || fits || self.is_closed || self.has_failed
+        self.items.is_empty() || fits || self.is_closed || self.has_failed || self.is_disk_full
     }
 
     /// Whether the thread may wait for more records: no caller waits, and not many records have gathered.

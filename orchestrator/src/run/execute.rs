@@ -197,6 +197,7 @@ async fn collect(
         prompts,
         scope,
     };
+    let _ledger = services.spawn("ledger after an interrupt", ledger.stop_waiting_after(interrupted.clone()));
     let outcome = steps.collect().await;
     serving.meters.enter(Stage::Serving);
     // The next process of an interrupted run puts the rest of the step. A consumer that hears of an end would train on a

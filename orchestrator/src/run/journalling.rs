@@ -7,7 +7,9 @@ use anyhow::Context;
 use parking_lot::Mutex;
 use rolldock_dispatch::DispatchId;
 use rolldock_queue::{Durability, Partition, holds_queue};
+use tokio_util::sync::CancellationToken;
 
+use super::convert::seconds;
 use super::execute::RECIPE_FILE;
 use crate::data::{DataError, Prompt};
 use crate::process::{QUEUE_FOLDER, unix_seconds};
@@ -85,7 +87,9 @@ impl RunJournal {
         }
         let fsync = recipe.queue.durability == Durability::Fsync;
         let dir = out.to_owned();
-        let opening = move || LedgerWriter::open(&dir, LedgerConfig { fsync, inline: false });
+        let full_disk_wait = seconds(recipe.timeouts.queue_put);
+        let config = LedgerConfig { fsync, inline: false, full_disk_wait };
+        let opening = move || LedgerWriter::open(&dir, config);
         blocking("ledger open", opening).await?.context("cannot open the run's ledger")
     }
 
@@ -157,6 +161,18 @@ impl RunJournal {
     /// put.
     pub(super) async fn before_put(&self) -> anyhow::Result<()> {
         self.writer.sync_all().await.context("cannot write the run's ledger")
+    }
+
+    /// Lets the ledger fail at once on a full disk after `interrupted` is cancelled.
+    pub(super) fn stop_waiting_after(
+        &self,
+        interrupted: CancellationToken,
+    ) -> impl Future<Output = ()> + Send + 'static {
+        let writer = self.writer.clone();
+        async move {
+            interrupted.cancelled().await;
+            writer.stop_waiting();
+        }
     }
 
     /// Notes that the group of `dispatch` is in the queue.

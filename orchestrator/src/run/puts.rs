@@ -56,13 +56,13 @@ impl Puts<'_> {
                 }
                 Handed::StepEnd(metrics) => {
                     lost += self.put_batch(&mut batch).await?;
-                    self.ledger.settle().await?;
+                    self.settle().await?;
                     ended(metrics).await?;
                 }
             }
         }
         lost += self.put_batch(&mut batch).await?;
-        self.ledger.settle().await?;
+        self.settle().await?;
         if lost > 0 {
             tracing::warn!(
                 groups = lost,
@@ -70,6 +70,13 @@ impl Puts<'_> {
             );
         }
         Ok(())
+    }
+
+    /// Settles the groups that are in the queue. Waits if the disk of the ledger is full.
+    async fn settle(&self) -> anyhow::Result<()> {
+        let subject = Subject { detail: Some("the ledger".into()), ..Subject::default() };
+        let _waiting = self.control.waits().enter(Phase::Queue, subject);
+        self.ledger.settle().await
     }
 
     async fn put_batch(&self, batch: &mut Vec<Group>) -> anyhow::Result<u64> {
@@ -87,8 +94,6 @@ impl Puts<'_> {
         if self.is_over.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        // The ledger is written first, because it must have every group that the queue has.
-        self.ledger.before_put().await?;
         let subject = Subject {
             dispatch: Some(group.dispatch),
             prompt_uid: Some(group.prompt.uid),
@@ -96,6 +101,8 @@ impl Puts<'_> {
             ..Subject::default()
         };
         let waiting = self.control.waits().enter(Phase::Queue, subject);
+        // The ledger is written first, because it must have every group that the queue has. It waits if its disk is full.
+        self.ledger.before_put().await?;
         let mut putting = std::pin::pin!(self.queue.put(group));
         let put = tokio::select! {
             biased;

@@ -218,7 +218,7 @@ const EPOCHS: u64 = 3;
 impl Life<'_> {
     /// Opens the ledger and the rollout that continues from it.
     fn begin(&self, world: &World, queue: &[QueueRecord]) -> (AgentLoopManager, PromptFeed) {
-        let config = LedgerConfig { fsync: false, inline: true };
+        let config = LedgerConfig { fsync: false, inline: true, full_disk_wait: Duration::ZERO };
         let mut opened = LedgerWriter::open(self.dir, config).unwrap();
         let (mut restored, mut next) = (None, 0);
         if opened.state.run().is_some() {

@@ -6,7 +6,7 @@ use crate::{LedgerConfig, LedgerWriter, fixture};
 #[test]
 fn a_prompt_is_followed_over_its_dispatches() {
     let dir = tempfile::tempdir().unwrap();
-    let config = LedgerConfig { fsync: false, inline: true };
+    let config = LedgerConfig { fsync: false, inline: true, full_disk_wait: std::time::Duration::ZERO };
     let writer = LedgerWriter::open(dir.path(), config).unwrap().writer;
     let failed = |id, reason: &str| Record::end(DispatchId(id), Fate::Failed(reason.to_owned()));
     let records = [

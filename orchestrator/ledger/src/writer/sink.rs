@@ -133,20 +133,29 @@ impl Sink {
         Ok((sink, state, torn_bytes))
     }
 
-    /// Writes a batch. After an error, every later call returns this error.
-    pub(super) fn commit(&mut self, items: Vec<Item>) -> Result<(), LedgerError> {
+    /// Writes a batch. A write on a full disk is repeated while `waits`, which gets the error and blocks until the next
+    /// try, returns `true`. After an error, every later call returns this error.
+    pub(super) fn commit(
+        &mut self,
+        items: Vec<Item>,
+        mut waits: impl FnMut(&LedgerError) -> bool,
+    ) -> Result<(), LedgerError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        let written = self.write(items);
+        let written = self.write(items, &mut waits);
         self.failed = written.clone().err();
         written
     }
 
-    fn write(&mut self, items: Vec<Item>) -> Result<(), LedgerError> {
+    fn write(
+        &mut self,
+        items: Vec<Item>,
+        waits: &mut impl FnMut(&LedgerError) -> bool,
+    ) -> Result<(), LedgerError> {
         let mut body = Encoder::default();
         for item in items {
-            let record = self.record_of(item)?;
+            let record = self.record_of(item, waits)?;
             self.state.apply(&record)?;
             if let Record::Step(step) = &record {
                 self.step = step.step;
@@ -165,7 +174,7 @@ impl Sink {
             self.tokens.sync()?;
         }
         let sound = self.length;
-        self.append(&frame)?;
+        repeat(waits, || self.append(&frame))?;
         if self.fsync
             && let Err(error) = self.sync()
         {
@@ -180,11 +189,15 @@ impl Sink {
     }
 
     /// Writes the tokens of a group that continues, and returns the record that names their place.
-    fn record_of(&mut self, item: Item) -> Result<Record, LedgerError> {
+    fn record_of(
+        &mut self,
+        item: Item,
+        waits: &mut impl FnMut(&LedgerError) -> bool,
+    ) -> Result<Record, LedgerError> {
         match item {
             Item::Record(record) => Ok(record),
             Item::Carried { id, fate, group } => {
-                let place = self.tokens.append(self.step, &group)?;
+                let place = repeat(waits, || self.tokens.append(self.step, &group))?;
                 Ok(Record::End { id, fate, next: Next::From(place) })
             }
         }
@@ -203,5 +216,18 @@ impl Sink {
 
     fn sync(&self) -> Result<(), LedgerError> {
         self.file.sync_data().map_err(LedgerError::io("sync", &self.path))
+    }
+}
+
+/// Calls `write` again while the disk is full and `waits` returns `true`. A `write` that fails has written nothing.
+pub(super) fn repeat<T>(
+    waits: &mut impl FnMut(&LedgerError) -> bool,
+    mut write: impl FnMut() -> Result<T, LedgerError>,
+) -> Result<T, LedgerError> {
+    loop {
+        match write() {
+            Err(full @ LedgerError::DiskFull { .. }) if waits(&full) => {}
+            outcome => return outcome,
+        }
     }
 }

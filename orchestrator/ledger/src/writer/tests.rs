@@ -1,14 +1,14 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 
 use rolldock_dispatch::PromptUid;
 
 use super::*;
 use crate::{LifeRecord, Next, QueueRecord, fixture, ledger_file, read_carried, read_log};
 
-const THREADED: LedgerConfig = LedgerConfig { fsync: true, inline: false };
-const INLINE: LedgerConfig = LedgerConfig { fsync: false, inline: true };
+const THREADED: LedgerConfig = LedgerConfig { fsync: true, inline: false, full_disk_wait: Duration::ZERO };
+const INLINE: LedgerConfig = LedgerConfig { fsync: false, inline: true, full_disk_wait: Duration::ZERO };
 
 fn open(dir: &Path, config: LedgerConfig) -> LedgerWriter {
     LedgerWriter::open(dir, config).unwrap().writer
@@ -36,7 +36,7 @@ async fn what_is_synced_is_there() {
     for fsync in [false, true] {
         for inline in [false, true] {
             let out = dir.path().join(format!("{fsync}-{inline}"));
-            let writer = open(&out, LedgerConfig { fsync, inline });
+            let writer = open(&out, LedgerConfig { fsync, inline, full_disk_wait: Duration::ZERO });
             for record in beginning() {
                 writer.append(record);
             }
@@ -84,7 +84,8 @@ fn records_are_written_also_if_no_call_waits() {
 #[test]
 fn records_of_many_threads_keep_the_order_of_each() {
     let dir = tempfile::tempdir().unwrap();
-    let writer = open(dir.path(), LedgerConfig { fsync: false, inline: false });
+    let writer =
+        open(dir.path(), LedgerConfig { fsync: false, inline: false, full_disk_wait: Duration::ZERO });
     for record in [fixture::run(), fixture::life(1), fixture::step(1)] {
         writer.append(record);
     }
@@ -298,4 +299,53 @@ fn tokens_without_their_log_are_refused_and_stay() {
         assert_eq!(ledger_file(dir.path()).exists(), left.is_some(), "no log is made");
         assert_eq!(std::fs::read(&tokens).unwrap(), before);
     }
+}
+
+/// `/dev/full` is a disk that never has room.
+#[tokio::test]
+async fn a_full_disk_is_waited_for_until_the_time_is_over_or_the_writer_is_hurried() {
+    let dir = tempfile::tempdir().unwrap();
+    let hour = Duration::from_secs(3600);
+    let end = |writer: &LedgerWriter, how: &str| match how {
+        "hurried" => writer.stop_waiting(),
+        "closed" => assert!(matches!(writer.close(), Err(LedgerError::DiskFull { .. }))),
+        _ => {}
+    };
+    for (how, full_disk_wait, inline) in [
+        ("the time is over", Duration::ZERO, false),
+        ("hurried", hour, false),
+        ("closed", hour, false),
+        ("inline", hour, true),
+    ] {
+        let out = dir.path().join(how);
+        let writer = open(&out, LedgerConfig { fsync: false, inline, full_disk_wait });
+        for record in beginning() {
+            writer.append(record);
+        }
+        writer.sync_all().await.unwrap();
+        symlink("/dev/full", out.join("tokens-1.bin")).unwrap();
+        let last = writer.append_carried(DispatchId(0), Fate::Carried, Box::new(fixture::carried(0, 0)));
+        end(&writer, how);
+        let error = writer.sync(last).await.unwrap_err();
+        assert!(matches!(&error, LedgerError::DiskFull { .. }), "{how}: {error}");
+        assert!(error.to_string().contains("tokens-1.bin is full (write failed: "), "{how}: {error}");
+        assert_eq!(records(&out), beginning(), "{how}");
+    }
+}
+
+#[test]
+fn a_write_is_repeated_only_on_a_full_disk() {
+    let full = || LedgerError::DiskFull { file: "f".into(), reason: "r".to_owned() };
+    let mut outcomes = vec![Ok(7), Err(full()), Err(full())];
+    let mut waits = 0;
+    let repeated = sink::repeat(
+        &mut |_: &LedgerError| {
+            waits += 1;
+            true
+        },
+        || outcomes.pop().unwrap(),
+    );
+    assert_eq!((repeated, waits), (Ok(7), 2));
+    let mut never = |_: &LedgerError| panic!("it is not asked");
+    assert_eq!(sink::repeat(&mut never, || Err::<(), _>(LedgerError::Closed)), Err(LedgerError::Closed));
 }

@@ -96,7 +96,7 @@ pub struct Timeouts {
     pub permit: f64,
     /// Maximum time of one grading.
     pub reward: f64,
-    /// Maximum wait of a group for room in the queue.
+    /// Maximum wait of a group for room in the queue, and of the ledger for room on its disk.
     pub queue_put: f64,
     /// Maximum time until work that is cut off at the end of a step has ended.
     pub drain: f64,

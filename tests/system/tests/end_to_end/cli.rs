@@ -326,18 +326,3 @@ fn output_that_cannot_be_written_is_a_failure_of_commands_but_not_of_a_run() {
     let ended = small_run(&dir.path().join("run"), "1").without_room_for_output().succeeds();
     assert!(ended.stderr.contains(words), "{}", ended.stderr);
 }
-
-#[test]
-fn a_full_disk_is_an_error_that_leaves_a_queue_to_read() {
-    let dir = TempDir::new().unwrap();
-    let out = dir.path().join("disk/run");
-    let Some(run) =
-        small_run(&out, "50").set("queue.consumer.keep_last_steps=0").on_small_disk(&dir.path().join("disk"))
-    else {
-        eprintln!("skipped: this user may not mount a small file system");
-        return;
-    };
-    assert_eq!(run.code, Some(1), "{} {}", run.stdout, run.stderr);
-    assert!(run.stderr.contains("No space left on device"), "{}", run.stderr);
-    assert!(!run.stderr.contains("panicked"), "{}", run.stderr);
-}

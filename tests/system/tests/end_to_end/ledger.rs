@@ -1,6 +1,7 @@
 //! Tests of `rolldock ledger`, on ledgers that the library wrote.
 
 use std::path::Path;
+use std::time::Duration;
 
 use rolldock_dispatch::{DispatchId, Fate, Position, PromptUid, StepEnd};
 use rolldock_ledger::{
@@ -35,7 +36,7 @@ fn end(id: u64, fate: Fate) -> Record {
 /// A step that has not reached its target. Of its seven dispatches, two were accepted, four ended otherwise,
 /// and one is still open.
 fn short_step(dir: &Path) -> LedgerWriter {
-    let config = LedgerConfig { fsync: true, inline: true };
+    let config = LedgerConfig { fsync: true, inline: true, full_disk_wait: Duration::ZERO };
     let writer = LedgerWriter::open(dir, config).unwrap().writer;
     let lost = || Fate::Failed("server=b was lost".to_owned());
     let records = [

@@ -8,6 +8,7 @@ mod agents_elsewhere;
 mod cli;
 mod environment;
 mod figures;
+mod full_disk;
 mod interrupts;
 mod late_servers;
 mod ledger;

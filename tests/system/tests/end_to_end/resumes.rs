@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
+use std::time::Duration;
 
 use rolldock_dispatch::Fate;
 use rolldock_ledger::{KeptGroup, LedgerConfig, LedgerState, LedgerWriter};
@@ -120,7 +121,9 @@ fn lost_tokens_are_an_error_that_names_the_file_and_what_it_is_for() {
     let out = dir.path().join("run");
     killed(&out);
     // The process could have cut off this group before it was killed.
-    let opened = LedgerWriter::open(&out, LedgerConfig { fsync: false, inline: true }).unwrap();
+    let opened =
+        LedgerWriter::open(&out, LedgerConfig { fsync: false, inline: true, full_disk_wait: Duration::ZERO })
+            .unwrap();
     let (number, id) = opened.state.open().map(|dispatch| (dispatch.number, dispatch.id)).next().unwrap();
     let group = KeptGroup { number, parent: id, samples: Vec::new() };
     opened.writer.append_carried(id, Fate::Carried, Box::new(group));

@@ -183,7 +183,12 @@ async fn every_row_of_a_synchronous_run_is_of_the_version_announced_last() {
 /// Writes a run's ledger anew without the records that say that a step has ended.
 async fn forget_that_steps_ended(run: &Path) {
     let (old, new) = (ledger_file(run), TempDir::new().unwrap());
-    let ledger = LedgerWriter::open(new.path(), LedgerConfig { fsync: false, inline: true }).unwrap().writer;
+    let ledger = LedgerWriter::open(
+        new.path(),
+        LedgerConfig { fsync: false, inline: true, full_disk_wait: Duration::ZERO },
+    )
+    .unwrap()
+    .writer;
     let copy = |_, record| {
         if !matches!(record, Record::StepEnd(_)) {
             ledger.append(record);

@@ -73,7 +73,7 @@ impl Run {
         life: u32,
         scope: &Scope,
     ) -> anyhow::Result<(AgentLoopManager, PromptFeed, LedgerWriter)> {
-        let ledger = LedgerConfig { fsync: false, inline: true };
+        let ledger = LedgerConfig { fsync: false, inline: true, full_disk_wait: Duration::ZERO };
         let Opened { writer, mut state, .. } = LedgerWriter::open(self.dir.path(), ledger)?;
         let prompts = Numbered::new(PROMPT_TOKENS);
         let (mut restored, mut row) = (None, 0);

@@ -146,15 +146,27 @@ impl Rolldock {
         Running { child, stdout, stderr }
     }
 
-    /// Runs the command with a file system of 256 KiB mounted at `disk`. Returns `None` if this user may not
-    /// mount one.
-    pub(crate) fn on_small_disk(self, disk: &Path) -> Option<Ended> {
+    /// The command with a file system of 256 KiB mounted at `disk`, in which the shell has run the line `before`. The
+    /// process sees the mount, and others find it in `/proc/ID/root`.
+    fn with_small_disk(self, disk: &Path, before: &str) -> Self {
         std::fs::create_dir_all(disk).unwrap();
-        let mounted = "mount -t tmpfs -o size=256k none \"$0\" || exit 77; exec \"$@\"";
+        let mounted = format!("mount -t tmpfs -o size=256k none \"$0\" || exit 77; {before}\nexec \"$@\"");
         let mut command = Command::new("unshare");
-        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", mounted]).arg(disk);
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &mounted]).arg(disk);
         command.arg(self.0.get_program()).args(self.0.get_args()).current_dir(root());
-        let output = command.output().ok()?;
+        command.stdin(Stdio::null());
+        Self(command)
+    }
+
+    /// Starts the command on a [small disk](Self::with_small_disk). Returns `None` if this user may not mount one.
+    pub(crate) fn start_on_small_disk(self, disk: &Path, before: &str) -> Option<Running> {
+        Self::new(&["--version"]).on_small_disk(disk)?;
+        Some(self.with_small_disk(disk, before).start())
+    }
+
+    /// Runs the command on a [small disk](Self::with_small_disk). Returns `None` if this user may not mount one.
+    pub(crate) fn on_small_disk(self, disk: &Path) -> Option<Ended> {
+        let output = self.with_small_disk(disk, "").0.output().ok()?;
         let unshared = !String::from_utf8_lossy(&output.stderr).starts_with("unshare");
         (unshared && output.status.code() != Some(77)).then(|| Ended {
             code: output.status.code(),

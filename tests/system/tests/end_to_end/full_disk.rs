@@ -1,0 +1,76 @@
+//! Runs and commands on a full disk. The disk is a small tmpfs. If the system does not allow such a mount, the tests print
+//! a note and are skipped.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use rolldock_ledger::LedgerState;
+use tempfile::TempDir;
+
+use crate::support::{Running, small_run, wait_for};
+
+fn skip() {
+    eprintln!("skipped: this user may not mount a small file system");
+}
+
+#[test]
+fn a_full_disk_is_an_error_that_leaves_a_queue_to_read() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("disk/run");
+    let Some(run) =
+        small_run(&out, "50").set("queue.consumer.keep_last_steps=0").on_small_disk(&dir.path().join("disk"))
+    else {
+        skip();
+        return;
+    };
+    assert_eq!(run.code, Some(1), "{} {}", run.stdout, run.stderr);
+    assert!(run.stderr.contains("No space left on device"), "{}", run.stderr);
+    assert!(!run.stderr.contains("panicked"), "{}", run.stderr);
+}
+
+/// Fills a disk, as another program may do. Returns the file that does it.
+fn fill(disk: &Path) -> PathBuf {
+    let file = disk.join("another");
+    let mut filling = OpenOptions::new().create(true).append(true).open(&file).unwrap();
+    for piece in [1 << 12, 1] {
+        while filling.write_all(&vec![0; piece]).is_ok() {}
+    }
+    file
+}
+
+/// The ledger of the run is on the small disk. Its queue is not, and accepts puts.
+#[test]
+fn a_run_waits_until_the_disk_of_its_ledger_has_room() {
+    let dir = TempDir::new().unwrap();
+    let (disk, queue) = (dir.path().join("disk"), dir.path().join("queue"));
+    let out = disk.join("run");
+    let run = small_run(&out, "100000").set("rollout.on_stop=carry").set("report.timelines=0");
+    let layout = format!(
+        "mkdir \"$0/run\" && touch \"$0/run/ledger.log\" && mkdir '{0}' && ln -s '{0}' \"$0/run/queue\"",
+        queue.display()
+    );
+    let Some(run) = run.set("queue.consumer.keep_last_steps=0").start_on_small_disk(&disk, &layout) else {
+        skip();
+        return;
+    };
+    let root = PathBuf::from(format!("/proc/{}/root", run.id()));
+    let inside = |path: &Path| root.join(path.strip_prefix("/").unwrap());
+    let accepted = || LedgerState::read(&inside(&out)).map_or(0, |(state, _)| state.totals().accepted);
+    let waits =
+        |run: &Running| run.stderr_so_far().matches("the ledger waits until its disk has room").count();
+    wait_for("accepted groups", || accepted() > 0);
+    let filling = fill(&inside(&disk));
+    wait_for("full disk", || waits(&run) > 0);
+    let (before, waited) = (accepted(), waits(&run));
+    fs::remove_file(filling).unwrap();
+    wait_for("more accepted groups", || accepted() > before + 8);
+
+    // The run does not wait for room after an interrupt.
+    fill(&inside(&disk));
+    wait_for("full disk", || waits(&run) > waited);
+    run.interrupt();
+    let ended = run.wait();
+    assert!(ended.stderr.contains("is full (write failed: No space left on device"), "{}", ended.stderr);
+    assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+}
