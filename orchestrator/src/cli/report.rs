@@ -6,6 +6,7 @@ use rolldock_cli::args::ReportArgs;
 
 use crate::process::say;
 use crate::report::{PageError, report_page};
+use crate::run::write_whole;
 use crate::scope::blocking;
 
 /// The name of the page in the run's directory.
@@ -20,7 +21,13 @@ pub(super) async fn run(args: ReportArgs) -> anyhow::Result<()> {
             }
             error => anyhow::Error::from(error),
         })?;
-        std::fs::write(&file, page).with_context(|| format!("cannot write {}", file.display()))?;
+        // A device or a pipe cannot be replaced.
+        match file.metadata().is_ok_and(|there| !there.is_file()) {
+            true => {
+                std::fs::write(&file, page).with_context(|| format!("cannot write {}", file.display()))?
+            }
+            false => write_whole(&file, &page)?,
+        }
         anyhow::Ok(file)
     };
     let file = blocking("report page", writing).await.context("cannot make the page")??;

@@ -69,11 +69,17 @@ impl Drop for StartingDirectory {
     }
 }
 
-/// Writes a file under a temporary name and then renames it, so that a reader never finds an incomplete file.
-pub(super) fn write_whole(file: &Path, text: &str) -> anyhow::Result<()> {
+/// Writes a file under a temporary name and then renames it, so that a reader never finds an incomplete file. An error
+/// leaves an earlier file as it was.
+pub(crate) fn write_whole(file: &Path, text: &str) -> anyhow::Result<()> {
     let unfinished = file.with_extension("unfinished");
     let written = fs::write(&unfinished, text).and_then(|()| fs::rename(&unfinished, file));
-    written.with_context(|| format!("cannot write {}", file.display()))
+    written
+        .inspect_err(|_| {
+            // On a full disk, the part that was written would take room. It may not exist.
+            let _ = fs::remove_file(&unfinished);
+        })
+        .with_context(|| format!("cannot write {}", file.display()))
 }
 
 #[cfg(test)]

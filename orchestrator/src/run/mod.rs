@@ -64,6 +64,7 @@ pub use summary::Summary;
 pub(crate) use convert::{
     balancer_config, codec_config, monitor_config, permits_per_server, rollout_config, train_data,
 };
+pub(crate) use directory::write_whole;
 pub(crate) use simulated::{length_config, server_config};
 
 use agents::RunAgents;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rolldock_ledger::LedgerState;
 use tempfile::TempDir;
 
-use crate::support::{Running, small_run, wait_for};
+use crate::support::{Rolldock, Running, small_run, wait_for};
 
 fn skip() {
     eprintln!("skipped: this user may not mount a small file system");
@@ -73,4 +73,22 @@ fn a_run_waits_until_the_disk_of_its_ledger_has_room() {
     let ended = run.wait();
     assert!(ended.stderr.contains("is full (write failed: No space left on device"), "{}", ended.stderr);
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+}
+
+#[test]
+fn a_report_that_cannot_be_written_leaves_the_earlier_report() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    small_run(&out, "1").succeeds();
+    Rolldock::new(&["report"]).arg(&out).succeeds();
+    let files = || {
+        let names = fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name());
+        names.collect::<std::collections::BTreeSet<_>>()
+    };
+    let (page, before) = (fs::read(out.join("report.html")).unwrap(), files());
+    let failed = Rolldock::with_short_files(&["report"]).arg(&out).fails(1).stderr;
+    assert!(failed.contains("report.html: File too large"), "{failed}");
+    assert_eq!(fs::read(out.join("report.html")).unwrap(), page);
+    assert_eq!(files(), before, "no part of it stays");
+    Rolldock::new(&["report", "--output", "/dev/null"]).arg(&out).succeeds();
 }

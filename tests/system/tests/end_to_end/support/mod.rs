@@ -81,6 +81,15 @@ impl Rolldock {
         Self(command)
     }
 
+    /// A command whose process cannot write files of more than 8 KiB. A longer write ends in its middle with an error.
+    pub(crate) fn with_short_files(arguments: &[&str]) -> Self {
+        let mut command = Command::new("sh");
+        // `sh` counts in blocks of 512 or of 1024 bytes.
+        let limited = "trap '' XFSZ; ulimit -f 8 && exec \"$0\" \"$@\"";
+        command.current_dir(root()).args(["-c", limited]).arg(binary()).args(arguments).stdin(Stdio::null());
+        Self(command)
+    }
+
     /// Runs the command in `directory`.
     pub(crate) fn within(mut self, directory: &Path) -> Self {
         self.0.current_dir(directory);
