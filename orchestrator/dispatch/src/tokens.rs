@@ -279,12 +279,13 @@ impl TokenTotals {
         Self { earlier: in_flight + held + carried, in_flight, held, carried, ..Self::default() }
     }
 
-    /// The counts of a run that continues in another process. Its waiting prompts have `kept` tokens. Other
-    /// tokens that were in flight, held or carried are lost. If `kept` is more than the ledger has counted,
-    /// earlier processes of the run did not count tokens.
-    pub fn after_restart(&self, kept: u64) -> Self {
-        let there = self.in_flight + self.held + self.carried;
-        let mut after = Self { in_flight: 0, held: 0, carried: kept, ..*self };
+    /// The counts of a run that continues in another process. Its waiting prompts have `held` tokens of held groups
+    /// and `carried` tokens of groups that were cut off. Other tokens that were in flight, held or carried are lost.
+    /// If the waiting prompts have more tokens than the ledger has counted, earlier processes of the run did not count
+    /// tokens.
+    pub fn after_restart(&self, held: u64, carried: u64) -> Self {
+        let (there, kept) = (self.in_flight + self.held + self.carried, held + carried);
+        let mut after = Self { in_flight: 0, held, carried, ..*self };
         after.wasted.lost_answer += there.saturating_sub(kept);
         after.earlier += kept.saturating_sub(there);
         after
@@ -355,13 +356,13 @@ mod tests {
         assert_eq!((token_conservation(&tokens), tokens.generated), (Ok(()), 1_002));
         tokens.take_back(HandedOn { accepted: 250, stale: 0 });
         assert_eq!((tokens.accepted, tokens.in_flight), (350, 250));
-        let after = tokens.after_restart(310);
+        let after = tokens.after_restart(290, 20);
         assert_eq!(
-            (after.carried, after.wasted.lost_answer),
-            (310, 240),
+            (after.held, after.carried, after.wasted.lost_answer),
+            (290, 20, 240),
             "300 tokens were held and 250 in flight"
         );
         assert_eq!(token_conservation(&after), Ok(()));
-        assert_eq!(TokenTotals::default().after_restart(5).earlier, 5);
+        assert_eq!(TokenTotals::default().after_restart(2, 3).earlier, 5);
     }
 }

@@ -190,11 +190,11 @@ impl TokenBook {
         inner.settle(Bucket::Wasted(Waste::Cut), live - kept - ungraded);
     }
 
-    /// Notes that carried tokens are too old to continue from.
-    pub(crate) fn carried_in_vain(&self, tokens: u64) {
+    /// Notes that tokens in `bucket`, which is held or carried, are too old to continue from.
+    pub(crate) fn kept_in_vain(&self, bucket: Bucket, tokens: u64) {
         let mut inner = self.inner.lock();
-        let brought = inner.run.bring(Bucket::Carried, tokens);
-        inner.step.bring(Bucket::Carried, brought);
+        let brought = inner.run.bring(bucket, tokens);
+        inner.step.bring(bucket, brought);
         inner.settle(Bucket::Wasted(Waste::Stale), brought);
     }
 

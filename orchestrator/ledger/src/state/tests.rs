@@ -76,7 +76,7 @@ fn tokens_of_a_group_that_never_came_into_the_queue_are_not_accepted() {
     ]);
     let tokens = state.reconcile(&[in_queue(0, 0)]).unwrap().run_tokens;
     assert_eq!((tokens.accepted, tokens.in_flight), (70, 30));
-    let after = tokens.after_restart(0);
+    let after = tokens.after_restart(0, 0);
     assert_eq!((after.accepted, after.wasted.lost_answer, after.in_flight), (70, 30, 0));
     state.check().unwrap();
 }

@@ -97,7 +97,9 @@ impl Board {
         // If the dispatch has no new tokens, the next dispatch continues from the tokens with which this
         // dispatch began.
         let carried = carried.map(Arc::from).or(dispatch.carried);
-        let requeued = Requeued { parent: id, prompt, first_attempt, carried, returns, was_judged, chance };
+        let (parent, kept_in) = (id, Bucket::Carried);
+        let requeued =
+            Requeued { parent, prompt, first_attempt, carried, kept_in, returns, was_judged, chance };
         self.queue(number, requeued);
     }
 

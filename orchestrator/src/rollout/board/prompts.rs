@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use rolldock_dispatch::DispatchId;
 use rolldock_dispatch::history::Chance;
+use rolldock_dispatch::{Bucket, DispatchId};
 
 use crate::data::Prompt;
 use crate::rollout::carry::CarriedGroup;
@@ -46,6 +46,8 @@ pub(super) struct Requeued {
     pub(super) prompt: Arc<Prompt>,
     pub(super) first_attempt: u32,
     pub(super) carried: Option<Arc<CarriedGroup>>,
+    /// The bucket in which the tokens of `carried` are counted. Those of a group that an earlier process held are held.
+    pub(super) kept_in: Bucket,
     pub(super) returns: u32,
     /// Whether an earlier process has judged the group and counted the result.
     pub(super) was_judged: bool,
@@ -60,6 +62,7 @@ impl Requeued {
         first_attempt: u32,
         returns: u32,
     ) -> Self {
-        Self { parent, prompt, first_attempt, carried: None, returns, was_judged: false, chance }
+        let (carried, kept_in) = (None, Bucket::Carried);
+        Self { parent, prompt, first_attempt, carried, kept_in, returns, was_judged: false, chance }
     }
 }

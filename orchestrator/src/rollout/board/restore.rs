@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rolldock_dispatch::Fate;
+use rolldock_dispatch::{Bucket, Fate};
 
 use super::{Board, Requeued};
 use crate::data::Prompt;
@@ -17,6 +17,14 @@ pub struct Restored {
     pub resumption: Resumption,
     /// Prompts to be sent out again, with their tokens if the ledger has any.
     pub queued: Vec<(QueuedPrompt, Prompt, Option<KeptGroup>)>,
+}
+
+/// The bucket of the tokens of a waiting prompt whose last dispatch had the fate `fate`.
+fn bucket_of(fate: &Fate) -> Bucket {
+    match fate {
+        Fate::Held => Bucket::Held,
+        _ => Bucket::Carried,
+    }
 }
 
 /// A step that an earlier process began but did not end.
@@ -39,8 +47,11 @@ impl Board {
     /// still lacks groups.
     pub(crate) fn restore(&mut self, restored: Restored) -> u64 {
         let Restored { resumption, queued } = restored;
-        let kept = queued.iter().filter_map(|(_, _, kept)| kept.as_ref()).map(KeptGroup::tokens).sum();
-        let tokens = resumption.run_tokens.after_restart(kept);
+        let kept_in = |bucket: Bucket| -> u64 {
+            let kept = queued.iter().filter(|(queued, ..)| bucket_of(&queued.fate) == bucket);
+            kept.filter_map(|(_, _, kept)| kept.as_ref()).map(KeptGroup::tokens).sum()
+        };
+        let tokens = resumption.run_tokens.after_restart(kept_in(Bucket::Held), kept_in(Bucket::Carried));
         let figures = (resumption.bias, resumption.history);
         self.dispatches.restore(resumption.next_dispatch.0, resumption.run_totals, tokens, figures);
         if let Some(measured) = resumption.meters {
@@ -53,8 +64,10 @@ impl Board {
                 kept.map(|kept| Arc::new(CarriedGroup { graded: Vec::new(), samples: kept.samples }));
             let QueuedPrompt { number, parent, first_attempt, returns, chance, .. } = queued;
             let prompt = Arc::new(prompt);
-            let was_judged = queued.fate == Fate::Held;
-            let requeued = Requeued { parent, prompt, first_attempt, carried, returns, was_judged, chance };
+            let kept_in = bucket_of(&queued.fate);
+            let was_judged = kept_in == Bucket::Held;
+            let requeued =
+                Requeued { parent, prompt, first_attempt, carried, kept_in, returns, was_judged, chance };
             self.queue(number, requeued);
         }
         let Some(first_open) = resumption.open_steps.first().map(|open| open.step) else {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rolldock_dispatch::{Bucket, DispatchId};
+use rolldock_dispatch::DispatchId;
 
 use super::{Board, Dispatch, Next, Requeued, Slot};
 use crate::rollout::Sample;
@@ -63,15 +63,16 @@ impl Board {
     }
 
     fn send_out_again(&mut self, number: u64, requeued: Requeued) -> Dispatch {
-        let Requeued { parent, prompt, first_attempt, carried, returns, was_judged, chance } = requeued;
+        let Requeued { parent, prompt, first_attempt, carried, kept_in, returns, was_judged, chance } =
+            requeued;
         // If a carried token is too old, all carried tokens are dropped and the group starts again.
         let fresh_from = self.config.staleness.fresh_from(self.claim_version());
         let tokens = carried.as_ref().map_or(0, |group| group.tokens());
         let carried = carried.filter(|group| group.policy_version_min() >= fresh_from);
         if carried.is_none() {
-            self.dispatches.tokens().carried_in_vain(tokens);
+            self.dispatches.tokens().kept_in_vain(kept_in, tokens);
         }
-        let brought = carried.is_some().then_some((Bucket::Carried, tokens));
+        let brought = carried.is_some().then_some((kept_in, tokens));
         let oldest = carried.as_ref().map_or(u64::MAX, |group| group.policy_version_min());
         let policy_version = self.policy_version.min(oldest);
         let id = self.dispatches.dispatch(SentOut {

@@ -1,7 +1,9 @@
 //! The decisions of a board, case by case. [`batches`] has those about generation batches, [`surplus`] has those about
-//! groups that a step cannot need, and [`schedules`] plays random schedules against a board.
+//! groups that a step cannot need, [`restored`] has those after a restart, and [`schedules`] plays random schedules
+//! against a board.
 
 mod batches;
+mod restored;
 mod schedules;
 mod surplus;
 
