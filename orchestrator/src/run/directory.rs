@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
+/// The resolved recipe, inside a run's directory.
+pub const RECIPE_FILE: &str = "recipe.toml";
+
 /// Whether a run may begin in `dir`: it does not exist, or it is an empty directory.
 pub fn is_free(dir: &Path) -> bool {
     match fs::read_dir(dir) {

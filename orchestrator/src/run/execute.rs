@@ -9,9 +9,10 @@ use rolldock_loadbalancer::Monitor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::directory::{StartingDirectory, write_whole};
+use super::directory::{RECIPE_FILE, StartingDirectory, write_whole};
 use super::figures::RunFigures;
 use super::going_on::{Unfinished, resume_command};
+use super::interrupt::Interrupt;
 use super::journalling::RunJournal;
 use super::meters::Meters;
 use super::policy::{EarlierVersions, RunPolicy};
@@ -23,14 +24,11 @@ use super::summary::Summary;
 use super::{Run, convert, members};
 use crate::data::DrawCounts;
 use crate::policy::PolicyState;
-use crate::process::{Ending, Endings, plural, say, say_error};
+use crate::process::{plural, say};
 use crate::report::{Progress, Stage};
 use crate::rollout::{AgentLoopManager, PromptFeed};
 use crate::scope::Scope;
 use rolldock_ledger::{LedgerError, Resumption};
-
-/// The resolved recipe, inside a run's directory.
-pub const RECIPE_FILE: &str = "recipe.toml";
 
 /// The log of all processes of the run, inside its directory.
 const LOG_FILE: &str = "run.log";
@@ -386,31 +384,5 @@ async fn after_steps(policy: Option<&RunPolicy>) {
     match policy {
         Some(policy) => policy.after_steps().await,
         None => std::future::pending().await,
-    }
-}
-
-/// Ends a run after a signal.
-struct Interrupt {
-    /// The first signal that asked the run to end.
-    ended_by: Arc<OnceLock<Ending>>,
-    /// The command that resumes the run.
-    command: String,
-}
-
-impl Interrupt {
-    /// Handles signals until `end` is cancelled. The first signal cuts the step off, and accepted groups are
-    /// kept. A second signal ends the process immediately.
-    async fn watch(self, mut endings: Endings, steps: CancellationToken, end: CancellationToken) {
-        let Some(first) = end.run_until_cancelled(endings.asked()).await else { return };
-        // No other task sets this value.
-        let _ = self.ended_by.set(first);
-        tracing::warn!(
-            "interrupted: cancelling the requests on the engines; press Ctrl-C again to end immediately"
-        );
-        steps.cancel();
-        let Some(second) = end.run_until_cancelled(endings.asked()).await else { return };
-        say_error(&format!("ended immediately; go on with: {}", self.command));
-        #[expect(clippy::disallowed_methods, reason = "the user asked twice; the ledger survives this")]
-        std::process::exit(second.exit_code().into());
     }
 }

@@ -10,7 +10,7 @@ use rolldock_queue::{Durability, Partition, holds_queue};
 use tokio_util::sync::CancellationToken;
 
 use super::convert::seconds;
-use super::execute::RECIPE_FILE;
+use super::directory::RECIPE_FILE;
 use crate::data::{DataError, Prompt};
 use crate::process::{QUEUE_FOLDER, unix_seconds};
 use crate::recipe::{LoadOptions, Recipe};

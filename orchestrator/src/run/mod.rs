@@ -20,6 +20,7 @@ mod execute;
 mod figures;
 mod fleet;
 mod going_on;
+mod interrupt;
 mod journalling;
 mod members;
 mod meters;
@@ -53,8 +54,7 @@ use crate::rollout::{AgentLoopManager, RolloutConfig, RolloutParts, TrajectoryRu
 use crate::scope::Scope;
 
 pub use convert::default_out;
-pub use directory::is_free;
-pub use execute::RECIPE_FILE;
+pub use directory::{RECIPE_FILE, is_free};
 pub use going_on::{EndedEarly, Unfinished, resume_command};
 pub use reporting::{RunAddress, STATUS_PATH};
 pub use secrets::missing_secrets;
