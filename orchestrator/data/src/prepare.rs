@@ -133,10 +133,10 @@ pub fn prepare(config: &Prepare) -> Result<Prepared, PrepareError> {
 /// Checks that no validation file that stays has a prompt of the training data.
 fn check_kept(config: &Prepare) -> Result<(), PrepareError> {
     let columns = config.columns.as_ref();
-    let of_training = match config.validation_kept.is_empty() {
-        true => return Ok(()),
-        false => prompts_of(&config.train, columns)?,
-    };
+    if config.validation_kept.is_empty() {
+        return Ok(());
+    }
+    let of_training = prompts_of(&config.train, columns)?;
     for file in &config.validation_kept {
         let prompts = prompts_of(std::slice::from_ref(file), columns)?.intersection(&of_training).count();
         if prompts > 0 {

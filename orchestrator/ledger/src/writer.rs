@@ -80,7 +80,8 @@ pub struct Opened {
 ///
 /// # use std::time::Duration;
 /// # let folder = tempfile::tempdir()?;
-/// let opened = LedgerWriter::open(folder.path(), LedgerConfig { fsync: false, inline: false, full_disk_wait: Duration::ZERO })?;
+/// let config = LedgerConfig { fsync: false, inline: false, full_disk_wait: Duration::ZERO };
+/// let opened = LedgerWriter::open(folder.path(), config)?;
 /// assert!(opened.state.run().is_none(), "the ledger is new");
 /// let ledger = opened.writer;
 /// ledger.append(Record::Run(RunRecord { run_id: "run-1".to_owned(), started_s: 0, format: FORMAT }));

@@ -22,11 +22,10 @@ pub(super) async fn run(args: ReportArgs) -> anyhow::Result<()> {
             error => anyhow::Error::from(error),
         })?;
         // A device or a pipe cannot be replaced.
-        match file.metadata().is_ok_and(|there| !there.is_file()) {
-            true => {
-                std::fs::write(&file, page).with_context(|| format!("cannot write {}", file.display()))?
-            }
-            false => write_whole(&file, &page)?,
+        if file.metadata().is_ok_and(|there| !there.is_file()) {
+            std::fs::write(&file, page).with_context(|| format!("cannot write {}", file.display()))?;
+        } else {
+            write_whole(&file, &page)?;
         }
         anyhow::Ok(file)
     };

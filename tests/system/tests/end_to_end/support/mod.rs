@@ -106,12 +106,6 @@ impl Rolldock {
         self
     }
 
-    /// Runs the command in this folder.
-    pub(crate) fn within(mut self, folder: &Path) -> Self {
-        self.0.current_dir(folder);
-        self
-    }
-
     /// Runs the command with this standard output, to its end.
     pub(crate) fn to(mut self, output: Stdio) {
         let output = self.0.stdout(output).output().unwrap();
