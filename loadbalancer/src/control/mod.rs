@@ -274,13 +274,16 @@ pub fn is_sendable(secret: &str) -> bool {
 /// Engines write -9999 instead of minus infinity and NaN. No sampled token has a log-probability near this
 /// value.
 const LOGPROB_MIN: f64 = -9000.0;
+/// A probability is at most 1. Rounding may leave its logarithm slightly above 0.
+const LOGPROB_MAX: f64 = 1e-3;
 
 /// Whether a sampled token can have this log-probability (in nats). If it cannot, the engine's numbers are
 /// broken.
 // Each log-probability of an answer is checked. Without `inline`, a call from another crate costs more than the check.
 #[inline]
 pub fn logprob_is_sound(logprob: f64) -> bool {
-    logprob.is_finite() && logprob > LOGPROB_MIN
+    // NaN is in no range.
+    (LOGPROB_MIN..LOGPROB_MAX).contains(&logprob)
 }
 
 fn unsupported<'a, T: Send + 'a>(

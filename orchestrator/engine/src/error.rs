@@ -26,6 +26,10 @@ pub enum Admission {
     Possible,
 }
 
+/// The statuses with which a server refuses what a request says: it is malformed, too large, or has values that the
+/// engine does not take.
+const STATUSES_OF_REQUESTS: [u16; 4] = [400, 413, 422, 431];
+
 /// Errors of an [`Engine`](super::Engine).
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
@@ -47,8 +51,8 @@ pub enum EngineError {
         /// The engine's error message.
         reason: String,
     },
-    /// The server answered with a status other than 429 that is neither a success nor a 5xx: the request or
-    /// the API key is wrong.
+    /// The server answered with a status other than 429 that is neither 200 nor a 5xx. Either the request is wrong, or
+    /// the server is not one of this run ([`EngineError::concerns_server`]).
     #[error("server={server} refused the request with status={status}: {reason}")]
     Refused {
         /// The server's name.
@@ -109,6 +113,16 @@ impl EngineError {
             Self::Refused { .. } | Self::UnknownServer { .. } | Self::Unfit { .. } => ErrorClass::Client,
             Self::Failed { .. } | Self::BadAnswer { .. } => ErrorClass::Fault,
             Self::Aborted { .. } => ErrorClass::Cancelled,
+        }
+    }
+
+    /// Whether the server is wrong for every request, so that another server may accept this one, or this server when it
+    /// is right again: it has another model or another API key, for example after a restart, or it is no engine.
+    pub fn concerns_server(&self) -> bool {
+        match self {
+            Self::Unfit { .. } => true,
+            Self::Refused { status, .. } => !STATUSES_OF_REQUESTS.contains(status),
+            _ => false,
         }
     }
 

@@ -12,6 +12,7 @@ mod placement;
 mod scale;
 mod steps;
 mod stragglers;
+mod strangers;
 mod support;
 mod surplus;
 mod trajectories;

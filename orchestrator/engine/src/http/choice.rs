@@ -11,12 +11,17 @@ use super::scan::ScanError;
 use crate::soundness::spans_cover;
 use crate::{FinishReason, GenerateRequest, PartialOutput, SampleOutput, VersionSpan};
 
+/// The least length of the part of an id that tells runs apart. A shorter part may occur in any id.
+const RUN_CHARS_MIN: usize = 8;
+
 /// The size of an unknown vocabulary. No vocabulary is that large, so a known size is never above it.
 pub(super) const VOCAB_SIZE_UNKNOWN: u32 = u32::MAX;
 
 /// The parts of a request that its answer is checked against.
 #[derive(Debug, Clone)]
 pub(super) struct Expected {
+    /// The id that was sent. An answer to another request of the run is an error.
+    pub(super) request_id: Arc<str>,
     /// The prompt that was sent. An echo of another prompt is an error.
     pub(super) prompt_ids: Arc<[u32]>,
     /// Number of samples.
@@ -33,6 +38,7 @@ impl Expected {
     /// The expectations for a server that returns tokens. If `vocab_size` is `None`, it is unknown.
     pub(super) fn tokens_of(request: &GenerateRequest, vocab_size: Option<u32>) -> Self {
         Self {
+            request_id: Arc::clone(&request.request_id),
             prompt_ids: Arc::clone(&request.prompt_ids),
             n: request.n,
             max_tokens: request.max_tokens,
@@ -40,6 +46,18 @@ impl Expected {
             content: Content::Tokens,
         }
     }
+}
+
+/// Whether an answer with the id `found` belongs to another request than `sent` of the same run. Requests of a run have
+/// the same first part, up to a hyphen. vLLM adds words before the id, and an engine that chooses ids itself does not
+/// choose that part.
+pub(super) fn is_of_another_request(found: &str, sent: &str) -> bool {
+    let run = sent.split('-').next().unwrap_or_default();
+    let is_ours = found.match_indices(sent).any(|(at, _)| {
+        let after = found[at + sent.len()..].chars().next();
+        !after.is_some_and(char::is_alphanumeric)
+    });
+    run.len() >= RUN_CHARS_MIN && found.contains(run) && !is_ours
 }
 
 /// The form of a sample in the answer.
@@ -78,6 +96,9 @@ pub(super) enum AnswerError {
     /// The engine computed NaN. It has several notations for NaN.
     #[error("poisoned logprob at token={token}: {form}")]
     Poisoned { token: usize, form: &'static str },
+    /// The answer has the id of another request.
+    #[error("the answer is that to another request, id={found:?}")]
+    Request { found: String },
     /// The echoed prompt is not the one that was sent.
     #[error("the echoed prompt differs at token={position} from the prompt that was sent")]
     Prompt { position: usize },

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::choice::{AnswerError, Choice, Content, Ending, Expected};
+use super::choice::{AnswerError, Choice, Content, Ending, Expected, is_of_another_request};
 use super::number::{parse_f32, parse_u32};
 use super::scan::{Container, Interest, Sink, Word};
 use super::text::unescape;
@@ -40,6 +40,7 @@ enum AnswerNode {
 enum Member {
     /// The document itself, or an element of an array.
     Element,
+    RequestId,
     Choices,
     PromptTokenIds,
     Index,
@@ -63,6 +64,7 @@ impl Member {
     fn name(self) -> &'static str {
         match self {
             Self::Element => "element",
+            Self::RequestId => "request_id",
             Self::Choices => "choices",
             Self::PromptTokenIds => "prompt_token_ids",
             Self::Index => "index",
@@ -240,6 +242,7 @@ impl Sink for Columns {
         let Some(place) = self.place() else { return Ok(Interest::Skip) };
         let wants_text = self.expected.content == Content::Text;
         self.member = match (place, name) {
+            (AnswerNode::Root, b"request_id" | b"id") => Member::RequestId,
             (AnswerNode::Root, b"choices") => Member::Choices,
             (AnswerNode::Root, b"error") => Member::Error,
             (AnswerNode::Failure, b"message") => Member::Message,
@@ -333,6 +336,12 @@ impl Sink for Columns {
                     _ => Ending::Unknown(text),
                 });
             }
+            (Some(AnswerNode::Root), Member::RequestId) => {
+                if is_of_another_request(&text, &self.expected.request_id) {
+                    let found = text.chars().take(REASON_CHARS_MAX).collect();
+                    return Err(AnswerError::Request { found });
+                }
+            }
             (Some(AnswerNode::Choice), Member::Text) => self.choice()?.text = Some(text),
             (Some(AnswerNode::Version), Member::Version) => self.span.version = Some(text.into()),
             (Some(AnswerNode::Root), Member::Error) | (Some(AnswerNode::Failure), Member::Message) => {
@@ -350,7 +359,10 @@ impl Sink for Columns {
                 self.push_logprob(raw)
             }
             (Some(AnswerNode::PromptIds), _) => self.agree_prompt(raw),
-            (Some(AnswerNode::ContentToken), Member::Rank) => Ok(()),
+            // An id that is a number is one that the engine chose.
+            (Some(AnswerNode::ContentToken), Member::Rank) | (Some(AnswerNode::Root), Member::RequestId) => {
+                Ok(())
+            }
             (Some(AnswerNode::Choice), Member::Index) => {
                 let index = parse_u32(raw).ok_or_else(|| self.shape("an index"))?;
                 self.choice()?.index = Some(index);

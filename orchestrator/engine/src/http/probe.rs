@@ -240,6 +240,7 @@ async fn check_text(transport: &Transport, server: &Server, model: &str) -> Resu
 
 fn read_probe(body: &[u8], content: Content) -> Result<CheckedAnswer, AnswerError> {
     let expected = Expected {
+        request_id: "".into(),
         prompt_ids: [PROBE_TOKEN].into(),
         n: 1,
         max_tokens: 1,

@@ -1,13 +1,11 @@
 //! The tokens that an engine drew, and the checks that they pass.
 
 use rolldock_dispatch::VersionSpan;
+use rolldock_loadbalancer::control::logprob_is_sound;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::CallError;
-
-/// The log-probability that an engine reports when its numbers are not finite.
-const POISONED: f64 = -9999.0;
 
 /// Why the engine stopped.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,9 +141,7 @@ fn checked_logprobs(base: &str, ids: &[u32], content: Vec<OfToken>) -> Result<Ve
             let reason = format!("the log-probability at token={at} is that of another token");
             return Err(CallError::bad(base, &reason));
         }
-        // Rounding may leave a log-probability slightly above 0.
-        let is_sound = |value: &f64| value.is_finite() && *value > POISONED && *value < 1e-3;
-        let Some(value) = of_token.logprob.filter(is_sound) else {
+        let Some(value) = of_token.logprob.filter(|value| logprob_is_sound(*value)) else {
             let reason = format!("poisoned: the log-probability at token={at} is {:?}", of_token.logprob);
             return Err(CallError::bad(base, &reason));
         };

@@ -222,6 +222,8 @@ async fn aborted(moves: &mut Option<(Order, BoxFuture<'_, ()>)>, grace: Duration
 
 fn outcome(answer: &Result<Generation, EngineError>) -> Outcome {
     match answer {
+        // Without a fault, a server that refuses everything at once would get the most requests.
+        Err(error) if error.concerns_server() => Outcome::Fault,
         Ok(generation) => Outcome::Success {
             tokens: generation.samples.iter().map(|sample| sample.response_ids.len() as u64).sum(),
         },

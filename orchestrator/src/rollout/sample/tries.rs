@@ -78,7 +78,9 @@ impl SampleRequest<'_> {
         }
         let reason = trouble.words(server_name);
         let is_replay = match trouble {
-            Trouble::Engine(EngineError::Refused { .. } | EngineError::Unfit { .. }) => return Err(reason),
+            Trouble::Engine(error @ EngineError::Refused { .. }) if !error.concerns_server() => {
+                return Err(reason);
+            }
             // An update paused the server and aborted the request. The server has not failed, and no token is
             // lost.
             Trouble::Engine(EngineError::Aborted { .. }) if self.outlives_abort(tries) => return Ok(()),

@@ -12,6 +12,7 @@ use rand::{RngExt, SeedableRng};
 use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::engine::{Engine, EngineError, GenerateRequest, Generation};
 use rolldock_loadbalancer::{ControlError, EngineControl, EngineLoad, ServerRef};
+use tokio::time::Instant;
 
 /// The maximum age at which a request is dropped.
 const DROPPED_BY: Duration = Duration::from_secs(3);
@@ -152,10 +153,12 @@ impl EngineControl for Lying {
     }
 }
 
-/// An engine that drops some requests before they end.
+/// An engine that drops some requests before they end, and has servers that refuse all requests for some time.
 pub(crate) struct Dropping {
     pub(crate) engine: SimulatedEngine,
     pub(crate) share: f64,
+    /// The servers that have another model until the given time, as after a wrong restart.
+    pub(crate) others_until: BTreeMap<String, Instant>,
 }
 
 impl Dropping {
@@ -175,6 +178,10 @@ impl Engine for Dropping {
         server: &'a str,
         request: GenerateRequest,
     ) -> BoxFuture<'a, Result<Generation, EngineError>> {
+        if self.others_until.get(server).is_some_and(|until| Instant::now() < *until) {
+            let (server, reason) = (server.to_owned(), "The model does not exist.".to_owned());
+            return ready(Err(EngineError::Refused { server, status: 404, reason })).boxed();
+        }
         let Some(after) = self.lost_after(&request.request_id) else {
             return self.engine.generate(server, request);
         };

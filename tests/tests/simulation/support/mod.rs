@@ -3,6 +3,7 @@
 
 mod lies;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use rolldock_reward::{
 use rolldock_simengine::{
     Answer, AnswerKey, Fault, LengthConfig, ServerConfig, SimServer, Workload, WorkloadConfig,
 };
+use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use lies::{Dropping, Lie, Lying};
@@ -180,6 +182,8 @@ pub(crate) struct World {
     pub(crate) lying: Arc<Lying>,
     /// The share of requests that are dropped before they end.
     pub(crate) dropped_share: f64,
+    /// The servers that refuse all requests until the given time, because they have another model.
+    pub(crate) others_until: BTreeMap<String, Instant>,
     pub(crate) grading: Grading,
     pub(crate) workload: Arc<Workload>,
     pub(crate) scope: Scope,
@@ -277,6 +281,7 @@ impl World {
             capacity,
             monitor: watchful(),
             dropped_share: 0.0,
+            others_until: BTreeMap::new(),
             grading: Grading::Inline(Arc::new(LastToken)),
             workload,
             scope,
@@ -322,6 +327,7 @@ impl World {
             capacity,
             monitor,
             dropped_share,
+            others_until: BTreeMap::new(),
             grading: Grading::Inline(Arc::new(LastToken)),
             workload,
             scope,
@@ -330,7 +336,11 @@ impl World {
 
     pub(crate) fn manager(&self) -> AgentLoopManager {
         let parts = RolloutParts {
-            engine: Arc::new(Dropping { engine: self.engine.clone(), share: self.dropped_share }),
+            engine: Arc::new(Dropping {
+                engine: self.engine.clone(),
+                share: self.dropped_share,
+                others_until: self.others_until.clone(),
+            }),
             balancer: self.balancer.clone(),
             grading: self.grading.clone(),
         };

@@ -37,6 +37,7 @@ fn read(body: &Value, expected: &Expected) -> Result<CheckedAnswer, AnswerError>
 
 fn tokens(prompt_ids: &[u32], n: u32, max_tokens: u32) -> Expected {
     Expected {
+        request_id: "5f0c1a2b-7-0-1".into(),
         prompt_ids: prompt_ids.into(),
         n,
         max_tokens,
@@ -179,6 +180,7 @@ fn generated() -> Value {
 
 fn spoiled(pointer: &str, value: Value) -> Result<CheckedAnswer, AnswerError> {
     let mut body = generated();
+    (body["id"], body["request_id"]) = (json!(null), json!(null));
     *body.pointer_mut(pointer).unwrap() = value;
     read(&body, &tokens(&[5, 6], 1, 4))
 }
@@ -200,6 +202,7 @@ fn poison_in_every_form_is_named_with_its_token() {
         ("/choices/0/logprobs/content/1/logprob", json!(-9999.0)),
         ("/choices/0/logprobs/content/1/logprob", json!(null)),
         ("/choices/0/logprobs/content/1/logprob", json!(-1e300)),
+        ("/choices/0/logprobs/content/1/logprob", json!(1.5)),
         ("/choices/0/logprobs", json!({"token_logprobs": [-0.5, null]})),
         ("/choices/0/logprobs", json!({"token_logprobs": [-0.5, -9999.0]})),
     ] {
@@ -210,6 +213,22 @@ fn poison_in_every_form_is_named_with_its_token() {
         spoiled("/choices/0/logprobs/content/0/rank", json!(null)),
         Err(AnswerError::Poisoned { .. })
     ));
+}
+
+#[test]
+fn answers_to_other_requests_of_the_run_are_refused() {
+    for found in ["generate-tokens-5f0c1a2b-7-0-12", "cmpl-5f0c1a2b-7-0-0", "5f0c1a2b-17-0-1", "5f0c1a2b"] {
+        for name in ["/id", "/request_id"] {
+            let refused = spoiled(name, json!(found));
+            assert_eq!(refused, Err(AnswerError::Request { found: found.to_owned() }));
+        }
+    }
+    for found in
+        ["generate-tokens-5f0c1a2b-7-0-1", "cmpl-5f0c1a2b-7-0-1-0", "5634ed2fab374494b15a95f99f0f8188", ""]
+    {
+        assert!(spoiled("/request_id", json!(found)).is_ok(), "{found}");
+    }
+    assert!(spoiled("/id", json!(7)).is_ok() && spoiled("/id", json!(null)).is_ok());
 }
 
 #[test]

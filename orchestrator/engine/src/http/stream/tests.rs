@@ -14,6 +14,7 @@ const PROMPT: [u32; 2] = [5, 6];
 
 fn expected(n: u32, max_tokens: u32) -> Expected {
     Expected {
+        request_id: "r".into(),
         prompt_ids: PROMPT.into(),
         n,
         max_tokens,
@@ -321,8 +322,7 @@ fn recorded_streams_are_read_as_a_tree_reads_them() {
                 token_ids[index].extend(ids.iter().map(|id| id.as_u64().unwrap() as u32));
             }
         }
-        let expected =
-            Expected { prompt_ids, n, max_tokens, vocab_size: VOCAB_SIZE_UNKNOWN, content: Content::Tokens };
+        let expected = Expected { prompt_ids, ..expected(n, max_tokens) };
         for piece_bytes in [1, 5, 256, usize::MAX] {
             let (found, _) = read(body.as_bytes(), &expected, piece_bytes);
             let Ok(CheckedAnswer::Samples(samples)) = found else { panic!("{name}: {found:?}") };
