@@ -60,6 +60,20 @@ async fn clients_read_and_write_units_and_the_controller_sees_no_payload() {
 }
 
 #[tokio::test]
+async fn the_first_put_to_an_undeclared_partition_creates_it() {
+    let controller = served(None).await;
+    let unit = Server::unit(&controller, None).await;
+    let client = controller.client();
+    until_live(&client, 1).await;
+    for group in ["a", "b"] {
+        client.put("new", Put::group(group, batch(0, 4)), None).await.unwrap();
+    }
+    assert_eq!(controller.queue.partition("new").unwrap().stats().rows, 8);
+    // The first put goes through the controller, because nothing is known of the partition yet.
+    assert_eq!(unit.queue.partition(BLOBS).unwrap().stats().rows, 4);
+}
+
+#[tokio::test]
 async fn a_put_that_is_refused_or_waits_for_room_leaves_nothing_on_a_unit() {
     let controller = served(None).await;
     // The unit removes unknown rows only at an age that this test does not reach.

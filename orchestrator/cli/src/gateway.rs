@@ -37,8 +37,10 @@ pub async fn run(args: GatewayArgs) -> anyhow::Result<()> {
     let config = config(&args, codec(&args).await?)?;
     let stall = seconds("--stall", args.stall)?;
     let scope = Scope::new();
+    // Metrics are kept from their beginning, so the balancer is made afterwards.
+    let metrics = keep_metrics(&scope)?;
     let balancer = balancer(&args)?;
-    let metrics = of_members(keep_metrics(&scope)?, balancer.clone());
+    let metrics = of_members(metrics, balancer.clone());
     let control: Arc<dyn EngineControl> = Arc::new(VllmControl::new(CONTROL_DEADLINE, api_key.clone())?);
     let monitor = MonitorConfig { stall, probe: args.probe, ..MonitorConfig::default() };
     let monitor = Monitor::new(balancer.clone(), control, monitor);

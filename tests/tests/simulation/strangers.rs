@@ -23,7 +23,7 @@ async fn step(servers: usize, other_for: Duration) -> (RolloutOutput, World) {
     let _monitoring = world.start_monitor();
     let mut manager = world.manager();
     let collected = timeout(LIMIT, manager.generate(&prompts(1_000), TARGET)).await;
-    let output = collected.expect("the step hangs").unwrap();
+    let output = collected.unwrap_or_else(|_| panic!("the step hangs")).unwrap();
     world.check_between_steps(&manager);
     (output, world)
 }

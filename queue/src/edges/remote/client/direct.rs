@@ -183,7 +183,11 @@ impl RemoteQueue {
         let units = self.live_units(deadline).await;
         let chosen = units.iter().max_by_key(|card| weight(&card.unit, &put.group));
         let Some(card) = chosen.filter(|_| put.rows() > 0) else { return Ok(None) };
-        let spec = self.spec_of(partition, deadline).await?;
+        let spec = match self.spec_of(partition, deadline).await {
+            // The put through the controller may create the partition.
+            Err(QueueError::UnknownPartition { .. }) => return Ok(None),
+            spec => spec?,
+        };
         if spec.row_bytes_max.is_some() {
             return Ok(None);
         }
