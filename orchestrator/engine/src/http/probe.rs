@@ -175,7 +175,8 @@ async fn completions_dialect(
 fn not_sound(server: &Server, error: &AnswerError) -> EngineError {
     let reason = server.at_url(&format!("/v1/completions: {error}"));
     match error {
-        AnswerError::Engine { .. } | AnswerError::Cut { .. } => server.failed(reason),
+        // These say nothing of the server's dialect: the answer was broken, and the next one may not be.
+        AnswerError::Engine { .. } | AnswerError::Cut { .. } | AnswerError::Scan(_) => server.failed(reason),
         _ => server.unfit(reason),
     }
 }

@@ -381,6 +381,7 @@ async fn a_transient_failure_of_the_probe_does_not_reject_the_server() {
         vec![Script::Hang(Vec::new())],
         vec![models(), status(200, "{}"), busy()],
         vec![models(), status(200, "{}"), status(500, "oops")],
+        vec![models(), status(200, "{}"), status(403, "{}"), status(200, r#"{"choices":[{"index":0,"tok"#)],
         [probed(), vec![busy()]].concat(),
         [probed(), vec![Script::Hang(Vec::new())]].concat(),
     ];
