@@ -81,7 +81,7 @@ pub(super) async fn execute(mut run: Run, progress: &Progress) -> anyhow::Result
         tokens,
         gates,
         drawn,
-        consumed_groups,
+        consumed_groups: run.recipe.queue.consumer.is_some().then_some(consumed_groups),
         rows_left,
         task: run.recipe.queue.tasks.last_in_line().unwrap_or_default(),
         out: run.out,

@@ -34,8 +34,8 @@ pub struct Summary {
     pub reward_out: Duration,
     /// The counts of the training data's rows that were read.
     pub drawn: DrawCounts,
-    /// Groups that the embedded consumer took and acked.
-    pub consumed_groups: u64,
+    /// Groups that the run's own consumer has acked in this process; `None` if the run has no consumer.
+    pub consumed_groups: Option<u64>,
     /// The number of rows in the queue at the end.
     pub rows_left: u64,
     /// The directory of the run.
@@ -83,13 +83,10 @@ impl fmt::Display for Summary {
                 self.drawn.overlong_truncated
             )?;
         }
-        write!(
-            f,
-            "{} groups were consumed while it ran; {} rows are left in {}",
-            self.consumed_groups,
-            self.rows_left,
-            self.out.display()
-        )?;
+        if let Some(groups) = self.consumed_groups {
+            write!(f, "the run's own consumer took {groups} groups; ")?;
+        }
+        write!(f, "{} rows are left in {}", self.rows_left, self.out.display())?;
         if self.rows_left > 0 {
             write!(f, "\ntake them with: rolldock consume {} --task {}", self.out.display(), self.task)?;
         }

@@ -25,7 +25,7 @@ fn a_run_can_be_inspected_exported_and_consumed() {
     let out = dir.path().join("run");
     let run = small_run(&out, "3").succeeds();
     assert!(run.stdout.contains("done: 3 steps; 12 groups accepted"), "{}", run.stdout);
-    assert!(run.stdout.contains("8 groups were consumed while it ran; 16 rows are left"), "{}", run.stdout);
+    assert!(run.stdout.contains("the run's own consumer took 8 groups; 16 rows are left"), "{}", run.stdout);
     assert!(run.stdout.contains("validation"), "{}", run.stdout);
 
     let inspected = Rolldock::new(&["queue", "inspect"]).arg(&out).succeeds().stdout;
