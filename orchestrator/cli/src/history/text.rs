@@ -62,7 +62,7 @@ fn whole(history: &History, queue: &QueueSide) -> Vec<String> {
     lines.push(waiting(state));
     let place = state
         .position()
-        .map_or(String::new(), |place| format!(", data at epoch {} row {}", place.epoch, place.offset));
+        .map_or(String::new(), |place| format!(", data at epoch {} position {}", place.epoch, place.offset));
     lines.push(format!("next: dispatch {}, number {}{place}", state.next_dispatch(), state.next_number()));
     lines.extend(queue_lines(state, queue));
     lines.push(steps_table(state));

@@ -76,7 +76,7 @@ fn totals_steps_and_conservation_of_a_run_at_work() {
     assert!(words.contains("run rd77: life 1, 1 step, policy version 3"), "{words}");
     assert!(words.contains("7 = 1 in flight + 2 accepted + 1 filtered"), "{words}");
     assert!(words.contains("filtered for: no_variance 1"), "{words}");
-    assert!(words.contains("next: dispatch 7, number 7, data at epoch 0 row 107"), "{words}");
+    assert!(words.contains("next: dispatch 7, number 7, data at epoch 0 position 107"), "{words}");
     assert!(words.contains("in progress") && words.contains("conservation holds"), "{words}");
     assert!(words.contains("queue: cannot be read"), "there is none: {words}");
     let table: Vec<&str> = words.lines().filter(|line| line.starts_with(['\u{2502}', '\u{250c}'])).collect();
