@@ -128,6 +128,11 @@ impl Dispatches {
     /// Counts the tokens of a validation.
     pub(crate) fn count_validation(&self, tokens: &TokenTotals) {
         self.tokens.validated(tokens);
+        self.note_tokens();
+    }
+
+    /// Writes the token counts to the ledger.
+    pub(crate) fn note_tokens(&self) {
         self.write(|| Record::Tokens(self.tokens.run()));
     }
 
@@ -195,7 +200,7 @@ impl Dispatches {
     /// Notes that a step has ended. No more new prompts belong to it.
     pub(crate) fn end_step(&mut self, step: u64, end: StepEnd) {
         self.bias.close(step);
-        self.write(|| Record::Tokens(self.tokens.run()));
+        self.note_tokens();
         self.write(|| Record::StepEnd(StepEndRecord { step, end }));
     }
 
@@ -284,7 +289,7 @@ impl Dispatches {
         if let Some(journal) = &self.journal {
             write(journal);
         }
-        self.write(|| Record::Tokens(self.tokens.run()));
+        self.note_tokens();
         self.run.count(&fate);
         self.step.count(&fate);
         entry.fate = Some(fate);

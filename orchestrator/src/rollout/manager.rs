@@ -317,6 +317,14 @@ impl AgentLoopManager {
         reasons.last()
     }
 
+    /// Ends the audits that are still running, and writes the counts with their tokens to the ledger. Call this
+    /// after the last step: the tokens of an audit that outlives the run would be in no bucket.
+    pub async fn end_audits(&self) {
+        self.audits.end().await;
+        self.engine.settle(self.config.timeouts.drain).await;
+        self.board.lock().dispatches().note_tokens();
+    }
+
     /// Checks the invariants that hold between steps.
     pub fn check(&self) -> Result<(), RolloutError> {
         let board = self.board.lock();

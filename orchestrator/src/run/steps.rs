@@ -77,6 +77,8 @@ impl<'a> Steps<'a> {
             }
         };
         let (silence, ended) = tokio::join!(watching, collecting);
+        // Also after an error, so that the ledger has all tokens.
+        self.manager.end_audits().await;
         let (steps, interrupted) = ended?;
         if let Some(silence) = silence {
             anyhow::bail!("{silence} (run.on_silence = \"stop\")");

@@ -229,6 +229,7 @@ impl World {
         };
         let times = Times { step_s, rollout_s: mean(&rollouts), total_s: began.elapsed().as_secs_f64() };
         let preemptions = self.engine.servers().map(|server| server.stats().preemptions_total).sum();
+        self.manager.end_audits().await;
         let tokens = self.manager.view().run_tokens();
         let stale = self.manager.run_totals().stale;
         self.manager.check()?;

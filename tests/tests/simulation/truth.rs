@@ -74,6 +74,15 @@ fn check_tokens(early_stop: EarlyStop) {
 }
 
 #[test]
+fn every_token_of_an_audit_that_outlives_the_last_step_is_in_one_bucket() {
+    for case in Case::audited() {
+        let outcome = tokens::run(case).unwrap();
+        assert_eq!(outcome.check(), Ok(()), "{}: {outcome:?}", case.name());
+        assert!(outcome.tokens.wasted.audit > 0, "{}: {outcome:?}", case.name());
+    }
+}
+
+#[test]
 fn under_first_every_token_of_the_engines_is_in_one_bucket() {
     check_tokens(EarlyStop::First);
 }

@@ -51,6 +51,8 @@ pub struct Case {
     fails: bool,
     /// Whether the reward takes time and sometimes fails.
     is_slow_reward: bool,
+    /// Whether all groups that a cut discards are audited.
+    is_audited: bool,
 }
 
 impl Case {
@@ -80,6 +82,7 @@ impl Case {
                         on_stale: stale[turn / 4 % stale.len()],
                         fails,
                         is_slow_reward: turn % 5 < 2,
+                        is_audited: false,
                     });
                 }
             }
@@ -87,9 +90,16 @@ impl Case {
         cases
     }
 
+    /// The cases in which groups are cut off, with an audit of each of these groups. Audits are still running
+    /// at the end of each life.
+    pub fn audited() -> impl Iterator<Item = Self> {
+        let is_cut = |case: &Self| case.early_stop == EarlyStop::First && case.on_stop == OnStop::Discard;
+        Self::all().into_iter().filter(is_cut).map(|case| Self { is_audited: true, ..case })
+    }
+
     /// The settings, in words.
     pub fn name(&self) -> String {
-        let Self { early_stop, on_stop, stream, is_flow, fails, is_slow_reward, .. } = *self;
+        let Self { early_stop, on_stop, stream, is_flow, fails, is_slow_reward, is_audited, .. } = *self;
         let mut name = format!("{early_stop}, {on_stop}");
         let named = [
             (stream, "streamed"),
@@ -97,6 +107,7 @@ impl Case {
             (is_flow, "flow"),
             (fails, "failures"),
             (is_slow_reward, "slow reward"),
+            (is_audited, "audited"),
         ];
         for (_, word) in named.iter().filter(|(applies, _)| *applies) {
             name = format!("{name}, {word}");
@@ -117,6 +128,7 @@ impl Case {
             on_stop: self.on_stop,
             launch: Launch::Batch,
             request: self.request,
+            bias_audit: f64::from(u8::from(self.is_audited)),
             staleness: Staleness { max: 1, on_stale: self.on_stale, ..Staleness::default() },
             carry: CarryLimits { stream: self.stream, ..CarryLimits::default() },
             timeouts: RolloutTimeouts {

@@ -56,6 +56,14 @@ impl Audits {
         running.retain(|task| !task.is_finished());
         running.push(task);
     }
+
+    /// Aborts the running audits, and returns when their requests have counted their tokens.
+    pub(crate) async fn end(&self) {
+        let running = std::mem::take(&mut *self.running.lock());
+        running.iter().for_each(AbortOnDropHandle::abort);
+        // An aborted task drops its requests only when the runtime polls it next.
+        futures::future::join_all(running).await;
+    }
 }
 
 /// A pseudo-random number in [0, 1) for a dispatch number.

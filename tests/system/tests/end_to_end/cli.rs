@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
+use crate::agents::tokens_line;
 use crate::support::{Rolldock, Running, SMALL, Simengine, recipe, root, small_run, wait_for};
 
 /// Settings that replace the data and the tokenizer of a recipe for a real model with the data and the
@@ -144,6 +145,25 @@ fn ctrl_c_keeps_what_was_accepted() {
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stdout.contains("interrupted after"), "{}", ended.stdout);
     Rolldock::new(&["queue", "inspect"]).arg(&out).succeeds();
+}
+
+#[test]
+fn tokens_of_audits_that_outlive_the_last_step_are_in_the_summary_and_in_the_ledger() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    // Requests of whole groups, so that no sample of a running group was counted before the end of the step.
+    let settings = [
+        "rollout.early_stop=first",
+        "rollout.on_stop=discard",
+        "rollout.bias_audit=1.0",
+        "rollout.request=group",
+        "fleet.simulated.time_scale=0.05",
+    ];
+    let run = settings.iter().fold(small_run(&out, "1"), |run, set| run.set(set));
+    let summary = run.succeeds().stdout;
+    let ledger = Rolldock::new(&["ledger"]).arg(&out).succeeds().stdout;
+    assert!(tokens_line(&summary).contains("audit"), "{summary}");
+    assert_eq!(tokens_line(&summary), tokens_line(&ledger));
 }
 
 #[test]

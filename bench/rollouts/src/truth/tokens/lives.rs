@@ -225,7 +225,9 @@ impl Run {
             "the first life has come to step {} before it was interrupted",
             manager.next_step()
         );
+        manager.end_audits().await;
         let (tokens, bias) = (manager.view().run_tokens(), manager.view().bias());
+        self.count(&manager.view().tokens());
         self.gates = manager.gate_counts();
         scope.close(Duration::from_secs(1)).await;
         drop(manager);
