@@ -248,7 +248,9 @@ impl Monitor {
         let paused = server.state == ServerState::Paused && server.hold != Some(Hold::Outdated);
         let standing = match load {
             Ok(EngineLoad { generation_tokens_total: Some(tokens), paused, .. }) => {
+                let has_changed = watched.tokens != Some(*tokens);
                 let before = watched.tokens.unwrap_or(0);
+                self.balancer.has_counted(server.id, server.epoch, look.asked_at, has_changed);
                 if let Some(since) = watched.count(*tokens, look.asked_at) {
                     self.balancer.has_generated(server.id, server.epoch, since);
                 }

@@ -1,5 +1,7 @@
 //! The health of servers: where their lives begin and end.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::LoadBalancer;
@@ -40,9 +42,13 @@ impl LoadBalancer {
         });
     }
 
-    /// Ends the life `epoch` of a server, unless a later life has begun.
+    /// Ends the life `epoch` of a server, unless a later life has begun. The server is taken to have generated
+    /// nothing since its count last changed.
     pub(crate) fn declare_life_over(&self, id: ServerId, epoch: Epoch, reason: &str) {
-        self.change_life(id, epoch, |server| self.end_life(server, reason));
+        self.change_life(id, epoch, |server| {
+            server.breaker.count_is_unchanged(Instant::now());
+            self.end_life(server, reason);
+        });
     }
 
     /// Puts a dead server on trial once its cooldown is over.
@@ -60,6 +66,22 @@ impl LoadBalancer {
     /// Notes that the server's engine has generated tokens since `since`.
     pub(crate) fn has_generated(&self, id: ServerId, epoch: Epoch, since: Instant) {
         self.change_life(id, epoch, |server| server.change_breaker(|breaker| breaker.has_generated(since)));
+    }
+
+    /// Notes a reading of the count of tokens that the server's engine has generated. The count was asked for at
+    /// `asked_at`. `has_changed` is also true for the first reading.
+    pub(crate) fn has_counted(&self, id: ServerId, epoch: Epoch, asked_at: Instant, has_changed: bool) {
+        self.change_life(id, epoch, |server| match has_changed {
+            true => server.breaker.count_has_changed(Instant::now()),
+            false => server.breaker.count_is_unchanged(asked_at),
+        });
+    }
+
+    /// The part of the time since `since` in which a server is known to have generated nothing: between the last
+    /// change of its engine's count and the last reading of the count, or the end of the server's life.
+    pub fn stood_still(&self, id: ServerId, since: Instant) -> Duration {
+        let state = self.shared.state.lock();
+        state.index(id).map_or(Duration::ZERO, |index| state.servers[index].breaker.stood_still(since))
     }
 
     /// Notes that the server's engine was asked for a token, and generated it.

@@ -145,6 +145,32 @@ async fn a_server_without_token_counts_is_not_declared_stalled() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_time_since_the_last_change_of_a_servers_count_is_known() {
+    let (balancer, control, mut monitor) = watched();
+    let seconds = Duration::from_secs;
+    let owed = permit(&balancer).await;
+    let began = Instant::now();
+    let stood_still = |since: Duration| balancer.stood_still(owed.server(), began + since);
+    assert_eq!(stood_still(seconds(0)), seconds(0), "the count was never read");
+    look_for(&mut monitor, 3).await;
+    assert_eq!(stood_still(seconds(0)), seconds(2), "from the first reading to the third");
+    control.load.lock().generation_tokens_total = Some(5);
+    look_for(&mut monitor, 1).await;
+    assert_eq!(stood_still(seconds(0)), seconds(0), "it generates");
+    look_for(&mut monitor, 3).await;
+    tokio::time::advance(seconds(1)).await;
+    assert_eq!(stood_still(seconds(0)), seconds(3), "nothing is known since the last reading");
+    assert_eq!((stood_still(seconds(6)), stood_still(seconds(8))), (seconds(1), seconds(0)));
+    // The server does not answer any more.
+    *control.sick.lock() = true;
+    look_for(&mut monitor, 1).await;
+    assert_eq!(stood_still(seconds(0)), seconds(3), "it may generate");
+    look_for(&mut monitor, 1).await;
+    assert!(owed.revoked().now_or_never().is_some());
+    assert_eq!(stood_still(seconds(0)), seconds(6), "a dead server has generated nothing");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_is_dead_after_two_lost_probes_and_not_after_one() {
     let (balancer, control, mut monitor) = watched();
     *control.sick.lock() = true;

@@ -190,7 +190,7 @@ impl SampleRequest<'_> {
             let server_name = permit.server_name();
             let (sent_at, sent) = (Instant::now(), self.context.policy_version.load(Ordering::Relaxed));
             let progress = Progress::new();
-            let asked = Asked::new(self.context, self.dispatch.id, self.count, &progress);
+            let asked = Asked::new(self.context, self.dispatch.id, (server, self.count), &progress);
             let answer = self.ask(permit, &server_name, &tries, &progress).await;
             let request_time = sent_at.elapsed();
             tries.spent.engine += request_time;

@@ -6,6 +6,7 @@
 
 mod capacities;
 mod flow;
+mod hanging;
 mod history;
 mod outage;
 mod placement;

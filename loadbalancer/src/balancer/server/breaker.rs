@@ -140,6 +140,9 @@ pub(in crate::balancer) struct Breaker {
     closed_until: Option<Instant>,
     penalty: f64,
     penalty_at: Instant,
+    /// The last known time in which the engine's count of generated tokens did not change: its start and its
+    /// end so far. `None` before the first reading of the count.
+    still: Option<(Instant, Instant)>,
 }
 
 impl Breaker {
@@ -150,6 +153,7 @@ impl Breaker {
             closed_until: None,
             penalty: 0.0,
             penalty_at: now,
+            still: None,
         }
     }
 
@@ -316,6 +320,24 @@ impl Breaker {
         {
             self.state = State::Well(Answers::default());
         }
+    }
+
+    /// Notes that the engine's count of generated tokens has changed, or was read for the first time. It was read
+    /// before `now`.
+    pub(in crate::balancer) fn count_has_changed(&mut self, now: Instant) {
+        self.still = Some((now, now));
+    }
+
+    /// Notes that the engine's count of generated tokens was unchanged until `end`, if it was ever read.
+    pub(in crate::balancer) fn count_is_unchanged(&mut self, end: Instant) {
+        if let Some((_, until)) = &mut self.still {
+            *until = end;
+        }
+    }
+
+    /// The part of the time since `since` in which the engine is known to have generated nothing.
+    pub(in crate::balancer) fn stood_still(&self, since: Instant) -> Duration {
+        self.still.map_or(Duration::ZERO, |(from, until)| until.saturating_duration_since(from.max(since)))
     }
 
     /// Notes that the engine was asked for a token without a permit, and generated it.

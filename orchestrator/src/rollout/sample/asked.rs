@@ -1,6 +1,7 @@
 //! Counts the tokens of a request exactly once, whether the request ends or is dropped.
 
 use rolldock_dispatch::{DispatchId, Waste};
+use rolldock_loadbalancer::ServerId;
 use tokio::time::Instant;
 
 use super::{StepContext, Trouble};
@@ -12,6 +13,7 @@ use crate::rollout::tokens::Counted;
 pub(super) struct Asked<'a> {
     context: &'a StepContext,
     dispatch: DispatchId,
+    server: ServerId,
     samples: u32,
     since: Instant,
     progress: Progress,
@@ -24,11 +26,11 @@ impl<'a> Asked<'a> {
     pub(super) fn new(
         context: &'a StepContext,
         dispatch: DispatchId,
-        samples: u32,
+        (server, samples): (ServerId, u32),
         progress: &Progress,
     ) -> Self {
         let (since, progress) = (Instant::now(), progress.clone());
-        Self { context, dispatch, samples, since, progress, is_counted: false }
+        Self { context, dispatch, server, samples, since, progress, is_counted: false }
     }
 
     /// Counts a complete answer.
@@ -67,14 +69,17 @@ impl<'a> Asked<'a> {
     }
 
     /// The tokens that the engine reported as generated. Engines do not report the number if the connection
-    /// is cut. In that case the count is an estimate that is at least the number of tokens that arrived.
+    /// is cut. In that case the count is an estimate that is at least the number of tokens that arrived. The time
+    /// in which the server is known to have generated nothing does not count.
     fn counted(&self) -> Counted {
         let generated = self.progress.generated();
         if let Some(tokens) = generated.tokens {
             return Counted::known(tokens);
         }
         let arrived = generated.arrived;
-        let tokens = self.context.meter.tokens_by(self.since.elapsed(), self.samples).max(arrived);
+        let still = self.context.balancer.stood_still(self.server, self.since);
+        let age = self.since.elapsed().saturating_sub(still);
+        let tokens = self.context.meter.tokens_by(age, self.samples).max(arrived);
         Counted { tokens, estimated: tokens - arrived }
     }
 }
