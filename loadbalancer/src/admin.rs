@@ -15,7 +15,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
 use axum::extract::{Path, Query, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
@@ -190,15 +189,7 @@ async fn list(State(admin): Shared, Query(wait): Query<Wait>) -> Json<FleetSnaps
     })
 }
 
-/// Reads the body whatever its `content-type` is, as the queue and the policy listener do.
-async fn join(State(admin): Shared, body: Bytes) -> Response {
-    let member: NewMember = match serde_json::from_slice(&body) {
-        Ok(member) => member,
-        Err(error) => {
-            let message = format!("expected {{\"url\": \"http://host:port\"}} as the JSON body: {error}");
-            return refusal(StatusCode::BAD_REQUEST, "bad_request", &message);
-        }
-    };
+async fn join(State(admin): Shared, Json(member): Json<NewMember>) -> Response {
     if member.capacity == Some(0) {
         let message = "expected a capacity above 0: a server without places gets no requests";
         return refusal(StatusCode::BAD_REQUEST, "bad_capacity", message);

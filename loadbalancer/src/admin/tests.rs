@@ -68,32 +68,6 @@ async fn only_the_token_opens_and_no_server_joins_without_places() {
 }
 
 #[tokio::test]
-async fn a_server_joins_without_a_content_type_and_a_wrong_body_is_named() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/v1/fleet", listener.local_addr().unwrap());
-    let members = members();
-    let serving = serve_admin(members.clone(), with_token(None), listener, CancellationToken::new());
-    let _serving = AbortOnDropHandle::new(TaskTracker::new().spawn(async move { serving.await.unwrap() }));
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    let join = async |body: &'static str| {
-        let answer = client.post(&url).body(body).send().await.unwrap();
-        (answer.status().as_u16(), answer.json::<serde_json::Value>().await.unwrap())
-    };
-    for (wrong, reason) in [
-        ("", "EOF"),
-        (r#"{"name": "a"}"#, "missing field `url`"),
-        (r#"{"url": "http://127.0.0.1:9", "capacty": 4}"#, "unknown field `capacty`"),
-    ] {
-        let (status, answer) = join(wrong).await;
-        assert_eq!((status, answer["error"]["code"].as_str()), (400, Some("bad_request")), "{wrong}");
-        assert!(answer["error"]["message"].as_str().unwrap().contains(reason), "{answer}");
-    }
-    assert_eq!(members.balancer().snapshot().servers.len(), 0);
-    assert_eq!(join(r#"{"url": "http://127.0.0.1:9"}"#).await.0, 200);
-    assert_eq!(members.balancer().snapshot().servers.len(), 1);
-}
-
-#[tokio::test]
 async fn idle_connections_without_a_token_do_not_close_the_admin_port() {
     let limits =
         ConnectionLimits { max: Some(8), unauthenticated_max: Some(4), ..ConnectionLimits::default() };
