@@ -13,6 +13,7 @@
 //!   reached, and not while the disk is full: a signal that ends the run must not wait for the disk. Until the disk has
 //!   room no step ends, so the open groups of the run bound the records.
 
+mod full_disk;
 mod sink;
 
 use std::path::Path;
@@ -34,8 +35,6 @@ pub use sink::{check_unused, is_being_written};
 const RECORDS_MAX: usize = 8192;
 /// Maximum bytes of tokens that wait for the writer's thread. A single group may have more.
 const TOKENS_BYTES_MAX: usize = 256 << 20;
-/// The pause between two tries to write on a full disk.
-const FULL_DISK_PAUSE: Duration = Duration::from_millis(500);
 /// How long the thread waits for more records while no caller waits for a sync.
 const GATHER: Duration = Duration::from_millis(20);
 
@@ -340,42 +339,12 @@ impl Shared {
         // However the thread ends, this releases callers that wait for it.
         let _ended = Ended(self);
         while let Some((items, last)) = self.next_batch() {
-            let mut waited = Duration::ZERO;
-            let written = sink.commit(items, |full| {
-                let may_wait = waited < full_disk_wait;
-                waited += FULL_DISK_PAUSE;
-                may_wait && self.wait_for_room(full)
-            });
-            self.note_room(written.is_ok());
+            let written = self.commit(&mut sink, items, full_disk_wait);
             let has_failed = written.is_err();
             self.report(last, written);
             if has_failed {
                 return;
             }
-        }
-    }
-
-    /// Waits until the write that failed with `full` is worth another try. Returns `false` if the writer was closed or
-    /// hurried.
-    fn wait_for_room(&self, full: &LedgerError) -> bool {
-        let mut gathered = self.gathered.lock();
-        if !std::mem::replace(&mut gathered.is_disk_full, true) {
-            tracing::warn!(error = %full, "the ledger waits until its disk has room");
-            self.room.notify_all();
-        }
-        let mut is_over = false;
-        // New records wake the thread too.
-        while !is_over && !gathered.is_closed && !gathered.is_hurried {
-            is_over = self.work.wait_for(&mut gathered, FULL_DISK_PAUSE).timed_out();
-        }
-        !gathered.is_closed && !gathered.is_hurried
-    }
-
-    /// Ends the state of a full disk after a write.
-    fn note_room(&self, has_room: bool) {
-        let was_full = std::mem::take(&mut self.gathered.lock().is_disk_full);
-        if was_full && has_room {
-            tracing::info!("the disk of the ledger has room again");
         }
     }
 
