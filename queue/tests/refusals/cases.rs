@@ -142,7 +142,7 @@ fn other_cases() -> Vec<Case> {
         ("no such column", "unknown_column", |queue, _| {
             attempt_take(queue, Take { columns: Some(vec!["none".to_owned()]), ..Take::groups("train", 1) })
         }),
-        ("tokens that nobody counts", "bad_request", |queue, _| {
+        ("tokens of a partition that counts none", "bad_request", |queue, _| {
             attempt_take(queue, Take::tokens("train", 9))
         }),
         ("nothing at all", "empty", |queue, _| attempt_take(queue, Take::groups("train", 0))),
