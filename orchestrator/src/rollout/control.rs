@@ -2,7 +2,6 @@
 //! rollout about policy versions and the queue.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -13,6 +12,7 @@ use rolldock_dispatch::{TokenTotals, Totals};
 use crate::rollout::board::{Board, Counts};
 use crate::rollout::meter::{Meter, StepCosts};
 use crate::rollout::outage::RewardWatch;
+use crate::rollout::versions::Versions;
 use crate::rollout::waits::Waits;
 use crate::rollout::watchdog::Watchdog;
 use crate::rollout::worker::Signals;
@@ -73,7 +73,7 @@ pub struct RolloutControl {
     pub(crate) board: Arc<Mutex<Board>>,
     pub(crate) signals: Arc<Signals>,
     pub(crate) waits: Arc<Waits>,
-    pub(crate) policy_version: Arc<AtomicU64>,
+    pub(crate) versions: Arc<Versions>,
     pub(crate) rewards: RewardWatch,
 }
 
@@ -84,7 +84,7 @@ impl RolloutControl {
         let fresh_from = {
             let mut board = self.board.lock();
             let fresh_from = board.set_policy_version(version);
-            self.policy_version.store(board.policy_version(), Ordering::Relaxed);
+            self.versions.serve(board.policy_version());
             fresh_from
         };
         self.signals.fresh_from.set(fresh_from);
@@ -95,13 +95,22 @@ impl RolloutControl {
     /// Notes that the servers will have this version soon. Groups that the version makes too old for the
     /// recipe are given up now, so that they are not carried over the update.
     pub fn retire_before(&self, version: u64) {
+        self.versions.expect(version);
         let fresh_from = self.board.lock().fresh_from_at(version);
         self.signals.fresh_from.set(fresh_from);
     }
 
+    /// From now on, believes a server's label only if its number is at most `announced`, or a version that is
+    /// announced later by [`retire_before`](Self::retire_before) or [`set_policy_version`](Self::set_policy_version).
+    /// Tokens with another label count as tokens of the version that the servers should have. The rollout warns of
+    /// such a label.
+    pub fn believe_only_announced(&self, announced: u64) {
+        self.versions.believe_only_announced(announced);
+    }
+
     /// The version that the servers have.
     pub fn policy_version(&self) -> u64 {
-        self.policy_version.load(Ordering::Relaxed)
+        self.versions.served()
     }
 
     /// Notes that one more accepted group is in the queue or will never be put into the queue.

@@ -5,7 +5,7 @@ mod drive;
 mod resume;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::AtomicUsize;
 
 use parking_lot::Mutex;
 use rolldock_dispatch::{Fate, StepEnd, Totals};
@@ -27,6 +27,7 @@ use crate::rollout::sample::{StepContext, TrajectoryRunner};
 use crate::rollout::step_ends::{Handed, StepEnds, StepMetrics};
 use crate::rollout::stragglers::{Movable, Mover};
 use crate::rollout::timeline::Timeline;
+use crate::rollout::versions::Versions;
 use crate::rollout::waits::Waits;
 use crate::rollout::worker::audited::Audits;
 use crate::rollout::worker::{Signals, StepState};
@@ -69,7 +70,7 @@ pub struct AgentLoopManager {
     signals: Arc<Signals>,
     audits: Arc<Audits>,
     guard: Arc<Mutex<GuardState>>,
-    policy_version: Arc<AtomicU64>,
+    versions: Arc<Versions>,
     scope: Scope,
     step: u64,
     priority_new: Priority,
@@ -92,7 +93,7 @@ impl AgentLoopManager {
             signals: Arc::default(),
             audits: Arc::new(Audits::new(&config, scope.clone())),
             guard: Arc::default(),
-            policy_version: Arc::new(AtomicU64::new(config.staleness.first_version)),
+            versions: Arc::new(Versions::new(config.staleness.first_version)),
             scope,
             step: 0,
             priority_new: config.priority_new,
@@ -139,7 +140,7 @@ impl AgentLoopManager {
             board: Arc::clone(&self.board),
             signals: Arc::clone(&self.signals),
             waits: Arc::clone(&self.waits),
-            policy_version: Arc::clone(&self.policy_version),
+            versions: Arc::clone(&self.versions),
             rewards: self.rewards.clone(),
         }
     }
@@ -277,7 +278,7 @@ impl AgentLoopManager {
             waits: Arc::clone(&self.waits),
             sampling: Arc::new(self.config.sampling.clone()),
             priority_new: self.priority_new,
-            policy_version: Arc::clone(&self.policy_version),
+            versions: Arc::clone(&self.versions),
             epoch: self.timeline.epoch(),
             carries: self.config.on_stop == OnStop::Carry && self.trajectories.is_none(),
             cut: cut.clone(),

@@ -49,6 +49,7 @@ mod step_ends;
 mod stragglers;
 mod timeline;
 mod tokens;
+mod versions;
 mod waits;
 mod watchdog;
 mod worker;

@@ -12,7 +12,7 @@
 //! include the grading, because a sample loses no value while it waits for a reward.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rolldock_dispatch::{CarriedSample, FinishReason, PartialOutput, Spent, Stamp};
@@ -21,13 +21,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::engine::{Engine, Progress, SamplingParams};
+use crate::engine::{Engine, Generation, Progress, SamplingParams};
 use crate::rollout::board::Dispatch;
 use crate::rollout::grading::Grades;
 use crate::rollout::meter::Meter;
 use crate::rollout::stragglers::{Movable, Moves};
 use crate::rollout::timeline::Timeline;
 use crate::rollout::tokens::TokenBook;
+use crate::rollout::versions::Versions;
 use crate::rollout::waits::{Phase, Subject, Waits};
 use crate::rollout::{RolloutConfig, Sample};
 
@@ -63,8 +64,7 @@ pub(crate) struct StepContext {
     pub(crate) waits: Arc<Waits>,
     pub(crate) sampling: Arc<SamplingParams>,
     pub(crate) priority_new: Priority,
-    /// The version that the servers have now, as the client sees it.
-    pub(crate) policy_version: Arc<AtomicU64>,
+    pub(crate) versions: Arc<Versions>,
     /// When this process began the run.
     pub(crate) epoch: Instant,
     /// Whether samples that are cut off keep their tokens.
@@ -78,7 +78,7 @@ pub(crate) struct StepContext {
 impl StepContext {
     /// The cache salt of the present version. A version must not use prefixes that another version computed.
     fn salt(&self) -> Arc<str> {
-        format!("v{}", self.policy_version.load(Ordering::Relaxed)).into()
+        format!("v{}", self.versions.served()).into()
     }
 
     /// Completes when groups are cut off and their tokens are kept. If tokens are not kept, this never
@@ -93,10 +93,6 @@ impl StepContext {
     /// Counts the tokens that servers generated for health probes.
     pub(crate) fn count_probes(&self) {
         self.tokens.probed(self.engine.probe_tokens() + self.balancer.probe_tokens());
-    }
-
-    fn stamp(&self, sent: u64) -> Stamp {
-        Stamp { sent, now: self.policy_version.load(Ordering::Relaxed).max(sent) }
     }
 }
 
@@ -188,7 +184,7 @@ impl SampleRequest<'_> {
             };
             let server = permit.server();
             let server_name = permit.server_name();
-            let (sent_at, sent) = (Instant::now(), self.context.policy_version.load(Ordering::Relaxed));
+            let (sent_at, sent) = (Instant::now(), self.context.versions.served());
             let progress = Progress::new();
             let asked = Asked::new(self.context, self.dispatch.id, (server, self.count), &progress);
             let answer = self.ask(permit, &server_name, &tries, &progress).await;
@@ -197,17 +193,24 @@ impl SampleRequest<'_> {
             let trouble = match answer {
                 Ok(generation) => {
                     asked.answered(&generation);
-                    let stamp = self.context.stamp(sent);
+                    self.check_versions(&server_name, &generation);
+                    let stamp = self.context.versions.stamp(sent);
                     return self.finish(generation, tries, stamp, server_name, request_time);
                 }
                 Err(trouble) => trouble,
             };
-            let tokens_kept = self.keep(&mut tries, &progress, self.context.stamp(sent));
+            let tokens_kept = self.keep(&mut tries, &progress, self.context.versions.stamp(sent));
             asked.failed(tokens_kept, &trouble);
             if matches!(trouble, Trouble::Cut) {
                 return Err(Unfinished::Cut(kept(tries.so_far)));
             }
             self.after(&trouble, server, &server_name, &mut tries).await.map_err(Unfinished::Failed)?;
+        }
+    }
+
+    fn check_versions(&self, server: &str, generation: &Generation) {
+        for sample in &generation.samples {
+            self.context.versions.check(server, &sample.version_spans);
         }
     }
 

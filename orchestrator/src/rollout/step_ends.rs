@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -97,7 +96,7 @@ impl StepEnds {
             tokens_run,
             costs: context.meter.step_costs(),
             bias,
-            policy_version: context.policy_version.load(Ordering::Relaxed),
+            policy_version: context.versions.served(),
             ages,
             history,
             guarded,

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use rolldock_agent::{
     AgentConfig, AgentJob, Agents, AgentsParts, Finished, RewardBy, Stage, TASKS_PARTITION, Watch,
 };
-use rolldock_dispatch::Spent;
+use rolldock_dispatch::{Spent, Stamp, VersionSpan};
 use rolldock_gateway::{CallMeter, Entropy, GatewayConfig, GatewaySettings, Hosted, Sampling};
 use rolldock_listener::Connections;
 use rolldock_loadbalancer::{LoadBalancer, Priority};
@@ -236,6 +236,10 @@ impl CallMeter for Meter {
 
     fn policy_version(&self) -> u64 {
         self.calls.policy_version()
+    }
+
+    fn stamp(&self, sent: u64, server: &str, spans: &[VersionSpan]) -> Stamp {
+        self.calls.stamp(sent, server, spans)
     }
 
     fn salts_versions(&self) -> bool {

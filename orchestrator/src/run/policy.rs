@@ -102,6 +102,7 @@ impl RunPolicy {
             &policy.update,
             scope,
         )?;
+        control.believe_only_announced(state.announced());
         let updates = Updates::start(state, Arc::new(updater), Arc::new(follower), scope).await;
         let sources = Announcements::open(convert::policy_sources(&run.recipe), &updates, scope).await?;
         if let Some(address) = sources.address() {

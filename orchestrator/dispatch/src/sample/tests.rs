@@ -26,9 +26,9 @@ fn part(tokens: u32, version: Option<&str>) -> PartialOutput {
 #[test]
 fn segments_line_up_with_their_versions() {
     let mut sample = CarriedSample::new(3, 0);
-    assert!(sample.extend(part(4, Some("step-2")), Stamp { sent: 2, now: 2 }));
-    assert!(sample.extend(part(2, Some("step-2")), Stamp { sent: 2, now: 2 }));
-    assert!(sample.extend(part(3, Some("step-5")), Stamp { sent: 5, now: 5 }));
+    assert!(sample.extend(part(4, Some("step-2")), Stamp { sent: 2, now: 2, newest: u64::MAX }));
+    assert!(sample.extend(part(2, Some("step-2")), Stamp { sent: 2, now: 2, newest: u64::MAX }));
+    assert!(sample.extend(part(3, Some("step-5")), Stamp { sent: 5, now: 5, newest: u64::MAX }));
     let spans: Vec<(&str, u32, u32)> =
         sample.version_spans.iter().map(|span| (&*span.version, span.start, span.end)).collect();
     assert_eq!(spans, [("step-2", 0, 6), ("step-5", 6, 9)]);
@@ -40,7 +40,7 @@ fn segments_line_up_with_their_versions() {
 #[test]
 fn versions_that_the_engine_does_not_report_are_stamped_by_the_client() {
     let mut sample = CarriedSample::new(0, 0);
-    assert!(sample.extend(part(4, None), Stamp { sent: 6, now: 7 }));
+    assert!(sample.extend(part(4, None), Stamp { sent: 6, now: 7, newest: u64::MAX }));
     assert_eq!(sample.version_spans, [VersionSpan { version: "6".into(), start: 0, end: 4 }]);
     assert_eq!((sample.policy_version_min, sample.policy_version_max), (6, 7));
     assert!(!sample.versions_reported);
@@ -50,7 +50,7 @@ fn versions_that_the_engine_does_not_report_are_stamped_by_the_client() {
 fn tokens_that_cannot_be_lined_up_are_not_taken() {
     let mut sample = CarriedSample::new(0, 0);
     let bare = PartialOutput { logprobs: Vec::new(), ..part(4, None) };
-    let stamp = Stamp { sent: 0, now: 0 };
+    let stamp = Stamp { sent: 0, now: 0, newest: u64::MAX };
     assert!(
         !sample.extend(bare.clone(), stamp),
         "the sample continues, and its later tokens may have log-probabilities"

@@ -34,14 +34,19 @@ pub struct Stamp {
     pub sent: u64,
     /// The version when the answer arrived.
     pub now: u64,
+    /// The newest version of the run that a server can have, or [`u64::MAX`] if that is not known. A label with a
+    /// greater number is of another run.
+    pub newest: u64,
 }
 
 impl Stamp {
     /// Oldest and newest version of a request whose answer reported `spans`. The client's versions are used
-    /// if the engine reported no spans, and for a label without a number (engines start with "default").
+    /// if the engine reported no spans, for a label without a number (engines start with "default"), and for a label of
+    /// another run.
     pub(super) fn range(self, spans: &[VersionSpan]) -> (u64, u64) {
         let client = (self.sent, self.now);
-        let of_span = |span: &VersionSpan| span.number().map_or(client, |version| (version, version));
+        let own = |span: &VersionSpan| span.number().filter(|version| *version <= self.newest);
+        let of_span = |span: &VersionSpan| own(span).map_or(client, |version| (version, version));
         let join = |all: (u64, u64), one: (u64, u64)| (all.0.min(one.0), all.1.max(one.1));
         spans.iter().map(of_span).reduce(join).unwrap_or(client)
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use rolldock_dispatch::{Stamp, VersionSpan};
 use rolldock_loadbalancer::Priority;
 
 /// Observes the calls of one trajectory. Its methods are called from many tasks, and return at once.
@@ -13,6 +14,13 @@ pub trait CallMeter: fmt::Debug + Send + Sync {
     /// The version that the servers have now, as the run sees it. Tokens of servers that report no version get
     /// this version.
     fn policy_version(&self) -> u64;
+
+    /// The versions of an answer of `server` that arrives now with these reported `spans`. Its request was sent at version
+    /// `sent`. By default, the versions that servers report are believed.
+    fn stamp(&self, sent: u64, server: &str, spans: &[VersionSpan]) -> Stamp {
+        let _ = (server, spans);
+        Stamp { sent, now: self.policy_version().max(sent), newest: u64::MAX }
+    }
 
     /// Whether requests of different versions must not share a prefix cache.
     fn salts_versions(&self) -> bool;

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rolldock_dispatch::{Stamp, VersionSpan};
 use rolldock_loadbalancer::Priority;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -82,6 +83,13 @@ impl One {
     /// report.
     pub(crate) fn policy_version(&self) -> u64 {
         self.meter.get().map_or(0, |meter| meter.policy_version())
+    }
+
+    /// The versions of an answer of `server` that arrives now with these reported `spans`. Its request was sent at version
+    /// `sent`.
+    pub(crate) fn stamp(&self, sent: u64, server: &str, spans: &[VersionSpan]) -> Stamp {
+        let reported = Stamp { sent, now: sent, newest: u64::MAX };
+        self.meter.get().map_or(reported, |meter| meter.stamp(sent, server, spans))
     }
 
     /// The cache salt of a request: the trajectory's own salt, or else the salt of the version if versions

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rolldock_dispatch::{CarriedSample, Stamp};
+use rolldock_dispatch::CarriedSample;
 use rolldock_loadbalancer::{Outcome, Permit};
 use rolldock_trajectory::{Plan, Prompt, Sampled, Template};
 use serde_json::value::RawValue;
@@ -154,7 +154,7 @@ impl Maker {
             Plan::Whole(whole) => whole.with_ids(prompt_ids),
         };
         let mut sample = CarriedSample::new(0, attempt);
-        add(&mut sample, &drawn, Stamp { sent, now: job.one.policy_version().max(sent) })?;
+        add(&mut sample, &drawn, job.one.stamp(sent, base, &drawn.spans))?;
         let sampled = Sampled::try_from(sample)?;
         Ok(Made { prompt, sampled, answer, server, is_fallback: true })
     }

@@ -65,7 +65,8 @@ impl Draw<'_> {
             let drawn = asking.settle(drawn, |drawn| drawn.ids.len())?;
             if !drawn.ids.is_empty() {
                 metrics::counter!("rolldock_gateway_sampled_tokens_total").increment(drawn.ids.len() as u64);
-                add(&mut sample, &drawn, Stamp { sent, now: self.job.one.policy_version().max(sent) })?;
+                let stamp = self.job.one.stamp(sent, self.base, &drawn.spans);
+                add(&mut sample, &drawn, stamp)?;
             }
             if drawn.finish != Finish::Abort {
                 if sample.tokens() == 0 {

@@ -1,7 +1,5 @@
 //! Restores a manager to the state in which an earlier process left the run.
 
-use std::sync::atomic::Ordering;
-
 use rolldock_ledger::LedgerWriter;
 
 use super::AgentLoopManager;
@@ -22,7 +20,7 @@ impl AgentLoopManager {
                 *self.guard.lock() = state;
             }
             self.step = board.restore(restored);
-            self.policy_version.store(board.policy_version(), Ordering::Relaxed);
+            self.versions.serve(board.policy_version());
         }
         board.keep_journal(journal);
     }

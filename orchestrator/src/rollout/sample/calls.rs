@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rolldock_dispatch::{CarriedSample, DispatchId, Spent, Waste};
+use rolldock_dispatch::{CarriedSample, DispatchId, Spent, Stamp, VersionSpan, Waste};
 use rolldock_loadbalancer::Priority;
 
 use super::{SampleRequest, StepContext, Unfinished};
@@ -113,7 +113,14 @@ impl ModelCalls {
 
     /// The version that the servers have now, as the client sees it.
     pub fn policy_version(&self) -> u64 {
-        self.context.policy_version.load(Ordering::Relaxed)
+        self.context.versions.served()
+    }
+
+    /// The versions of an answer of `server` that arrives now with these reported `spans`. Its request was sent at version
+    /// `sent`.
+    pub fn stamp(&self, sent: u64, server: &str, spans: &[VersionSpan]) -> Stamp {
+        self.context.versions.check(server, spans);
+        self.context.versions.stamp(sent)
     }
 
     /// The dispatch of the group.

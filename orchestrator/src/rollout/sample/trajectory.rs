@@ -48,7 +48,7 @@ impl SampleRequest<'_> {
     }
 
     fn policy_version(&self) -> u64 {
-        self.context.policy_version.load(std::sync::atomic::Ordering::Relaxed)
+        self.context.versions.served()
     }
 
     fn job(&self, deadline: Instant) -> TrajectoryJob {

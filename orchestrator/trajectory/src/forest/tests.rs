@@ -86,9 +86,9 @@ fn a_sample_of_several_requests_is_one_turn() {
         version_spans: Vec::new(),
         finish_reason,
     };
-    assert!(sample.extend(part(&[1, 2], None), Stamp { sent: 3, now: 3 }));
+    assert!(sample.extend(part(&[1, 2], None), Stamp { sent: 3, now: 3, newest: u64::MAX }));
     assert!(Sampled::try_from(sample.clone()).is_err(), "it was cut off");
-    assert!(sample.extend(part(&[3], Some(FinishReason::Stop)), Stamp { sent: 4, now: 4 }));
+    assert!(sample.extend(part(&[3], Some(FinishReason::Stop)), Stamp { sent: 4, now: 4, newest: u64::MAX }));
     let sampled = Sampled::try_from(sample).unwrap();
     assert_eq!((sampled.ids.as_slice(), sampled.versions_reported), (&[1, 2, 3][..], false));
     let versions: Vec<&str> = sampled.version_spans.iter().map(|span| &*span.version).collect();

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use crate::support::vllm::post_json;
-use crate::support::{Rolldock, Running, pause_for, untaken_recipe, wait_for};
+use crate::support::{Rolldock, Running, Simengine, pause_for, untaken_recipe, wait_for};
 
 const GROUPS: usize = 4;
 const SAMPLES: usize = 2;
@@ -78,10 +78,21 @@ impl Addresses {
     }
 
     fn start(&self, out: &Path, settings: &[&str]) -> Running {
+        self.run(out, SETTINGS.iter().chain(settings)).start()
+    }
+
+    /// Starts a run on a server of another process.
+    fn start_on(&self, server: &Simengine, out: &Path) -> Running {
+        let settings = SETTINGS.iter().filter(|setting| !setting.starts_with("fleet."));
+        let run = self.run(out, settings).set("model.name=simulated");
+        run.arg("--endpoint").arg(&server.url).start()
+    }
+
+    fn run<'a>(&self, out: &Path, settings: impl Iterator<Item = &'a &'a str>) -> Rolldock {
         let run = Rolldock::new(&["run", "--out"]).arg(out).arg(untaken_recipe());
-        let run = SETTINGS.iter().chain(settings).fold(run, |run, set| run.set(set));
+        let run = settings.fold(run, |run, set| run.set(set));
         let run = run.set(&format!("queue.listen={}", self.queue));
-        run.set(&format!("policy.listen={}", self.policy)).start()
+        run.set(&format!("policy.listen={}", self.policy))
     }
 
     fn client(&self) -> RemoteQueue {
@@ -277,6 +288,29 @@ async fn an_update_that_fails_between_two_steps_is_tried_again() {
     std::fs::write(&can_update, "").unwrap();
     let rows = take_step(&queue).await;
     assert!(rows.iter().all(|row| (row.oldest, row.newest) == (1, 1)), "{rows:?}");
+    run.interrupt();
+    assert_eq!(run.wait().code, Some(0));
+}
+
+/// Servers keep their label when a run ends. Without the weights of this run, their tokens must not look newer than the
+/// run.
+#[tokio::test]
+async fn a_label_that_an_earlier_run_has_left_is_reported_and_not_believed() {
+    let dir = TempDir::new().unwrap();
+    let addresses = Addresses::new();
+    let server = Simengine::start(&["--time-scale", "0.02", "--mean-response-length", "60"]);
+    post_json(&server.url, "/update_weight_version", &json!({ "new_version": "step-4" })).unwrap();
+    let run = addresses.start_on(&server, &dir.path().join("run"));
+    let queue = addresses.client();
+    let rows = take_step(&queue).await;
+    assert!(rows.iter().all(|row| (row.oldest, row.newest) == (0, 0)), "{rows:?}");
+    let said = run.stderr_so_far();
+    let warning = "newer than every version that was announced to this run";
+    assert_eq!((said.matches(warning).count(), said.contains("step-4")), (1, true), "{said}");
+    addresses.announce(1);
+    let rows = take_step(&queue).await;
+    assert!(rows.iter().all(|row| (row.oldest, row.newest) == (1, 1)), "{rows:?}");
+    assert_eq!(run.stderr_so_far().matches(warning).count(), 1, "{}", run.stderr_so_far());
     run.interrupt();
     assert_eq!(run.wait().code, Some(0));
 }
