@@ -134,7 +134,7 @@ pub fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
             let time_figure = Figure::new(format!("{name}: step time / FIFO bound"), time, "x");
             figures.push(match mode {
                 Mode::Moving => time_figure.bar(Bar::AtMost(if mixed { 1.35 } else { 1.25 })),
-                Mode::Fifo | Mode::OnDemand | Mode::Measured => {
+                Mode::Fifo | Mode::OnDemand | Mode::Measured | Mode::Hedging => {
                     time_figure.against(means[0][0]).bar(Bar::RatioAtMost(1.0))
                 }
                 Mode::Off | Mode::First => time_figure.against(means[0][0]),

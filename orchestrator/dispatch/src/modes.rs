@@ -60,6 +60,9 @@ pub enum Stragglers {
     /// permits.
     #[default]
     Move,
+    /// They stay, and a faster server with a free permit is asked for them a second time. Of the two answers, the one
+    /// that is ahead counts.
+    Hedge,
 }
 
 /// The samples that one request asks for.

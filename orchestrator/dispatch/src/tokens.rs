@@ -124,8 +124,7 @@ pub struct TokenTotals {
     pub validation: u64,
     /// Tokens of probes, which check that a server can generate.
     pub probes: u64,
-    /// Tokens of second copies of requests, sent while the first copy ran. The count is always 0, because
-    /// this project never sends such copies.
+    /// Tokens of requests for a sample that two servers were asked for, and that came from the other server.
     pub hedges: u64,
     /// The estimated tokens among all counts above: tokens that did not arrive because the connection
     /// of their request was cut.
@@ -273,6 +272,12 @@ impl TokenTotals {
         self.probes += tokens;
     }
 
+    /// Counts tokens of a request that came second to a request for the same sample.
+    pub fn hedge(&mut self, tokens: u64) {
+        self.generated += tokens;
+        self.hedges += tokens;
+    }
+
     /// The counts with which the next step begins.
     pub fn next_step(&self) -> Self {
         let Self { in_flight, held, carried, .. } = *self;
@@ -346,6 +351,7 @@ mod tests {
         tokens.settle(Bucket::Held, 300);
         tokens.settle(Bucket::Filtered, 100);
         tokens.probe(2);
+        tokens.hedge(3);
         assert_eq!(token_conservation(&tokens), Ok(()));
         let next = tokens.next_step();
         assert_eq!((next.earlier, next.in_flight, next.generated), (900, 200, 0));
@@ -353,7 +359,7 @@ mod tests {
         tokens.bring(Bucket::Carried, 400);
         assert_eq!((tokens.carried, tokens.in_flight), (0, 600));
         tokens.settle(Bucket::Accepted, 600);
-        assert_eq!((token_conservation(&tokens), tokens.generated), (Ok(()), 1_002));
+        assert_eq!((token_conservation(&tokens), tokens.generated), (Ok(()), 1_005));
         tokens.take_back(HandedOn { accepted: 250, stale: 0 });
         assert_eq!((tokens.accepted, tokens.in_flight), (350, 250));
         let after = tokens.after_restart(290, 20);

@@ -31,7 +31,7 @@ use crate::rollout::versions::Versions;
 use crate::rollout::waits::Waits;
 use crate::rollout::worker::audited::Audits;
 use crate::rollout::worker::{Signals, StepState};
-use crate::rollout::{Group, OnStop, PromptFeed, RolloutConfig, RolloutError, Stragglers, invariants};
+use crate::rollout::{Group, OnStop, PromptFeed, RolloutConfig, RolloutError, invariants};
 use crate::scope::Scope;
 
 /// The groups of a step, and its metrics.
@@ -274,7 +274,7 @@ impl AgentLoopManager {
             meter: Arc::clone(&self.meter),
             tokens: Arc::clone(self.board.lock().dispatches().tokens()),
             timeline: Arc::clone(&self.timeline),
-            movable: (self.config.stragglers == Stragglers::Move).then(Arc::default),
+            movable: Movable::of(self.config.stragglers),
             waits: Arc::clone(&self.waits),
             sampling: Arc::new(self.config.sampling.clone()),
             priority_new: self.priority_new,

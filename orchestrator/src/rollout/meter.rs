@@ -47,6 +47,8 @@ pub struct StepCosts {
     pub moves: u64,
     /// Tokens of prompts and responses whose prefill these moves repeat.
     pub moved_tokens: u64,
+    /// Samples that a second server was asked for, because the first one was slow.
+    pub hedges: u64,
     /// The total time that finished samples spent in each phase.
     pub spent: Spent,
     /// The loads of the servers by name.
@@ -56,7 +58,8 @@ pub struct StepCosts {
 impl StepCosts {
     fn add(&mut self, other: &Self) {
         let Self { samples, tokens, samples_cancelled, attempts_extra, replays, truncated, .. } = other;
-        let Self { moves, moved_tokens, spent, servers, .. } = other;
+        let Self { moves, moved_tokens, hedges, spent, servers, .. } = other;
+        self.hedges += hedges;
         self.moves += moves;
         self.moved_tokens += moved_tokens;
         self.samples += samples;
@@ -82,6 +85,7 @@ impl StepCosts {
 /// The samples that left slow servers, and the tokens whose prefill these moves repeat.
 const MOVES: &str = "rolldock_moves_total";
 const MOVED_TOKENS: &str = "rolldock_moved_tokens_total";
+const HEDGES: &str = "rolldock_hedges_total";
 
 /// The evidence for the decode rate of a request.
 #[derive(Debug, Default)]
@@ -104,6 +108,7 @@ impl Meter {
         // A run without a move has these counters too.
         metrics::counter!(MOVES).increment(0);
         metrics::counter!(MOVED_TOKENS).increment(0);
+        metrics::counter!(HEDGES).increment(0);
         Self { max_response_length, rate: Arc::default(), step: Mutex::default() }
     }
 
@@ -163,6 +168,12 @@ impl Meter {
         let mut step = self.step.lock();
         step.moves += 1;
         step.moved_tokens += prefill;
+    }
+
+    /// Counts a sample that a second server is asked for.
+    pub(crate) fn hedged(&self) {
+        metrics::counter!(HEDGES).increment(1);
+        self.step.lock().hedges += 1;
     }
 
     pub(crate) fn request_failed(&self, server: &Arc<str>, new_attempt: bool) {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rolldock_dispatch::{CarriedSample, FinishReason, PartialOutput, Spent, Stamp};
-use rolldock_loadbalancer::{LoadBalancer, Permit, PermitRequest, Priority};
+use rolldock_loadbalancer::{LoadBalancer, Permit, PermitRequest, Priority, ServerId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
@@ -39,6 +39,7 @@ mod ask;
 mod asked;
 mod calls;
 mod grade;
+mod hedge;
 mod runner;
 mod trajectory;
 mod tries;
@@ -59,7 +60,7 @@ pub(crate) struct StepContext {
     pub(crate) meter: Arc<Meter>,
     pub(crate) tokens: Arc<TokenBook>,
     pub(crate) timeline: Arc<Timeline>,
-    /// The requests that can be moved; `None` if none is moved.
+    /// The requests that can be moved or copied; `None` if all of them stay.
     pub(crate) movable: Option<Arc<Movable>>,
     pub(crate) waits: Arc<Waits>,
     pub(crate) sampling: Arc<SamplingParams>,
@@ -126,6 +127,18 @@ struct Generated {
     request_time: Duration,
 }
 
+/// A request that was sent to a server.
+struct Sent<'a> {
+    server: ServerId,
+    server_name: Arc<str>,
+    at: Instant,
+    /// The version of the servers at this time.
+    version: u64,
+    /// The tokens that the request leaves if it fails.
+    progress: Progress,
+    asked: Asked<'a>,
+}
+
 /// Samples `first..first + count` of a dispatch, as one request.
 pub(crate) struct SampleRequest<'a> {
     pub(crate) context: &'a StepContext,
@@ -142,7 +155,7 @@ pub(crate) struct SampleRequest<'a> {
     pub(crate) turn: Option<&'a TurnPrompt>,
 }
 
-impl SampleRequest<'_> {
+impl<'a> SampleRequest<'a> {
     /// Runs the request to its graded samples, or returns why there are none. Cancel-safe.
     pub(crate) async fn run(&self) -> Result<Vec<Sample>, Unfinished> {
         let limit = self.context.config.timeouts.sample;
@@ -182,28 +195,28 @@ impl SampleRequest<'_> {
                 Err(Trouble::Cut) => return Err(Unfinished::Cut(kept(tries.so_far))),
                 Err(trouble) => return Err(Unfinished::Failed(trouble.words(""))),
             };
-            let server = permit.server();
-            let server_name = permit.server_name();
-            let (sent_at, sent) = (Instant::now(), self.context.versions.served());
-            let progress = Progress::new();
-            let asked = Asked::new(self.context, self.dispatch.id, (server, self.count), &progress);
-            let answer = self.ask(permit, &server_name, &tries, &progress).await;
-            let request_time = sent_at.elapsed();
-            tries.spent.engine += request_time;
+            let mut sent = self.sent(&permit);
+            let asked_at = sent.at;
+            let answer = match self.copies(&tries) {
+                true => Box::pin(self.ask_twice(permit, &mut sent, &tries)).await,
+                false => self.ask(permit, self.request_id(&tries), &tries, &sent.progress).await,
+            };
+            tries.spent.engine += asked_at.elapsed();
+            let stamp = self.context.versions.stamp(sent.version);
             let trouble = match answer {
                 Ok(generation) => {
-                    asked.answered(&generation);
-                    self.check_versions(&server_name, &generation);
-                    let stamp = self.context.versions.stamp(sent);
-                    return self.finish(generation, tries, stamp, server_name, request_time);
+                    sent.asked.answered(&generation);
+                    self.check_versions(&sent.server_name, &generation);
+                    return self.finish(generation, tries, stamp, sent.server_name, sent.at.elapsed());
                 }
                 Err(trouble) => trouble,
             };
-            let tokens_kept = self.keep(&mut tries, &progress, self.context.versions.stamp(sent));
-            asked.failed(tokens_kept, &trouble);
+            let tokens_kept = self.keep(&mut tries, &sent.progress, stamp);
+            sent.asked.failed(tokens_kept, &trouble);
             if matches!(trouble, Trouble::Cut) {
                 return Err(Unfinished::Cut(kept(tries.so_far)));
             }
+            let Sent { server, server_name, .. } = sent;
             self.after(&trouble, server, &server_name, &mut tries).await.map_err(Unfinished::Failed)?;
         }
     }
@@ -212,6 +225,14 @@ impl SampleRequest<'_> {
         for sample in &generation.samples {
             self.context.versions.check(server, &sample.version_spans);
         }
+    }
+
+    /// A request that is sent now. The value must be created before the engine's future.
+    fn sent(&self, permit: &Permit) -> Sent<'a> {
+        let (server, progress) = (permit.server(), Progress::new());
+        let asked = Asked::new(self.context, self.dispatch.id, (server, self.count), &progress);
+        let version = self.context.versions.served();
+        Sent { server, server_name: permit.server_name(), at: Instant::now(), version, progress, asked }
     }
 
     /// Whether nothing is left to generate.
@@ -255,15 +276,9 @@ impl SampleRequest<'_> {
         let _waiting = self.context.waits.enter(Phase::Permit, self.subject());
         let asked_at = Instant::now();
         let started = self.group_started.load(Ordering::Relaxed);
-        let request = PermitRequest {
-            group: Some(self.dispatch.prompt.uid.0),
-            shared_tokens: Some(self.prompt_ids().len() as u32),
-            priority: if started { Priority::Started } else { self.context.priority_new },
-            exclude: tries.failed_on.iter().chain(&tries.avoid).copied().collect(),
-            deadline: Some(asked_at + self.context.config.timeouts.permit),
-            expected_tokens: self.expected_tokens(&tries.so_far),
-            ..PermitRequest::new(self.count)
-        };
+        let priority = if started { Priority::Started } else { self.context.priority_new };
+        let avoid = tries.failed_on.iter().chain(&tries.avoid).copied().collect();
+        let request = PermitRequest { priority, ..self.permit_request(tries, avoid) };
         let permit = tokio::select! {
             biased;
             permit = self.context.balancer.acquire(request) => permit,
@@ -274,6 +289,18 @@ impl SampleRequest<'_> {
         tries.avoid.clear();
         tries.spent.permit += asked_at.elapsed();
         Ok(permit)
+    }
+
+    fn permit_request(&self, tries: &Tries, exclude: Vec<ServerId>) -> PermitRequest {
+        PermitRequest {
+            group: Some(self.dispatch.prompt.uid.0),
+            shared_tokens: Some(self.prompt_ids().len() as u32),
+            priority: Priority::Started,
+            exclude,
+            deadline: Some(Instant::now() + self.context.config.timeouts.permit),
+            expected_tokens: self.expected_tokens(&tries.so_far),
+            ..PermitRequest::new(self.count)
+        }
     }
 
     /// The number of tokens that a sample is still expected to need. Lengths have heavy tails, so the

@@ -1,4 +1,5 @@
-//! Moves samples that would finish sooner on another server, with their tokens.
+//! Moves samples that would finish sooner on another server, with their tokens, or asks the other server for copies of
+//! them.
 //!
 //! The mover looks at the running requests in short intervals, for two reasons to move a sample:
 //! - **Another server is faster** (module `faster`). At the end of a step some servers become empty, while the last
@@ -9,12 +10,16 @@
 //! A sample that is moved is aborted on its server, keeps its tokens, and continues from prompt and tokens on
 //! another server, like a sample that a pause has aborted.
 //!
+//! Where samples are copied instead (`rollout.stragglers = "hedge"`), the sample goes on on its server, and its request
+//! asks a faster server too. The module `hedge` of the samples decides which answer counts.
+//!
 //! A look costs little while no server is much faster than another or full: it reads the servers, and not the
 //! samples.
 //!
 //! # Invariants
 //! - In a dispatch, a request is moved for each reason a few times at most ([`TO_FASTER_MAX`], [`FROM_FULL_MAX`]), and
 //!   only if it asks for one sample.
+//! - A request is copied at most once.
 //! - No token is lost: the tokens that the engine returns at the abort stay with their dispatch. Moves are
 //!   counted, with the tokens whose prefill they repeat.
 
@@ -30,6 +35,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::engine::Progress;
+use crate::rollout::Stragglers;
 use crate::rollout::board::Board;
 use faster::Sample;
 
@@ -126,9 +132,11 @@ impl Clock {
 /// The dispatch of a request, and the index of its sample.
 type Key = (DispatchId, u32);
 
-/// The requests of a step that can be moved.
+/// The requests of a step that can be moved or copied.
 #[derive(Debug, Default)]
 pub(crate) struct Movable {
+    /// Whether samples stay, and are copied.
+    copies: bool,
     state: Mutex<State>,
 }
 
@@ -153,6 +161,13 @@ impl State {
             let _ = sender.send(order);
         }
     }
+}
+
+/// The time for which a request has run, in tokens of its server's [`Clock`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Course {
+    server: ServerId,
+    began_at: f64,
 }
 
 /// The entry of a request. The request is removed when this value is dropped.
@@ -192,6 +207,30 @@ pub(crate) struct Begun {
 }
 
 impl Movable {
+    /// The requests of a step with this rule; `None` if all samples stay.
+    pub(crate) fn of(rule: Stragglers) -> Option<Arc<Self>> {
+        match rule {
+            Stragglers::Stay => None,
+            Stragglers::Move => Some(Arc::default()),
+            Stragglers::Hedge => Some(Arc::new(Self { copies: true, ..Self::default() })),
+        }
+    }
+
+    /// Whether samples stay, and are copied.
+    pub(crate) fn copies(&self) -> bool {
+        self.copies
+    }
+
+    /// The course of a request that begins now.
+    pub(crate) fn course(&self, server: ServerId) -> Course {
+        Course { server, began_at: self.state.lock().clock(server, Instant::now()) }
+    }
+
+    /// The estimated number of tokens of a request.
+    pub(crate) fn tokens(&self, course: Course) -> f64 {
+        self.state.lock().clock(course.server, Instant::now()) - course.began_at
+    }
+
     /// Enters a request until the returned value is dropped.
     pub(crate) fn enter(self: &Arc<Self>, begun: Begun) -> Entered {
         let (order, ordered) = oneshot::channel();
@@ -218,7 +257,7 @@ impl Movable {
         }
     }
 
-    /// Orders the moves to faster servers that are worth it on this fleet.
+    /// Orders the moves or copies to faster servers that are worth it on this fleet.
     fn order_moves(&self, servers: &[ServerSnapshot], max_response_length: u32) {
         let tokens_max = f64::from(max_response_length);
         let mut fleet = faster::places(servers);
@@ -239,7 +278,8 @@ impl Movable {
             let prompt = f64::from(request.prompt);
             fleet[from].held += prompt + tokens;
             if request.may_move(Reason::Faster) {
-                samples.push(Sample { key: *key, from, tokens, prompt });
+                let again = self.copies.then_some(segment);
+                samples.push(Sample { key: *key, from, tokens, prompt, again });
             }
         }
         for (key, avoid) in faster::plan(fleet, samples, tokens_max) {
@@ -249,6 +289,9 @@ impl Movable {
 
     /// Orders samples that wait on full servers to leave them.
     fn order_leaving(&self, fleet: &FleetSnapshot) {
+        if self.copies {
+            return;
+        }
         let mut state = self.state.lock();
         let full = full::full_servers(&fleet.servers, &state.left_at);
         if full.is_empty() {
@@ -266,7 +309,7 @@ fn speed(server: &ServerSnapshot) -> Option<f64> {
     server.decode_rate.or(server.tokens_per_second)
 }
 
-/// Looks at the running requests periodically, and orders moves.
+/// Looks at the running requests periodically, and orders moves or copies.
 pub(crate) struct Mover {
     pub(crate) movable: Arc<Movable>,
     pub(crate) board: Arc<Mutex<Board>>,

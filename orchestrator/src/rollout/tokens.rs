@@ -131,6 +131,14 @@ impl TokenBook {
         inner.settle(Bucket::Wasted(waste), counted.tokens);
     }
 
+    /// Counts the tokens of a request that came second to a request for the same sample.
+    pub(crate) fn hedged(&self, counted: Counted) {
+        for totals in self.inner.lock().both() {
+            totals.hedge(counted.tokens);
+            totals.estimated += counted.estimated;
+        }
+    }
+
     /// Notes that tokens of a dispatch in flight are no longer useful.
     pub(crate) fn lost(&self, id: DispatchId, tokens: u64, waste: Waste) {
         let mut inner = self.inner.lock();

@@ -1,5 +1,5 @@
-//! Tests of samples that move from a slow or full server to another: when a move saves time, and when no sample
-//! moves.
+//! Tests of samples that move from a slow or full server to another, or are copied there: when this saves time, and when
+//! no sample is moved or copied.
 
 use std::time::Duration;
 
@@ -9,15 +9,17 @@ use rolldock_simengine::{Fault, ServerConfig};
 
 use crate::support::{World, in_virtual_time, prompts};
 
-/// Collects a step on two servers. The second server is slower by `factor`. Checks that each sample equals its
+/// Collects a step on two servers, which are slower than usual by these factors. Checks that each sample equals its
 /// draw, and that every token that the servers generated is in a bucket.
-fn step(stragglers: Stragglers, factor: f64) -> StepMetrics {
+fn step(stragglers: Stragglers, [first, second]: [f64; 2]) -> StepMetrics {
     in_virtual_time(async {
         let mut world = World::calm(2, 16);
         world.config.stragglers = stragglers;
         world.config.workers = 2;
         world.config.max_response_length = 400;
-        world.engine.server("s1").unwrap().inject(Fault::Slow { factor });
+        for (server, factor) in [("s0", first), ("s1", second)] {
+            world.engine.server(server).unwrap().inject(Fault::Slow { factor });
+        }
         let monitor = world.start_monitor();
         let mut manager = world.manager();
         let output = manager.generate(&prompts(1_000), 8).await.unwrap();
@@ -34,7 +36,7 @@ fn step(stragglers: Stragglers, factor: f64) -> StepMetrics {
 
 #[test]
 fn stragglers_that_move_end_a_step_sooner_with_the_same_samples() {
-    let [stay, moved] = [Stragglers::Stay, Stragglers::Move].map(|stragglers| step(stragglers, 20.0));
+    let [stay, moved] = [Stragglers::Stay, Stragglers::Move].map(|stragglers| step(stragglers, [1.0, 20.0]));
     assert_eq!(stay.costs.moves, 0);
     assert!(moved.costs.moves > 0 && moved.costs.moved_tokens > 0, "{:?}", moved.costs);
     let (stay_s, moved_s) = (stay.elapsed.as_secs_f64(), moved.elapsed.as_secs_f64());
@@ -44,10 +46,35 @@ fn stragglers_that_move_end_a_step_sooner_with_the_same_samples() {
 }
 
 #[test]
+fn stragglers_that_are_copied_end_a_step_sooner_with_the_same_samples() {
+    let [stay, hedged] =
+        [Stragglers::Stay, Stragglers::Hedge].map(|stragglers| step(stragglers, [1.0, 20.0]));
+    assert_eq!((stay.costs.hedges, stay.tokens.hedges), (0, 0));
+    assert!(hedged.costs.hedges > 0 && hedged.tokens.hedges > 0, "{:?}", hedged.costs);
+    assert_eq!(hedged.costs.moves, 0);
+    let (stay_s, hedged_s) = (stay.elapsed.as_secs_f64(), hedged.elapsed.as_secs_f64());
+    assert!(hedged_s < 0.6 * stay_s, "{hedged_s} s with copies, {stay_s} s without");
+    assert_eq!(hedged.tokens.wasted.failed_attempt, 0);
+    assert_eq!(hedged.tokens.accepted, stay.tokens.accepted, "the same responses");
+}
+
+/// A copy has to generate the tokens again that its sample has. On a server that is not even twice as fast this takes
+/// longer than the rest of the sample, so moves gain there and copies do not.
+#[test]
+fn nothing_is_copied_to_a_server_that_is_little_faster() {
+    let [stay, moved, hedged] = [Stragglers::Stay, Stragglers::Move, Stragglers::Hedge]
+        .map(|stragglers| step(stragglers, [10.0, 20.0]));
+    assert!(moved.costs.moves > 0 && moved.elapsed < stay.elapsed, "{:?}", moved.costs);
+    assert_eq!((hedged.costs.hedges, hedged.tokens.hedges), (0, 0));
+    assert_eq!(hedged.elapsed, stay.elapsed);
+}
+
+#[test]
 fn nothing_moves_between_equal_servers() {
-    let [stay, moved] = [Stragglers::Stay, Stragglers::Move].map(|stragglers| step(stragglers, 1.0));
-    assert_eq!(moved.costs.moves, 0);
-    assert_eq!(moved.elapsed, stay.elapsed);
+    let [stay, moved, hedged] = [Stragglers::Stay, Stragglers::Move, Stragglers::Hedge]
+        .map(|stragglers| step(stragglers, [1.0, 1.0]));
+    assert_eq!((moved.costs.moves, hedged.costs.hedges), (0, 0));
+    assert_eq!((moved.elapsed, hedged.elapsed), (stay.elapsed, stay.elapsed));
 }
 
 /// The results of steps on servers with small caches.

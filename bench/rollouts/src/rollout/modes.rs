@@ -15,13 +15,15 @@ pub(crate) enum Mode {
     OnDemand,
     /// As `OnDemand`, with as many permits as the servers are measured to hold.
     Measured,
+    /// As `Measured`, and faster servers are asked for copies of the last samples of a step.
+    Hedging,
     /// As `Measured`, and the last samples of a step leave slow and full servers: the defaults of this project.
     Moving,
 }
 
 impl Mode {
-    pub(super) const ALL: [Self; 6] =
-        [Self::Off, Self::First, Self::Fifo, Self::OnDemand, Self::Measured, Self::Moving];
+    pub(super) const ALL: [Self; 7] =
+        [Self::Off, Self::First, Self::Fifo, Self::OnDemand, Self::Measured, Self::Hedging, Self::Moving];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -30,6 +32,7 @@ impl Mode {
             Self::Fifo => "fifo",
             Self::OnDemand => "fifo, on demand",
             Self::Measured => "fifo, on demand, auto",
+            Self::Hedging => "fifo, on demand, auto, hedging",
             Self::Moving => "fifo, on demand, auto, moving",
         }
     }
@@ -39,7 +42,7 @@ impl Mode {
             Self::Off => (EarlyStop::Off, OnStop::Requeue, Launch::Batch),
             Self::First => (EarlyStop::First, OnStop::Discard, Launch::Batch),
             Self::Fifo => (EarlyStop::Fifo, OnStop::Requeue, Launch::Batch),
-            Self::OnDemand | Self::Measured | Self::Moving => {
+            Self::OnDemand | Self::Measured | Self::Hedging | Self::Moving => {
                 (EarlyStop::Fifo, OnStop::Requeue, Launch::OnDemand)
             }
         }
@@ -48,12 +51,16 @@ impl Mode {
     /// The permits of a server; measured if absent.
     pub(super) fn permits(self) -> Option<u32> {
         match self {
-            Self::Measured | Self::Moving => None,
+            Self::Measured | Self::Hedging | Self::Moving => None,
             Self::Off | Self::First | Self::Fifo | Self::OnDemand => Some(super::PERMITS),
         }
     }
 
     pub(super) fn stragglers(self) -> Stragglers {
-        if self == Self::Moving { Stragglers::Move } else { Stragglers::Stay }
+        match self {
+            Self::Hedging => Stragglers::Hedge,
+            Self::Moving => Stragglers::Move,
+            _ => Stragglers::Stay,
+        }
     }
 }

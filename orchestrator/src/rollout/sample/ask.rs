@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use rolldock_dispatch::DispatchId;
-use rolldock_loadbalancer::{Outcome, Permit};
+use rolldock_loadbalancer::{Outcome, Permit, ServerId};
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -96,7 +96,7 @@ impl SampleRequest<'_> {
         self.turn.map_or(first_seed, |turn| turn_seed(first_seed, turn.number))
     }
 
-    fn request_id(&self, tries: &Tries) -> Arc<str> {
+    pub(super) fn request_id(&self, tries: &Tries) -> Arc<str> {
         let sample = format!("{}-{}-{}", self.context.config.run_id, self.dispatch.id, self.first);
         match self.turn {
             Some(turn) => format!("{sample}-t{}-{}", turn.number, tries.sent).into(),
@@ -108,12 +108,12 @@ impl SampleRequest<'_> {
     pub(super) async fn ask(
         &self,
         permit: Permit,
-        server_name: &Arc<str>,
+        request_id: Arc<str>,
         tries: &Tries,
         progress: &Progress,
     ) -> Result<Generation, Trouble> {
         let context = self.context;
-        let request_id = self.request_id(tries);
+        let server_name = &permit.server_name();
         let request = self.request(tries, &request_id, progress);
         let progress = context.config.carry.stream.then(|| progress.clone());
         let in_flight_progress = progress.clone();
@@ -176,15 +176,20 @@ impl SampleRequest<'_> {
 
     /// Adds the request to the requests that can be moved, if this request may be moved.
     fn movable(&self, permit: &Permit, tries: &Tries, progress: Option<Progress>) -> Option<Entered> {
-        let movable = self.context.movable.as_ref().filter(|_| self.can_move(tries))?;
-        Some(movable.enter(Begun {
+        let movable = self.context.movable.as_ref();
+        let movable = movable.filter(|movable| !movable.copies() && self.can_move(tries))?;
+        Some(movable.enter(self.begun(permit.server(), tries, progress)))
+    }
+
+    pub(super) fn begun(&self, server: ServerId, tries: &Tries, progress: Option<Progress>) -> Begun {
+        Begun {
             key: (self.dispatch.id, self.first),
-            server: permit.server(),
+            server,
             moves: tries.moves,
             before: tries.so_far.tokens(),
             prompt: self.prompt_ids().len() as u32,
             progress,
-        }))
+        }
     }
 
     /// Asks the engine to end a request, and returns when the grace period for its answer is over. A streamed

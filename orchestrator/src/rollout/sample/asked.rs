@@ -17,6 +17,8 @@ pub(super) struct Asked<'a> {
     samples: u32,
     since: Instant,
     progress: Progress,
+    /// Whether the samples come from another request, which was sent for them too.
+    pub(super) is_hedge: bool,
     is_counted: bool,
 }
 
@@ -30,14 +32,22 @@ impl<'a> Asked<'a> {
         progress: &Progress,
     ) -> Self {
         let (since, progress) = (Instant::now(), progress.clone());
-        Self { context, dispatch, server, samples, since, progress, is_counted: false }
+        Self { context, dispatch, server, samples, since, progress, is_hedge: false, is_counted: false }
     }
 
     /// Counts a complete answer.
     pub(super) fn answered(mut self, generation: &Generation) {
         self.is_counted = true;
         let tokens = generation.samples.iter().map(|sample| sample.response_ids.len() as u64).sum();
-        self.context.tokens.generated(self.dispatch, Counted::known(tokens));
+        self.generated(Counted::known(tokens));
+    }
+
+    /// Counts a request that has ended, and whose samples come from another one.
+    pub(super) fn end(self, answer: &Result<Generation, Trouble>) {
+        match answer {
+            Ok(generation) => self.answered(generation),
+            Err(trouble) => self.failed(0, trouble),
+        }
     }
 
     /// Counts a request that has failed. `kept` of its tokens are still of use, and the other tokens are
@@ -50,9 +60,19 @@ impl<'a> Asked<'a> {
             Trouble::ServerLost | Trouble::NoPermit(_) | Trouble::Cut | Trouble::Moved(_) => true,
         };
         let all = if was_admitted { self.counted() } else { Counted::default() };
-        let tokens = &self.context.tokens;
-        tokens.generated(self.dispatch, Counted::known(kept));
-        tokens.generated_in_vain(Counted { tokens: all.tokens.saturating_sub(kept), ..all }, waste);
+        let in_vain = Counted { tokens: all.tokens.saturating_sub(kept), ..all };
+        self.generated(Counted::known(kept));
+        match self.is_hedge {
+            true => self.context.tokens.hedged(in_vain),
+            false => self.context.tokens.generated_in_vain(in_vain, waste),
+        }
+    }
+
+    fn generated(&self, counted: Counted) {
+        match self.is_hedge {
+            true => self.context.tokens.hedged(counted),
+            false => self.context.tokens.generated(self.dispatch, counted),
+        }
     }
 
     fn waste(&self, trouble: &Trouble) -> Waste {
@@ -87,7 +107,7 @@ impl<'a> Asked<'a> {
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
         if !self.is_counted {
-            self.context.tokens.generated(self.dispatch, self.counted());
+            self.generated(self.counted());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Which samples move to a faster server.
+//! Which samples move to a faster server, or are copied there.
 //!
 //! A server's time per token depends on the tokens in its KV cache, because every decoding step reads them.
 //! The balancer measures this dependence ([`Pace`]), so the time per token on each server is known before and
@@ -7,6 +7,9 @@
 //! the handover and of the prefill of prompt and tokens ([`HANDOVER_S`], [`PREFILL_SHARE`]). It must save more
 //! if the paces are uncertain: the times per token of equal servers that share a machine differ by chance, and
 //! a sample must not move because of that. The longest samples move first, because a step ends with them.
+//!
+//! A sample that stays can be asked for a second time on a faster server. Such a copy has to generate the tokens of the
+//! running request again, so it must save their time too.
 //!
 //! If a server with samples has no pace, the speeds by answers are used instead. They do not tell what a
 //! further sample costs, so a sample then moves only to a server with fewer samples.
@@ -92,6 +95,8 @@ pub(super) struct Sample {
     pub(super) tokens: f64,
     /// Tokens of the prompt.
     pub(super) prompt: f64,
+    /// The tokens that a copy has to generate again, if a copy is asked for while the sample stays.
+    pub(super) again: Option<f64>,
 }
 
 impl Sample {
@@ -132,14 +137,15 @@ impl Planned {
         }
         let (left, fast_s, slow_s) = (sample.left(self.tokens_max), fast.at(usage), slow.at(from.usage));
         let stays_s = left * slow_s;
-        let cost_s = HANDOVER_S + sample.held() * PREFILL_SHARE * fast_s;
+        let again = sample.again.unwrap_or(0.0);
+        let cost_s = HANDOVER_S + ((sample.held() - again) * PREFILL_SHARE + again) * fast_s;
         // The error of the ratio of the two times.
         let error = fast_s / slow_s * slow.error.hypot(fast.error);
         let least_s = (GAIN_MIN + ERRORS_MIN * error) * stays_s;
         Some(stays_s - left * fast_s - cost_s).filter(|saved| *saved > least_s)
     }
 
-    /// Plans the move of a sample if it is worth it. Returns the servers that the sample must avoid.
+    /// Plans the move or the copy of a sample if it is worth it. Returns the servers that the sample must avoid.
     fn moved(&mut self, sample: &Sample) -> Option<Vec<ServerId>> {
         let saved: Vec<Option<f64>> = self.places.iter().map(|to| self.saves(sample, to)).collect();
         let worth = saved.iter().enumerate().filter_map(|(to, seconds)| Some((to, (*seconds)?)));
@@ -148,17 +154,23 @@ impl Planned {
         let is_avoided = |seconds: &Option<f64>| seconds.is_none_or(|seconds| seconds < most * NEARLY_BEST);
         let avoided = self.places.iter().zip(&saved).filter(|(_, seconds)| is_avoided(seconds));
         let avoid = avoided.map(|(place, _)| place.server).collect();
-        let held = sample.held();
-        for (place, sign) in [(sample.from, -1.0), (best, 1.0)] {
-            let share = self.share(&self.places[place], held);
-            let place = &mut self.places[place];
-            place.usage = (place.usage + sign * share).max(0.0);
-            place.held = (place.held + sign * held).max(0.0);
-        }
-        let (to, from) = (&mut self.places[best], sample.from);
+        self.hold(best, sample.held());
+        let to = &mut self.places[best];
         (to.free, to.in_use) = (to.free - 1, to.in_use + 1);
-        self.places[from].in_use = self.places[from].in_use.saturating_sub(1);
+        if sample.again.is_none() {
+            self.hold(sample.from, -sample.held());
+            let from = &mut self.places[sample.from];
+            from.in_use = from.in_use.saturating_sub(1);
+        }
         Some(avoid)
+    }
+
+    /// Adds tokens to a server's cache.
+    fn hold(&mut self, place: usize, tokens: f64) {
+        let share = self.share(&self.places[place], tokens);
+        let place = &mut self.places[place];
+        place.usage = (place.usage + share).max(0.0);
+        place.held = (place.held + tokens).max(0.0);
     }
 }
 
@@ -180,7 +192,7 @@ pub(super) fn has_faster_place(places: &[Place]) -> bool {
     places.iter().any(|place| place.in_use > 0 && gains(place, fastest_s))
 }
 
-/// The samples that move, the longest first, each with the servers that it must avoid.
+/// The samples that move or are copied, the longest first, each with the servers that it must avoid.
 pub(super) fn plan(
     places: Vec<Place>,
     mut samples: Vec<Sample>,

@@ -64,7 +64,7 @@ fn random_config(seed: u64, samples_per_prompt: u32, rng: &mut StdRng) -> Rollou
         max_gen_batches: rng.random_range(1..=4),
         launch: pick(rng, &[Launch::Batch, Launch::OnDemand]),
         launch_confidence: pick(rng, &[0.5, 0.9, 0.99]),
-        stragglers: pick(rng, &[Stragglers::Stay, Stragglers::Move]),
+        stragglers: pick(rng, &[Stragglers::Stay, Stragglers::Move, Stragglers::Hedge]),
         early_stop: pick(rng, &[EarlyStop::First, EarlyStop::Fifo, EarlyStop::Fifo, EarlyStop::Off]),
         on_stop,
         request,

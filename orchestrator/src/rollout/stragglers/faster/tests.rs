@@ -19,7 +19,7 @@ fn loaded(server: u32, in_use: u32, usage: f64) -> Place {
 }
 
 fn sample(dispatch: u64, from: usize, tokens: f64) -> Sample {
-    Sample { key: (DispatchId(dispatch), 0), from, tokens, prompt: 128.0 }
+    Sample { key: (DispatchId(dispatch), 0), from, tokens, prompt: 128.0, again: None }
 }
 
 #[test]
@@ -149,4 +149,25 @@ proptest! {
             }
         }
     }
+}
+
+/// A copy of a sample with `g` tokens needs `2 g` on the other server, and the sample is expected to need `g` here.
+#[test]
+fn a_copy_must_save_the_time_of_the_tokens_that_it_generates_again() {
+    let copies = |speed: f64| {
+        let fleet = vec![place(0, 8, 0, speed), place(1, 8, 4, 40.0)];
+        let copied = Sample { again: Some(3_000.0), ..sample(1, 1, 3_000.0) };
+        plan(fleet, vec![copied], TOKENS_MAX).len()
+    };
+    // It must also save a fifth of the time: the other server has to be 2 / 0.8 times as fast.
+    assert_eq!([70.0, 95.0, 105.0].map(copies), [0, 0, 1]);
+}
+
+/// A copied sample stays, so its place is not free for a sample that a third server has.
+#[test]
+fn a_copied_sample_keeps_its_place() {
+    let fleet = vec![place(0, 1, 0, 400.0), place(1, 0, 1, 100.0), place(2, 4, 4, 10.0)];
+    let copied = |dispatch, from, tokens| Sample { again: Some(tokens), ..sample(dispatch, from, tokens) };
+    let copies = plan(fleet, vec![copied(1, 1, 3_000.0), copied(2, 2, 2_000.0)], TOKENS_MAX);
+    assert_eq!(copies.len(), 1, "the only free place: {copies:?}");
 }
