@@ -7,8 +7,8 @@
 //!
 //! # Invariants
 //! - If [`AnswerReader::finish`] returns samples, their number is the requested one, and they are in order of
-//!   their index. Each sample has one finite log-probability per token, and its spans cover its tokens or are
-//!   absent. Any other answer is an [`AnswerError`] that names the failed check. The first error ends the
+//!   their index. Each sample has one finite log-probability per token, which names no other token, and its
+//!   spans cover its tokens or are absent. Any other answer is an [`AnswerError`] that names the failed check. The first error ends the
 //!   reading, so a poisoned answer is not read to its end.
 //! - No column has more values than the requested number of tokens, whatever the server sends.
 //! - The partial samples of an answer that the engine ended early have also passed these checks. If a check

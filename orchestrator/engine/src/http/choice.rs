@@ -93,6 +93,9 @@ pub(super) enum AnswerError {
     /// A sample does not have one log-probability for each token.
     #[error("choice={index} has logprobs={logprobs} for tokens={tokens}")]
     Logprobs { index: u32, tokens: usize, logprobs: usize },
+    /// A log-probability names another token than the sample has at its position.
+    #[error("the logprob at token={token} is that of id={named}, expected id={id} as in token_ids")]
+    OtherToken { token: usize, id: u32, named: u32 },
     /// The engine computed NaN. It has several notations for NaN.
     #[error("poisoned logprob at token={token}: {form}")]
     Poisoned { token: usize, form: &'static str },
@@ -134,6 +137,8 @@ pub(super) struct Choice {
     pub(super) index: Option<u32>,
     pub(super) token_ids: Option<Vec<u32>>,
     pub(super) logprobs: Vec<f32>,
+    /// The ids that the log-probabilities name, if they came before the token ids. vLLM sends them after these.
+    named_ids: Vec<Option<u32>>,
     pub(super) text: Option<String>,
     pub(super) ending: Option<Ending>,
     pub(super) spans: Vec<VersionSpan>,
@@ -144,7 +149,39 @@ impl Choice {
     /// column.
     pub(super) fn begin_logprobs(&mut self) {
         self.logprobs.clear();
+        self.named_ids.clear();
         self.logprobs.reserve(self.token_ids.as_ref().map_or(0, Vec::len));
+    }
+
+    /// Notes that the log-probability at `token` names the id `named`. Returns whether the sample has this id there, as
+    /// far as its ids have been read.
+    #[inline(always)]
+    pub(super) fn agrees(&mut self, token: usize, named: u32) -> bool {
+        match &self.token_ids {
+            Some(ids) => ids.get(token).is_none_or(|id| *id == named),
+            None => {
+                self.named_ids.resize(token, None);
+                self.named_ids.push(Some(named));
+                true
+            }
+        }
+    }
+
+    /// The error for a log-probability that names another id than the sample has.
+    pub(super) fn other_token(&self, token: usize, named: u32) -> AnswerError {
+        let id = self.token_ids.as_ref().and_then(|ids| ids.get(token)).copied().unwrap_or_default();
+        AnswerError::OtherToken { token, id, named }
+    }
+
+    /// Compares the ids of log-probabilities that came before the token ids.
+    pub(super) fn check_named(&self) -> Result<(), AnswerError> {
+        let ids = self.token_ids.iter().flatten();
+        for (token, (named, id)) in self.named_ids.iter().zip(ids).enumerate() {
+            if let Some(named) = named.filter(|named| named != id) {
+                return Err(self.other_token(token, named));
+            }
+        }
+        Ok(())
     }
 
     /// Why the sample ended; `None` if the engine aborted it.
@@ -158,6 +195,7 @@ impl Choice {
     }
 
     pub(super) fn into_part(mut self, index: u32) -> Result<PartialOutput, AnswerError> {
+        self.check_named()?;
         let finish_reason = self.finish_reason(index)?;
         // An aborted sample may have no tokens. A sample that ended by itself has at least one token.
         let has_tokens = |ids: &Vec<u32>| finish_reason.is_none() || !ids.is_empty();

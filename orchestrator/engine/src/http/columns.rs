@@ -51,6 +51,7 @@ enum Member {
     WeightVersions,
     TokenLogprobs,
     Content,
+    TokenId,
     Logprob,
     Rank,
     Version,
@@ -75,6 +76,7 @@ impl Member {
             Self::WeightVersions => "weight_versions",
             Self::TokenLogprobs => "token_logprobs",
             Self::Content => "content",
+            Self::TokenId => "token_id",
             Self::Logprob => "logprob",
             Self::Rank => "rank",
             Self::Version => "version",
@@ -102,6 +104,8 @@ pub(super) struct Columns {
     member: Member,
     choices: Vec<Choice>,
     span: PartialSpan,
+    /// The position of the token whose element of `content` is read.
+    content_token: usize,
     /// Number of echoed prompt tokens that have matched so far.
     prompt_agreed: usize,
     /// The engine's error message, if it sent a message instead of an answer.
@@ -116,6 +120,7 @@ impl Columns {
             member: Member::Element,
             choices: Vec::new(),
             span: PartialSpan::default(),
+            content_token: 0,
             prompt_agreed: 0,
             failure: None,
         }
@@ -198,6 +203,13 @@ impl Columns {
         Ok(())
     }
 
+    fn agree_token(&mut self, raw: &[u8]) -> Result<(), AnswerError> {
+        let Some(named) = parse_u32(raw) else { return Err(self.shape("a token id")) };
+        let token = self.content_token;
+        let choice = self.choice()?;
+        if choice.agrees(token, named) { Ok(()) } else { Err(choice.other_token(token, named)) }
+    }
+
     fn agree_prompt(&mut self, raw: &[u8]) -> Result<(), AnswerError> {
         let Some(token) = parse_u32(raw) else { return Err(self.shape("a token id")) };
         let position = self.prompt_agreed;
@@ -255,6 +267,7 @@ impl Sink for Columns {
             (AnswerNode::Choice, b"weight_versions") => Member::WeightVersions,
             (AnswerNode::Logprobs, b"token_logprobs") => Member::TokenLogprobs,
             (AnswerNode::Logprobs, b"content") => Member::Content,
+            (AnswerNode::ContentToken, b"token_id") => Member::TokenId,
             (AnswerNode::ContentToken, b"logprob") => Member::Logprob,
             (AnswerNode::ContentToken, b"rank") => Member::Rank,
             (AnswerNode::Version, b"version") => Member::Version,
@@ -304,7 +317,10 @@ impl Sink for Columns {
                 self.failure = Some("no error message".to_owned());
                 AnswerNode::Failure
             }
-            (Some(AnswerNode::Content), _, Container::Object) => AnswerNode::ContentToken,
+            (Some(AnswerNode::Content), _, Container::Object) => {
+                self.content_token = self.choice()?.logprobs.len();
+                AnswerNode::ContentToken
+            }
             (Some(AnswerNode::Versions), _, Container::Object) => AnswerNode::Version,
             (None, ..) => return Err(AnswerError::Shape { member: "answer", expected: "an object" }),
             (Some(_), _, Container::Object) => return Err(self.shape("another type, found an object")),
@@ -359,6 +375,7 @@ impl Sink for Columns {
                 self.push_logprob(raw)
             }
             (Some(AnswerNode::PromptIds), _) => self.agree_prompt(raw),
+            (Some(AnswerNode::ContentToken), Member::TokenId) => self.agree_token(raw),
             // An id that is a number is one that the engine chose.
             (Some(AnswerNode::ContentToken), Member::Rank) | (Some(AnswerNode::Root), Member::RequestId) => {
                 Ok(())
@@ -394,6 +411,7 @@ impl Sink for Columns {
                 let token = self.choice()?.logprobs.len();
                 Err(AnswerError::Poisoned { token, form: "no value" })
             }
+            (Some(AnswerNode::ContentToken), Member::TokenId) => Ok(()),
             // A null means that the value is absent. The checks at the end decide whether it may be absent.
             (
                 Some(AnswerNode::Root | AnswerNode::Choice | AnswerNode::Logprobs | AnswerNode::Failure),

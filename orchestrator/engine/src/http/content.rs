@@ -1,6 +1,6 @@
 //! A token of the generate endpoint's `logprobs.content`, in the form in which vLLM writes it.
 //!
-//! A token takes 140 bytes. Only the 20 bytes of its log-probability are read into a column. [`token`]
+//! A token takes 140 bytes. Only its id and the 20 bytes of its log-probability are read. [`token`]
 //! expects the names that vLLM writes, in vLLM's order. If no alternatives were asked for, the first
 //! alternative repeats the sampled token byte by byte. One comparison of memory then skips this alternative.
 //! The scanner reads tokens of any other form.
@@ -12,7 +12,7 @@
 use fearless_simd::Simd;
 
 use super::lanes::{LANES, leading_digits, load};
-use super::number::leading_f32;
+use super::number::{leading_f32, leading_u32};
 use super::skip::flat_object;
 
 const TOKEN_ID: &[u8; 12] = b"{\"token_id\":";
@@ -21,11 +21,11 @@ const RANK: &[u8; 8] = b",\"rank\":";
 const ALTERNATIVES: &[u8; 17] = b",\"top_logprobs\":[";
 const END: &[u8; 3] = b"]},";
 
-/// The log-probability of the token that begins at `start`, and the end of the comma that follows the token;
+/// The id and the log-probability of the token that begins at `start`, and the end of the comma that follows the token;
 /// `None` if the token has another form or is not complete.
 #[inline(always)]
-pub(super) fn token<S: Simd>(simd: S, bytes: &[u8], start: usize) -> Option<(f32, usize)> {
-    let at = integer(bytes, after(bytes, start, TOKEN_ID)?)?;
+pub(super) fn token<S: Simd>(simd: S, bytes: &[u8], start: usize) -> Option<((u32, f32), usize)> {
+    let (id, at) = leading_u32(bytes, after(bytes, start, TOKEN_ID)?)?;
     let (logprob, at) = leading_f32(simd, bytes, after(bytes, at, LOGPROB)?)?;
     let members_end = integer(bytes, after(bytes, at, RANK)?)?;
     let mut at = after(bytes, members_end, ALTERNATIVES)?;
@@ -45,7 +45,7 @@ pub(super) fn token<S: Simd>(simd: S, bytes: &[u8], start: usize) -> Option<(f32
             at = flat_object(bytes, at + 1)?;
         }
     }
-    Some((logprob, after(bytes, at, END)?))
+    Some(((id, logprob), after(bytes, at, END)?))
 }
 
 /// The end of `expected`, which has to begin at `at`.

@@ -148,6 +148,7 @@ impl Samples {
         let Some(head) = self.heads.get_mut(index as usize) else {
             return Err(AnswerError::Choices { expected: n, found: index as usize });
         };
+        choice.check_named()?;
         let Choice { token_ids, logprobs, ending, spans, .. } = choice;
         let token_ids = token_ids.unwrap_or_default();
         let tokens = token_ids.len();

@@ -7,6 +7,7 @@ use super::super::choice::VOCAB_SIZE_UNKNOWN;
 use super::*;
 use crate::VersionSpan;
 
+mod named;
 mod runs;
 
 /// Recorded traffic of a real server, which is not part of the project.
@@ -344,11 +345,13 @@ fn choice_members(index: usize, sample: &SampleOutput, generate: bool, noise: &s
     // The engine converts an f32 to a double, and writes the shortest digits of the double.
     let written = |logprob: &f32| format!("{:?}", f64::from(*logprob));
     let logprobs = if generate {
-        let content: Vec<String> = sample
-            .logprobs
-            .iter()
-            .map(|logprob| {
-                format!(r#"{{"top_logprobs":[{{"rank":null}}],"rank":3,"logprob":{}}}"#, written(logprob))
+        let named = sample.response_ids.iter().zip(&sample.logprobs);
+        let content: Vec<String> = named
+            .map(|(id, logprob)| {
+                let logprob = written(logprob);
+                format!(
+                    r#"{{"top_logprobs":[{{"rank":null}}],"rank":3,"logprob":{logprob},"token_id":{id}}}"#
+                )
             })
             .collect();
         format!(r#"{{"content":[{}]}}"#, content.join(","))

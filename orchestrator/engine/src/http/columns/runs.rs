@@ -7,7 +7,7 @@
 
 use fearless_simd::{Level, Simd, dispatch};
 
-use super::{AnswerNode, Columns, is_poisoned};
+use super::{AnswerNode, Choice, Columns, is_poisoned};
 use crate::http::content;
 use crate::http::number::{integers, leading_f32, leading_u32};
 
@@ -95,19 +95,19 @@ impl Columns {
             #[inline(always)]
             |bytes, at| content::token(simd, bytes, at),
             #[inline(always)]
-            |logprob| column.append(logprob),
+            |(named, logprob)| column.append_named(named, logprob),
         )
     }
 
     fn logprobs(&mut self) -> Option<LogprobColumn<'_>> {
         let max_tokens = self.expected.max_tokens as usize;
-        self.choices.last_mut().map(|choice| LogprobColumn { values: &mut choice.logprobs, max_tokens })
+        self.choices.last_mut().map(|choice| LogprobColumn { choice, max_tokens })
     }
 }
 
 /// The log-probabilities of a choice.
 struct LogprobColumn<'a> {
-    values: &'a mut Vec<f32>,
+    choice: &'a mut Choice,
     max_tokens: usize,
 }
 
@@ -116,11 +116,19 @@ impl LogprobColumn<'_> {
     /// was appended.
     #[inline(always)]
     fn append(&mut self, logprob: f32) -> bool {
-        let is_wanted = self.values.len() < self.max_tokens && !is_poisoned(logprob);
+        let values = &mut self.choice.logprobs;
+        let is_wanted = values.len() < self.max_tokens && !is_poisoned(logprob);
         if is_wanted {
-            self.values.push(logprob);
+            values.push(logprob);
         }
         is_wanted
+    }
+
+    /// Appends the log-probability of the token `named`, if this is the sample's token at its position.
+    #[inline(always)]
+    fn append_named(&mut self, named: u32, logprob: f32) -> bool {
+        let token = self.choice.logprobs.len();
+        self.choice.agrees(token, named) && self.append(logprob)
     }
 }
 

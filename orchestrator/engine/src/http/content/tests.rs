@@ -6,11 +6,11 @@ use super::*;
 /// The text after a token. It is long enough to load a block within the token.
 const REST: &str = "                                                                ";
 
-fn token_of(text: &str) -> Option<(f32, usize)> {
+fn token_of(text: &str) -> Option<((u32, f32), usize)> {
     read(format!("{text}{REST}").as_bytes())
 }
 
-fn read(bytes: &[u8]) -> Option<(f32, usize)> {
+fn read(bytes: &[u8]) -> Option<((u32, f32), usize)> {
     dispatch!(Level::new(), simd => token(simd, bytes, 0))
 }
 
@@ -28,7 +28,7 @@ fn the_forms_of_vllm_are_read() {
     ];
     for alternatives in alternatives {
         let text = format!(r#"{{{sampled},"top_logprobs":[{alternatives}]}},"#);
-        assert_eq!(token_of(&text), Some((-10.004_686, text.len())), "{text}");
+        assert_eq!(token_of(&text), Some(((150_751, -10.004_686), text.len())), "{text}");
         for end in 0..text.len() {
             assert_eq!(token_of(&text[..end]), None, "{}", &text[..end]);
         }
@@ -50,6 +50,7 @@ fn other_forms_are_left_to_the_scanner() {
         r#"{"token_id":1,"logprob":-.5,"rank":1,"top_logprobs":[]},"#,
         r#"{"token_id":1,"logprob":-0.5,"rank":1,"top_logprobs":null},"#,
         r#"{"token_id":1,"logprob":-0.5,"rank":1,"top_logprobs":[]}]"#,
+        r#"{"token_id":01,"logprob":-0.5,"rank":1,"top_logprobs":[]},"#,
         r#"{"token_id": 1,"logprob":-0.5,"rank":1,"top_logprobs":[]},"#,
     ] {
         assert_eq!(token_of(text), None, "{text}");
@@ -67,9 +68,11 @@ proptest! {
         let at = at.index(text.len());
         text[at] = byte;
         let padded = [&text[..], REST.as_bytes()].concat();
-        if let Some((found, length)) = read(&padded) {
+        if let Some(((named, found), length)) = read(&padded) {
             prop_assert_eq!(length, text.len());
             let written = String::from_utf8_lossy(&text).into_owned();
+            let digits = written.split("\"token_id\":").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+            prop_assert_eq!(named.to_string(), digits);
             let number = written.split("\"logprob\":").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
             prop_assert_eq!(found.to_bits(), number.parse::<f32>().unwrap().to_bits());
         }

@@ -40,7 +40,9 @@ fn choice(index: usize, sample: &SampleOutput, range: std::ops::Range<usize>, ge
     let is_first = range.start == 0;
     let is_last = range.end == sample.response_ids.len();
     let logprobs = &sample.logprobs[range.clone()];
-    let content: Vec<Value> = logprobs.iter().map(|logprob| json!({"logprob": logprob, "rank": 1})).collect();
+    let named = sample.response_ids[range.clone()].iter().zip(logprobs);
+    let content: Vec<Value> =
+        named.map(|(id, logprob)| json!({"token_id": id, "logprob": logprob, "rank": 1})).collect();
     let spans = sample.version_spans.iter();
     let spans: Vec<Value> =
         spans.map(|span| json!({"version": &*span.version, "start": span.start, "end": span.end})).collect();
@@ -227,6 +229,10 @@ fn what_is_no_stream_of_the_protocol_is_named() {
     elsewhere["index"] = json!(1);
     let mut other_prompt = choice(0, &two, 0..1, false);
     other_prompt["prompt_token_ids"] = json!([5, 7]);
+    let mut misnamed = choice(0, &two, 1..2, true);
+    misnamed["logprobs"]["content"][0]["token_id"] = json!(7);
+    // The log-probabilities come first.
+    let reversed = misnamed.as_object().unwrap().clone().into_iter().rev().collect();
     let mut spans = choice(0, &two, 1..2, false);
     spans["weight_versions"] = json!([{"version": "a", "start": 0, "end": 1}]);
     let error =
@@ -235,6 +241,8 @@ fn what_is_no_stream_of_the_protocol_is_named() {
         (format!("{first}{}", choices(&[poisoned])), "poisoned"),
         (format!("{first}{}", choices(&[short])), "logprobs=0 for tokens=1"),
         (format!("{first}{}", choices(&[elsewhere])), "expected choices=1"),
+        (format!("{first}{}", choices(&[misnamed])), "logprob at token=0 is that of id=7, expected id=1"),
+        (format!("{first}{}", choices(&[Value::Object(reversed)])), "logprob at token=0 is that of id=7"),
         (choices(&[other_prompt]), "echoed prompt differs"),
         (format!("{first}{}", choices(&[spans])), "weight versions"),
         (format!("{first}{last}{last}"), "finish_reason=\"more than one\""),

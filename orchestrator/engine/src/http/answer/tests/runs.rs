@@ -5,8 +5,10 @@ use super::*;
 
 /// A token of a body, with its alternatives.
 #[derive(Debug, Clone)]
-struct Token {
+pub(super) struct Token {
     id: u32,
+    /// The id that the log-probability names.
+    named: u32,
     logprob: String,
     rank: String,
     text: String,
@@ -42,9 +44,12 @@ fn any_vocab_size() -> impl Strategy<Value = u32> {
 fn any_token() -> impl Strategy<Value = Token> {
     let id = prop_oneof![0_u32..200, 0_u32..152_000, any::<u32>()];
     let rank = rarely((1_u32..100).prop_map(|rank| rank.to_string()), &["null", "1.5", "-1", "[]"]);
-    (id, any_logprob(), rank, "(\\PC|[\"\\\\\n\t]){0,9}", 0_usize..3, any::<bool>(), 0_usize..2).prop_map(
-        |(id, logprob, rank, text, before, repeats, after)| Token {
+    let names_another = prop_oneof![60 => Just(false), 1 => Just(true)];
+    let alternatives = (0_usize..3, any::<bool>(), 0_usize..2);
+    (id, names_another, any_logprob(), rank, "(\\PC|[\"\\\\\n\t]){0,9}", alternatives).prop_map(
+        |(id, names_another, logprob, rank, text, (before, repeats, after))| Token {
             id,
+            named: id ^ u32::from(names_another),
             logprob,
             rank,
             text,
@@ -64,10 +69,10 @@ fn ids(tokens: &[Token]) -> String {
 }
 
 /// A body of the generate endpoint.
-fn generate(tokens: &[Token]) -> String {
+pub(super) fn generate(tokens: &[Token]) -> String {
     let content = list(tokens.iter().map(|token| {
-        let Token { id, logprob, rank, .. } = token;
-        let members = format!("\"token_id\":{id},\"logprob\":{logprob},\"rank\":{rank}");
+        let Token { named, logprob, rank, .. } = token;
+        let members = format!("\"token_id\":{named},\"logprob\":{logprob},\"rank\":{rank}");
         let other = |place: usize| format!("{{\"token_id\":{place},\"logprob\":-0.25,\"rank\":null}}");
         let alternatives = (0..token.before).map(other);
         let alternatives = alternatives.chain(token.repeats.then(|| format!("{{{members}}}")));
@@ -133,9 +138,11 @@ proptest! {
     }
 }
 
-fn plain_token() -> Token {
+/// A token whose log-probability names `named`.
+pub(super) fn named(id: u32, named: u32) -> Token {
     Token {
-        id: 0,
+        id,
+        named,
         logprob: "-0.5".to_owned(),
         rank: "1".to_owned(),
         text: "a".to_owned(),
@@ -166,7 +173,7 @@ fn an_id_outside_the_vocabulary_is_refused_in_both_dialects_however_it_arrives()
         [(151_935, true), (151_936, false), (9_999_999, false), (1 << 31, false), (u32::MAX, false)]
     {
         for (place, tokens_after) in [(0, 40), (20, 20), (39, 0)] {
-            let token = |id| Token { id, ..plain_token() };
+            let token = |id| named(id, id);
             let mut tokens = vec![token(7); place];
             tokens.push(token(id));
             tokens.resize(place + 1 + tokens_after, token(8));
