@@ -115,6 +115,11 @@ pub(super) enum AnswerError {
     /// The stream ended before the end of its samples.
     #[error("the stream ended before choice={index} did")]
     Cut { index: u32 },
+    /// The text of an event begins before the text of an earlier event, so events were swapped.
+    #[error(
+        "choice={index} has text_offset={found} in an event after text_offset={before}: the order is wrong"
+    )]
+    Order { index: u32, before: u32, found: u32 },
     /// The progress of a request was emptied while the request was still running.
     #[error("the tokens of the request were taken before it had ended")]
     Taken,
@@ -139,6 +144,8 @@ pub(super) struct Choice {
     pub(super) logprobs: Vec<f32>,
     /// The ids that the log-probabilities name, if they came before the token ids. vLLM sends them after these.
     named_ids: Vec<Option<u32>>,
+    /// Where the text of the first token begins in the sample's text. It is read only in streams.
+    pub(super) text_offset: Option<u32>,
     pub(super) text: Option<String>,
     pub(super) ending: Option<Ending>,
     pub(super) spans: Vec<VersionSpan>,

@@ -26,6 +26,7 @@ enum AnswerNode {
     TokenIds,
     PromptIds,
     Logprobs,
+    TextOffsets,
     TokenLogprobs,
     Content,
     ContentToken,
@@ -49,6 +50,7 @@ enum Member {
     TokenIds,
     Logprobs,
     WeightVersions,
+    TextOffset,
     TokenLogprobs,
     Content,
     TokenId,
@@ -74,6 +76,7 @@ impl Member {
             Self::TokenIds => "token_ids",
             Self::Logprobs => "logprobs",
             Self::WeightVersions => "weight_versions",
+            Self::TextOffset => "text_offset",
             Self::TokenLogprobs => "token_logprobs",
             Self::Content => "content",
             Self::TokenId => "token_id",
@@ -100,6 +103,8 @@ struct PartialSpan {
 #[derive(Debug)]
 pub(super) struct Columns {
     expected: Expected,
+    /// Whether the columns are those of one event.
+    of_event: bool,
     places: Vec<AnswerNode>,
     member: Member,
     choices: Vec<Choice>,
@@ -116,6 +121,7 @@ impl Columns {
     pub(super) fn new(expected: Expected) -> Self {
         Self {
             expected,
+            of_event: false,
             places: Vec::with_capacity(8),
             member: Member::Element,
             choices: Vec::new(),
@@ -124,6 +130,11 @@ impl Columns {
             prompt_agreed: 0,
             failure: None,
         }
+    }
+
+    /// Columns for the events of a stream.
+    pub(super) fn of_events(expected: Expected) -> Self {
+        Self { of_event: true, ..Self::new(expected) }
     }
 
     /// The expectations, the choices in order of arrival, and the engine's error message if it failed.
@@ -155,6 +166,7 @@ impl Columns {
             // An element is named by its list. The last member was in another object.
             Some(AnswerNode::TokenIds) => "token_ids",
             Some(AnswerNode::PromptIds) => "prompt_token_ids",
+            Some(AnswerNode::TextOffsets) => "text_offset",
             Some(AnswerNode::TokenLogprobs) => "token_logprobs",
             Some(AnswerNode::Choices) => "choices",
             Some(AnswerNode::Content) => "content",
@@ -265,6 +277,7 @@ impl Sink for Columns {
             (AnswerNode::Choice, b"token_ids") => Member::TokenIds,
             (AnswerNode::Choice, b"logprobs") if !wants_text => Member::Logprobs,
             (AnswerNode::Choice, b"weight_versions") => Member::WeightVersions,
+            (AnswerNode::Logprobs, b"text_offset") if self.of_event => Member::TextOffset,
             (AnswerNode::Logprobs, b"token_logprobs") => Member::TokenLogprobs,
             (AnswerNode::Logprobs, b"content") => Member::Content,
             (AnswerNode::ContentToken, b"token_id") => Member::TokenId,
@@ -305,6 +318,7 @@ impl Sink for Columns {
                 self.choice()?.spans.clear();
                 AnswerNode::Versions
             }
+            (Some(AnswerNode::Logprobs), Member::TextOffset, Container::Array) => AnswerNode::TextOffsets,
             (Some(AnswerNode::Logprobs), Member::TokenLogprobs, Container::Array) => {
                 self.choice()?.begin_logprobs();
                 AnswerNode::TokenLogprobs
@@ -375,6 +389,12 @@ impl Sink for Columns {
                 self.push_logprob(raw)
             }
             (Some(AnswerNode::PromptIds), _) => self.agree_prompt(raw),
+            (Some(AnswerNode::TextOffsets), _) => {
+                let choice = self.choice()?;
+                // A server that does not know the offsets may send negative numbers.
+                choice.text_offset = choice.text_offset.or_else(|| parse_u32(raw));
+                Ok(())
+            }
             (Some(AnswerNode::ContentToken), Member::TokenId) => self.agree_token(raw),
             // An id that is a number is one that the engine chose.
             (Some(AnswerNode::ContentToken), Member::Rank) | (Some(AnswerNode::Root), Member::RequestId) => {
@@ -411,7 +431,7 @@ impl Sink for Columns {
                 let token = self.choice()?.logprobs.len();
                 Err(AnswerError::Poisoned { token, form: "no value" })
             }
-            (Some(AnswerNode::ContentToken), Member::TokenId) => Ok(()),
+            (Some(AnswerNode::ContentToken), Member::TokenId) | (Some(AnswerNode::TextOffsets), _) => Ok(()),
             // A null means that the value is absent. The checks at the end decide whether it may be absent.
             (
                 Some(AnswerNode::Root | AnswerNode::Choice | AnswerNode::Logprobs | AnswerNode::Failure),

@@ -11,9 +11,12 @@
 //!   answer in one piece.
 //! - Besides the tokens, a stream takes memory only for the columns of one event and a few bytes of state.
 //! - No sample has more than the requested number of tokens, and no sample continues after its end.
+//! - The texts of a sample's events begin in the order of the events, if the server says where they begin.
 //!
 //! # Deliberately absent
-//! A sample that has not ended has no versions, because engines report them only with its last tokens.
+//! A sample that has not ended has no versions, because engines report them only with its last tokens. Two events of
+//! `/inference/v1/generate` that are swapped are noticed only if one of them is the last of its sample: the others have
+//! nothing that tells their order.
 
 use super::answer::CheckedAnswer;
 use super::choice::{AnswerError, Choice, Ending, Expected};
@@ -43,7 +46,7 @@ impl StreamReader {
             max_tokens: expected.max_tokens,
             event: Event::Empty,
             scanner: Scanner::new(),
-            columns: Columns::new(expected),
+            columns: Columns::of_events(expected),
             progress,
             heads: vec![Head::default(); n],
             done: false,
@@ -77,7 +80,21 @@ enum Event {
 struct Head {
     /// Number of the sample's tokens in the progress.
     tokens: usize,
+    /// Where the text of the last event began in the sample's text.
+    text_offset: u32,
     ending: Option<Ending>,
+}
+
+impl Head {
+    /// Checks that the text of an event does not begin before that of the sample's last event.
+    fn check_order(&mut self, index: u32, text_offset: Option<u32>) -> Result<(), AnswerError> {
+        let before = self.text_offset;
+        self.text_offset = text_offset.unwrap_or(before);
+        match self.text_offset {
+            found if found < before => Err(AnswerError::Order { index, before, found }),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The samples that have arrived so far, and their checks.
@@ -149,6 +166,7 @@ impl Samples {
             return Err(AnswerError::Choices { expected: n, found: index as usize });
         };
         choice.check_named()?;
+        head.check_order(index, choice.text_offset)?;
         let Choice { token_ids, logprobs, ending, spans, .. } = choice;
         let token_ids = token_ids.unwrap_or_default();
         let tokens = token_ids.len();

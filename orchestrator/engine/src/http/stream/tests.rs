@@ -307,6 +307,65 @@ fn tokens_that_were_taken_early_are_not_missing_from_an_answer() {
     assert_eq!(ended.finish(), Err(AnswerError::Taken));
 }
 
+/// An event of the completions endpoint with one token, whose text begins at `offset`.
+fn at_offset(index: usize, token: usize, offset: &Value) -> String {
+    let three = sample(3);
+    let mut part = choice(index, &three, token..token + 1, false);
+    part["logprobs"]["text_offset"] = offset.clone();
+    choices(&[part])
+}
+
+#[test]
+fn events_whose_texts_begin_in_the_opposite_order_were_swapped() {
+    let of = |offsets: [Value; 3]| {
+        let [first, second, third] = offsets;
+        let events = [
+            at_offset(0, 0, &first),
+            // The texts of other samples have their own offsets.
+            at_offset(1, 0, &json!([0])),
+            at_offset(0, 1, &second),
+            at_offset(1, 1, &json!([90, 91])),
+            at_offset(0, 2, &third),
+            at_offset(1, 2, &json!([90])),
+        ];
+        read(events.concat().as_bytes(), &expected(2, 3), 7).0
+    };
+    let found = of([json!([0]), json!([7]), json!([4])]);
+    assert_eq!(found, Err(AnswerError::Order { index: 0, before: 7, found: 4 }));
+    let found = of([json!([3]), json!([0]), json!([9])]);
+    assert_eq!(found, Err(AnswerError::Order { index: 0, before: 3, found: 0 }));
+    for sound in [
+        [json!([0]), json!([4]), json!([7])],
+        // A token that is a part of a character has no text.
+        [json!([0, 1]), json!([0]), json!([0])],
+        // Not all servers know the offsets.
+        [json!([-1]), json!([-1]), json!([-1])],
+        [json!([5]), json!(null), json!([])],
+        [json!([null]), json!([null]), json!([null])],
+    ] {
+        assert!(matches!(of(sound.clone()), Ok(CheckedAnswer::Samples(_))), "{sound:?}");
+    }
+}
+
+#[test]
+fn swapped_events_of_a_recorded_stream_are_refused() {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../shared/vllm/captures");
+    let Ok(text) = std::fs::read_to_string(folder.join("completions_stream.json")) else {
+        eprintln!("skipped: no recorded traffic at {}", folder.display());
+        return;
+    };
+    let recorded: Value = serde_json::from_str(&text).unwrap();
+    let body = recorded["response"]["body_text"].as_str().unwrap();
+    let prompt_ids = recorded["request"]["body"]["prompt"].as_array().unwrap();
+    let prompt_ids = prompt_ids.iter().map(|id| id.as_u64().unwrap() as u32).collect();
+    let expected = Expected { prompt_ids, ..expected(2, 4) };
+    let mut events: Vec<&str> = body.split_inclusive("\n\n").collect();
+    // These are the second and the third token of the first sample.
+    events.swap(1, 3);
+    let (found, _) = read(events.concat().as_bytes(), &expected, usize::MAX);
+    assert_eq!(found, Err(AnswerError::Order { index: 0, before: 12, found: 11 }));
+}
+
 /// Recorded streams give the same result as a reader that builds a JSON tree of each event.
 #[test]
 fn recorded_streams_are_read_as_a_tree_reads_them() {
