@@ -61,6 +61,6 @@ pub use exhaustion::is_exhaustion;
 pub use lateness::{Overdue, within};
 pub use metered::{aborts_confirmed, aborts_sent};
 pub use monitor::{Monitor, MonitorConfig, Probe};
-pub use outcome::Outcome;
+pub use outcome::{Outcome, Unanswered};
 pub use policy::Policy;
 pub use server::ServerId;

@@ -89,8 +89,9 @@ impl ServerMetrics {
         }
     }
 
-    pub(crate) fn wasted(&self, tokens: u64) {
-        self.tokens_wasted.increment(tokens);
+    pub(crate) fn unanswered(&self, kept: u64, wasted: u64) {
+        self.tokens.increment(kept);
+        self.tokens_wasted.increment(wasted);
     }
 
     /// Sets the gauges to zero when the server leaves. They would otherwise keep their last values.

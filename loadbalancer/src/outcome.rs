@@ -22,3 +22,12 @@ pub enum Outcome {
     /// The caller cancelled the request. This says nothing about the server.
     Cancelled,
 }
+
+/// The tokens that a server generated for a request without a whole answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Unanswered {
+    /// Tokens from which the request continues, for example on another server.
+    pub kept: u64,
+    /// Tokens that are of no use.
+    pub wasted: u64,
+}

@@ -11,9 +11,9 @@ use crate::server::{AdminState, Epoch, Hold, ServerId, ServerState};
 pub struct Outcomes {
     /// Requests that succeeded.
     pub success: u64,
-    /// Response tokens of the answers.
+    /// Response tokens of the answers, and of requests without a whole answer whose tokens were kept.
     pub tokens: u64,
-    /// Estimated tokens that were decoded for cancelled or lost requests.
+    /// Tokens of cancelled or lost requests that were not kept. Where they are not known, their number is estimated.
     pub tokens_wasted: u64,
     /// Requests that were refused because they were wrong.
     pub client_error: u64,

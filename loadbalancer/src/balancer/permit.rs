@@ -6,7 +6,7 @@ use tokio_util::sync::{WaitForCancellationFuture, WaitForCancellationFutureOwned
 
 use super::grant::Grant;
 use super::shared::Shared;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Unanswered};
 use crate::server::{Epoch, ServerId};
 
 /// The right to run a request of [`weight`](Self::weight) samples on one server. The places return to the
@@ -16,11 +16,13 @@ pub struct Permit {
     shared: Arc<Shared>,
     grant: Grant,
     outcome: Outcome,
+    /// The tokens of a request without a whole answer, if the holder knows them.
+    unanswered: Option<Unanswered>,
 }
 
 impl Permit {
     pub(super) fn new(shared: &Arc<Shared>, grant: Grant) -> Self {
-        Self { shared: Arc::clone(shared), grant, outcome: Outcome::Cancelled }
+        Self { shared: Arc::clone(shared), grant, outcome: Outcome::Cancelled, unanswered: None }
     }
 
     /// The server that the request may be sent to.
@@ -63,10 +65,17 @@ impl Permit {
     pub fn finish(mut self, outcome: Outcome) {
         self.outcome = outcome;
     }
+
+    /// Like [`finish`](Self::finish), for a request without a whole answer whose tokens are known. Without this call,
+    /// all tokens of such a request count as wasted, and their number is estimated from its age.
+    pub fn finish_unanswered(mut self, outcome: Outcome, tokens: Unanswered) {
+        self.outcome = outcome;
+        self.unanswered = Some(tokens);
+    }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.shared.take_back(&self.grant, &self.outcome);
+        self.shared.take_back(&self.grant, &self.outcome, self.unanswered);
     }
 }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::grant::Life;
 use crate::metered::ServerMetrics;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Unanswered};
 use crate::policy::Candidate;
 use crate::server::{AdminState, Epoch, Hold, ServerId, ServerState};
 use crate::snapshot::{Outcomes, ServerSnapshot};
@@ -157,17 +157,28 @@ impl Server {
         self.metrics.places(self.in_use, self.capacity);
     }
 
-    /// Counts the wasted tokens of a request of this or an earlier life. An engine does not report how far a
-    /// cancelled request came, so the tokens are estimated from the request's age and the server's measured
-    /// speed.
-    pub(super) fn count_waste(&mut self, outcome: &Outcome, weight: u32, took: Duration) {
+    /// Counts the tokens of a request of this or an earlier life that has no whole answer. If they are not known, all
+    /// of them are wasted. Their number is then estimated from the server's measured speed and from the request's age,
+    /// without the time in which the server is known to have generated nothing.
+    pub(super) fn count_unanswered(
+        &mut self,
+        outcome: &Outcome,
+        unanswered: Option<Unanswered>,
+        weight: u32,
+        granted_at: Instant,
+    ) {
         if !matches!(outcome, Outcome::Cancelled | Outcome::Fault) {
             return;
         }
-        let speed = self.speed.get().unwrap_or(0.0);
-        let tokens = (speed * took.as_secs_f64() * f64::from(weight)) as u64;
-        self.outcomes.tokens_wasted += tokens;
-        self.metrics.wasted(tokens);
+        let Unanswered { kept, wasted } = unanswered.unwrap_or_else(|| {
+            let speed = self.speed.get().unwrap_or(0.0);
+            let age = granted_at.elapsed().saturating_sub(self.breaker.stood_still(granted_at));
+            let wasted = (speed * age.as_secs_f64() * f64::from(weight)) as u64;
+            Unanswered { kept: 0, wasted }
+        });
+        self.outcomes.tokens += kept;
+        self.outcomes.tokens_wasted += wasted;
+        self.metrics.unanswered(kept, wasted);
     }
 
     pub(super) fn set_capacity(&mut self, capacity: u32) {

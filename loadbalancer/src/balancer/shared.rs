@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::grant::Grant;
 use super::serve::Pass;
 use super::state::State;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Unanswered};
 use crate::{BalancerConfig, invariants};
 
 /// The data that the clones of a balancer and its permits share.
@@ -32,7 +32,7 @@ pub(super) struct Shared {
 
 impl Shared {
     /// Takes back the places of a grant and counts the outcome of its request.
-    pub(super) fn take_back(&self, grant: &Grant, outcome: &Outcome) {
+    pub(super) fn take_back(&self, grant: &Grant, outcome: &Outcome, unanswered: Option<Unanswered>) {
         let Grant { life, weight, number, tokens, granted_at } = grant;
         let now = Instant::now();
         let took = now.saturating_duration_since(*granted_at);
@@ -43,7 +43,7 @@ impl Shared {
             // The server may have left the fleet.
             let Some(index) = state.index(life.server) else { return };
             state.change_at(&self.config, index, now, |server| {
-                server.count_waste(outcome, *weight, took);
+                server.count_unanswered(outcome, unanswered, *weight, *granted_at);
                 if server.epoch() != life.epoch {
                     return;
                 }

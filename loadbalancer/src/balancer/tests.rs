@@ -12,7 +12,7 @@ use futures::FutureExt;
 use tokio::time::Instant;
 
 use super::*;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Unanswered};
 use crate::policy::Policy;
 use crate::server::{Epoch, ServerState};
 use crate::{Priority, ServerSpec, invariants};
@@ -87,6 +87,22 @@ async fn tokens_that_were_decoded_in_vain_are_counted() {
     drop(lost);
     let outcomes = &balancer.snapshot().servers[0].outcomes;
     assert_eq!((outcomes.tokens, outcomes.tokens_wasted), (1_000, 600 + 100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn known_tokens_of_a_request_without_an_answer_are_not_estimated() {
+    let balancer = fleet(&[8], Policy::LeastLoad);
+    let decoded_for = async |seconds| {
+        let permit = balancer.acquire(request(1)).await.unwrap();
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        permit
+    };
+    decoded_for(10).await.finish(Outcome::Success { tokens: 1_000 });
+    decoded_for(60).await.finish_unanswered(Outcome::Cancelled, Unanswered { kept: 70, wasted: 0 });
+    decoded_for(60).await.finish_unanswered(Outcome::Fault, Unanswered { kept: 0, wasted: 5 });
+    let outcomes = &balancer.snapshot().servers[0].outcomes;
+    assert_eq!((outcomes.tokens, outcomes.tokens_wasted), (1_070, 5));
+    assert_eq!((outcomes.success, outcomes.cancelled, outcomes.fault), (1, 1, 1));
 }
 
 #[tokio::test]

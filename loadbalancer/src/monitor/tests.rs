@@ -171,6 +171,21 @@ async fn the_time_since_the_last_change_of_a_servers_count_is_known() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_has_wasted_no_tokens_while_its_server_stood_still() {
+    let (balancer, _control, mut monitor) = watched();
+    let measured = permit(&balancer).await;
+    tokio::time::advance(Duration::from_secs(10)).await;
+    measured.finish(Outcome::Success { tokens: 1_000 });
+    look_for(&mut monitor, 1).await;
+    let lost = permit(&balancer).await;
+    look_for(&mut monitor, 3).await;
+    tokio::time::advance(Duration::from_secs(2)).await;
+    drop(lost);
+    // The count stood still until the last reading, and the server may have generated tokens for 2 s after it.
+    assert_eq!(balancer.snapshot().servers[0].outcomes.tokens_wasted, 200);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_is_dead_after_two_lost_probes_and_not_after_one() {
     let (balancer, control, mut monitor) = watched();
     *control.sick.lock() = true;

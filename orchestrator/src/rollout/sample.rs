@@ -41,10 +41,11 @@ mod calls;
 mod grade;
 mod hedge;
 mod runner;
+mod sent;
 mod trajectory;
 mod tries;
 
-use asked::Asked;
+use sent::Sent;
 use tries::{Tries, Trouble};
 
 pub use calls::{ModelCalls, TrajectoryFailure, TurnAnswer, TurnPrompt};
@@ -127,18 +128,6 @@ struct Generated {
     request_time: Duration,
 }
 
-/// A request that was sent to a server.
-struct Sent<'a> {
-    server: ServerId,
-    server_name: Arc<str>,
-    at: Instant,
-    /// The version of the servers at this time.
-    version: u64,
-    /// The tokens that the request leaves if it fails.
-    progress: Progress,
-    asked: Asked<'a>,
-}
-
 /// Samples `first..first + count` of a dispatch, as one request.
 pub(crate) struct SampleRequest<'a> {
     pub(crate) context: &'a StepContext,
@@ -155,7 +144,7 @@ pub(crate) struct SampleRequest<'a> {
     pub(crate) turn: Option<&'a TurnPrompt>,
 }
 
-impl<'a> SampleRequest<'a> {
+impl SampleRequest<'_> {
     /// Runs the request to its graded samples, or returns why there are none. Cancel-safe.
     pub(crate) async fn run(&self) -> Result<Vec<Sample>, Unfinished> {
         let limit = self.context.config.timeouts.sample;
@@ -195,28 +184,30 @@ impl<'a> SampleRequest<'a> {
                 Err(Trouble::Cut) => return Err(Unfinished::Cut(kept(tries.so_far))),
                 Err(trouble) => return Err(Unfinished::Failed(trouble.words(""))),
             };
-            let mut sent = self.sent(&permit);
+            let sent = Sent::new(self, permit);
             let asked_at = sent.at;
-            let answer = match self.copies(&tries) {
-                true => Box::pin(self.ask_twice(permit, &mut sent, &tries)).await,
-                false => self.ask(permit, self.request_id(&tries), &tries, &sent.progress).await,
+            let (sent, answer) = match self.copied(&tries) {
+                Some(movable) => Box::pin(self.ask_twice(sent, &tries, movable)).await,
+                None => {
+                    let answer = self.ask(&sent, self.request_id(&tries), &tries).await;
+                    (sent, answer)
+                }
             };
             tries.spent.engine += asked_at.elapsed();
             let stamp = self.context.versions.stamp(sent.version);
             let trouble = match answer {
                 Ok(generation) => {
-                    sent.asked.answered(&generation);
-                    self.check_versions(&sent.server_name, &generation);
-                    return self.finish(generation, tries, stamp, sent.server_name, sent.at.elapsed());
+                    let (server_name, at) = sent.answered(&generation);
+                    self.check_versions(&server_name, &generation);
+                    return self.finish(generation, tries, stamp, server_name, at.elapsed());
                 }
                 Err(trouble) => trouble,
             };
             let tokens_kept = self.keep(&mut tries, &sent.progress, stamp);
-            sent.asked.failed(tokens_kept, &trouble);
+            let (server, server_name) = sent.failed(tokens_kept, &trouble);
             if matches!(trouble, Trouble::Cut) {
                 return Err(Unfinished::Cut(kept(tries.so_far)));
             }
-            let Sent { server, server_name, .. } = sent;
             self.after(&trouble, server, &server_name, &mut tries).await.map_err(Unfinished::Failed)?;
         }
     }
@@ -225,14 +216,6 @@ impl<'a> SampleRequest<'a> {
         for sample in &generation.samples {
             self.context.versions.check(server, &sample.version_spans);
         }
-    }
-
-    /// A request that is sent now. The value must be created before the engine's future.
-    fn sent(&self, permit: &Permit) -> Sent<'a> {
-        let (server, progress) = (permit.server(), Progress::new());
-        let asked = Asked::new(self.context, self.dispatch.id, (server, self.count), &progress);
-        let version = self.context.versions.served();
-        Sent { server, server_name: permit.server_name(), at: Instant::now(), version, progress, asked }
     }
 
     /// Whether nothing is left to generate.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rolldock::rollout::{StepMetrics, Stragglers, invariants};
+use rolldock::rollout::{EarlyStop, StepMetrics, Stragglers, invariants};
 use rolldock_loadbalancer::AdaptiveConfig;
 use rolldock_simengine::{Fault, ServerConfig};
 
@@ -93,28 +93,34 @@ enum Permits {
     Fixed(u32),
 }
 
-/// Collects steps on four equal servers with this many tokens of cache. A sample runs for tens of seconds, and to
-/// compute its tokens again takes as long as a few steps of the server.
+/// Four equal servers with this many tokens of cache. A sample runs for tens of seconds, and to compute its tokens
+/// again takes as long as a few steps of the server.
+fn small_caches(stragglers: Stragglers, cache_tokens: u32, permits: Permits) -> World {
+    let server = ServerConfig {
+        max_model_len: 512,
+        kv_blocks: cache_tokens / 16,
+        decode_base_ns: 200_000_000,
+        prefill_ns_per_token: 5_000_000,
+        ..ServerConfig::default()
+    };
+    let (start, adaptive) = match permits {
+        Permits::Measured => (64, Some(AdaptiveConfig::default())),
+        Permits::Fixed(permits) => (permits, None),
+    };
+    let mut world = World::calm_on(4, start, &server);
+    world.config.stragglers = stragglers;
+    world.config.workers = 4;
+    world.config.max_concurrent_prompts = 64;
+    world.config.gen_batch_size = 256;
+    world.config.max_response_length = 400;
+    world.monitor.adaptive = adaptive;
+    world
+}
+
+/// Collects steps on [`small_caches`].
 fn full_steps(stragglers: Stragglers, cache_tokens: u32, permits: Permits) -> Steps {
     in_virtual_time(async {
-        let server = ServerConfig {
-            max_model_len: 512,
-            kv_blocks: cache_tokens / 16,
-            decode_base_ns: 200_000_000,
-            prefill_ns_per_token: 5_000_000,
-            ..ServerConfig::default()
-        };
-        let (start, adaptive) = match permits {
-            Permits::Measured => (64, Some(AdaptiveConfig::default())),
-            Permits::Fixed(permits) => (permits, None),
-        };
-        let mut world = World::calm_on(4, start, &server);
-        world.config.stragglers = stragglers;
-        world.config.workers = 4;
-        world.config.max_concurrent_prompts = 64;
-        world.config.gen_batch_size = 256;
-        world.config.max_response_length = 400;
-        world.monitor.adaptive = adaptive;
+        let world = small_caches(stragglers, cache_tokens, permits);
         let monitor = world.start_monitor();
         let mut manager = world.manager();
         let mut steps = Steps { seconds: 0.0, preemptions: 0, moves: 0, moved_tokens: 0 };
@@ -168,4 +174,28 @@ fn no_sample_leaves_a_full_server_for_another_full_one() {
 fn no_sample_leaves_a_server_with_room() {
     let (moved, stay) = with_and_without_moves(400_000, Permits::Measured);
     assert_eq!((stay.preemptions, moved.preemptions, moved.moves), (0, 0, 0));
+}
+
+#[test]
+fn the_tokens_of_moved_samples_are_not_wasted_on_the_servers_that_they_leave() {
+    in_virtual_time(async {
+        let mut world = small_caches(Stragglers::Move, 4_000, Permits::Measured);
+        // Nothing is cut off, so every token is of use.
+        world.config.early_stop = EarlyStop::Off;
+        let _monitor = world.start_monitor();
+        let mut manager = world.manager();
+        let feed = prompts(100_000);
+        let mut moves = 0;
+        for _ in 0..4 {
+            moves += manager.generate(&feed, 128).await.unwrap().metrics.costs.moves;
+        }
+        assert!(moves > 0);
+        let servers = world.balancer.snapshot().servers;
+        let tokens: u64 = servers.iter().map(|server| server.outcomes.tokens).sum();
+        let wasted: u64 = servers.iter().map(|server| server.outcomes.tokens_wasted).sum();
+        let by_engines: u64 =
+            world.engine.servers().map(|server| server.stats().generation_tokens_total).sum();
+        assert_eq!((tokens, wasted), (by_engines, 0));
+        world.scope.close(Duration::from_secs(1)).await;
+    });
 }

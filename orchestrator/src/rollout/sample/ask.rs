@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use rolldock_dispatch::DispatchId;
-use rolldock_loadbalancer::{Outcome, Permit, ServerId};
+use rolldock_loadbalancer::Outcome;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::sent::Sent;
 use super::{SEED_MASK, SampleRequest, StepContext, Tries, Trouble, sample_seed};
 use crate::engine::{EngineError, GenerateRequest, Generation, Progress, Resumed};
 use crate::rollout::stragglers::{Begun, Entered, Order};
@@ -104,19 +105,17 @@ impl SampleRequest<'_> {
         }
     }
 
-    /// Sends the request, awaits its answer, and reports the outcome to the balancer.
+    /// Sends the request and awaits its answer. The caller returns the permit.
     pub(super) async fn ask(
         &self,
-        permit: Permit,
+        sent: &Sent<'_>,
         request_id: Arc<str>,
         tries: &Tries,
-        progress: &Progress,
     ) -> Result<Generation, Trouble> {
         let context = self.context;
-        let server_name = &permit.server_name();
-        let request = self.request(tries, &request_id, progress);
-        let progress = context.config.carry.stream.then(|| progress.clone());
-        let in_flight_progress = progress.clone();
+        let Sent { permit, server_name, .. } = sent;
+        let request = self.request(tries, &request_id, &sent.progress);
+        let progress = context.config.carry.stream.then(|| sent.progress.clone());
         let subject = Subject { server: Some(Arc::clone(server_name)), progress, ..self.subject() };
         let _on_engine = context.waits.enter(Phase::Engine, subject);
         let mut in_flight = InFlight {
@@ -131,7 +130,7 @@ impl SampleRequest<'_> {
         };
         let generating = context.engine.generate(server_name, request);
         tokio::pin!(generating);
-        let mut move_order = self.movable(&permit, tries, in_flight_progress);
+        let mut move_order = self.movable(sent, tries);
         let mut moves = None;
         let answer = loop {
             tokio::select! {
@@ -164,7 +163,6 @@ impl SampleRequest<'_> {
             Err(EngineError::Aborted { .. }) => RequestEnd::CutOff,
             Err(_) => RequestEnd::Failed,
         };
-        permit.finish(outcome(&answer));
         match (answer, moves) {
             (Err(EngineError::Aborted { .. }), _) if context.carries && context.cut.is_cancelled() => {
                 Err(Trouble::Cut)
@@ -175,20 +173,20 @@ impl SampleRequest<'_> {
     }
 
     /// Adds the request to the requests that can be moved, if this request may be moved.
-    fn movable(&self, permit: &Permit, tries: &Tries, progress: Option<Progress>) -> Option<Entered> {
+    fn movable(&self, sent: &Sent<'_>, tries: &Tries) -> Option<Entered> {
         let movable = self.context.movable.as_ref();
         let movable = movable.filter(|movable| !movable.copies() && self.can_move(tries))?;
-        Some(movable.enter(self.begun(permit.server(), tries, progress)))
+        Some(movable.enter(self.begun(sent, tries)))
     }
 
-    pub(super) fn begun(&self, server: ServerId, tries: &Tries, progress: Option<Progress>) -> Begun {
+    pub(super) fn begun(&self, sent: &Sent<'_>, tries: &Tries) -> Begun {
         Begun {
             key: (self.dispatch.id, self.first),
-            server,
+            server: sent.permit.server(),
             moves: tries.moves,
             before: tries.so_far.tokens(),
             prompt: self.prompt_ids().len() as u32,
-            progress,
+            progress: self.context.config.carry.stream.then(|| sent.progress.clone()),
         }
     }
 
@@ -225,19 +223,23 @@ async fn aborted(moves: &mut Option<(Order, BoxFuture<'_, ()>)>, grace: Duration
     }
 }
 
-fn outcome(answer: &Result<Generation, EngineError>) -> Outcome {
-    match answer {
+/// What an unanswered request shows about its server.
+pub(super) fn outcome(trouble: &Trouble) -> Outcome {
+    let error = match trouble {
+        Trouble::Engine(error) => error,
+        Trouble::ServerLost | Trouble::NoPermit(_) | Trouble::Cut | Trouble::Moved(_) => {
+            return Outcome::Cancelled;
+        }
+    };
+    match error {
         // Without a fault, a server that refuses everything at once would get the most requests.
-        Err(error) if error.concerns_server() => Outcome::Fault,
-        Ok(generation) => Outcome::Success {
-            tokens: generation.samples.iter().map(|sample| sample.response_ids.len() as u64).sum(),
-        },
-        Err(EngineError::Busy { retry_after, .. }) => Outcome::Backpressure { retry_after: *retry_after },
-        Err(EngineError::Refused { .. } | EngineError::UnknownServer { .. } | EngineError::Unfit { .. }) => {
+        error if error.concerns_server() => Outcome::Fault,
+        EngineError::Busy { retry_after, .. } => Outcome::Backpressure { retry_after: *retry_after },
+        EngineError::Refused { .. } | EngineError::UnknownServer { .. } | EngineError::Unfit { .. } => {
             Outcome::ClientError
         }
-        Err(EngineError::Aborted { .. }) => Outcome::Cancelled,
-        Err(EngineError::Unreachable { .. } | EngineError::Failed { .. } | EngineError::BadAnswer { .. }) => {
+        EngineError::Aborted { .. } => Outcome::Cancelled,
+        EngineError::Unreachable { .. } | EngineError::Failed { .. } | EngineError::BadAnswer { .. } => {
             Outcome::Fault
         }
     }

@@ -1,7 +1,7 @@
 //! Counts the tokens of a request exactly once, whether the request ends or is dropped.
 
 use rolldock_dispatch::{DispatchId, Waste};
-use rolldock_loadbalancer::ServerId;
+use rolldock_loadbalancer::{ServerId, Unanswered};
 use tokio::time::Instant;
 
 use super::{StepContext, Trouble};
@@ -35,24 +35,17 @@ impl<'a> Asked<'a> {
         Self { context, dispatch, server, samples, since, progress, is_hedge: false, is_counted: false }
     }
 
-    /// Counts a complete answer.
-    pub(super) fn answered(mut self, generation: &Generation) {
+    /// Counts a complete answer. Returns the number of its tokens.
+    pub(super) fn answered(mut self, generation: &Generation) -> u64 {
         self.is_counted = true;
         let tokens = generation.samples.iter().map(|sample| sample.response_ids.len() as u64).sum();
         self.generated(Counted::known(tokens));
-    }
-
-    /// Counts a request that has ended, and whose samples come from another one.
-    pub(super) fn end(self, answer: &Result<Generation, Trouble>) {
-        match answer {
-            Ok(generation) => self.answered(generation),
-            Err(trouble) => self.failed(0, trouble),
-        }
+        tokens
     }
 
     /// Counts a request that has failed. `kept` of its tokens are still of use, and the other tokens are
-    /// wasted.
-    pub(super) fn failed(mut self, kept: u64, trouble: &Trouble) {
+    /// wasted. Returns both numbers.
+    pub(super) fn failed(mut self, kept: u64, trouble: &Trouble) -> Unanswered {
         self.is_counted = true;
         let waste = self.waste(trouble);
         let was_admitted = match trouble {
@@ -60,12 +53,14 @@ impl<'a> Asked<'a> {
             Trouble::ServerLost | Trouble::NoPermit(_) | Trouble::Cut | Trouble::Moved(_) => true,
         };
         let all = if was_admitted { self.counted() } else { Counted::default() };
-        let in_vain = Counted { tokens: all.tokens.saturating_sub(kept), ..all };
+        let wasted = all.tokens.saturating_sub(kept);
+        let in_vain = Counted { tokens: wasted, ..all };
         self.generated(Counted::known(kept));
         match self.is_hedge {
             true => self.context.tokens.hedged(in_vain),
             false => self.context.tokens.generated_in_vain(in_vain, waste),
         }
+        Unanswered { kept, wasted }
     }
 
     fn generated(&self, counted: Counted) {

@@ -15,107 +15,117 @@
 //! The comparison is exact if answers are streamed (`rollout.stream`). Otherwise the tokens of the running request are
 //! estimated from the measured speed of its server.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use rolldock_loadbalancer::Permit;
 
-use super::{SampleRequest, Sent, Tries, Trouble};
-use crate::engine::{Generation, Progress};
-use crate::rollout::stragglers::{Course, Movable, Order};
+use super::sent::Sent;
+use super::{SampleRequest, Tries, Trouble};
+use crate::engine::Generation;
+use crate::rollout::stragglers::{Course, Entered, Movable};
 use crate::rollout::waits::Phase;
 
+/// The end of a request and of its copy.
+struct Ended {
+    /// The answer that counts.
+    answer: Result<Generation, Trouble>,
+    /// Whether it is the copy's answer.
+    is_of_copy: bool,
+    /// The answer that does not count, if it has come.
+    other: Option<Result<Generation, Trouble>>,
+}
+
 impl<'a> SampleRequest<'a> {
-    /// Whether a second server may be asked for the sample.
-    pub(super) fn copies(&self, tries: &Tries) -> bool {
-        self.context.movable.as_ref().is_some_and(|movable| movable.copies()) && self.can_move(tries)
+    /// The requests that can be copied, if a second server may be asked for the sample.
+    pub(super) fn copied(&self, tries: &Tries) -> Option<&'a Arc<Movable>> {
+        let movable = self.context.movable.as_ref();
+        movable.filter(|movable| movable.copies() && self.can_move(tries))
     }
 
-    /// Asks a server, and a second one if the first is slow. `sent` is the request to the first server. It is replaced by
-    /// the copy if the copy's answer counts.
+    /// Asks a server, and a second one if the first is slow. Returns the answer that counts, and its request.
     pub(super) async fn ask_twice(
         &self,
-        permit: Permit,
-        sent: &mut Sent<'a>,
+        sent: Sent<'a>,
         tries: &Tries,
-    ) -> Result<Generation, Trouble> {
-        let (request_id, progress) = (self.request_id(tries), sent.progress.clone());
+        movable: &Arc<Movable>,
+    ) -> (Sent<'a>, Result<Generation, Trouble>) {
+        let mut copy = None;
+        let Ended { answer, is_of_copy, other } = self.race(&sent, &mut copy, tries, movable).await;
+        let Some(copy) = copy else { return (sent, answer) };
+        let (mut counts, mut loses) = if is_of_copy { (copy, sent) } else { (sent, copy) };
+        counts.set_hedge(false);
+        loses.set_hedge(true);
+        if let Some(other) = other {
+            loses.ended(&other);
+        }
+        (counts, answer)
+    }
+
+    /// Runs a request until its answer or the answer of its copy counts.
+    async fn race(
+        &self,
+        sent: &Sent<'a>,
+        copy: &mut Option<Sent<'a>>,
+        tries: &Tries,
+        movable: &Arc<Movable>,
+    ) -> Ended {
+        let alone = |answer| Ended { answer, is_of_copy: false, other: None };
+        let request_id = self.request_id(tries);
         let copy_id: Arc<str> = format!("{request_id}-copy").into();
-        let Some(movable) = &self.context.movable else {
-            return self.ask(permit, request_id, tries, &progress).await;
-        };
-        let course = movable.course(sent.server);
-        let mut entered = movable.enter(self.begun(sent.server, tries, self.streamed(&progress)));
-        let mut first = Box::pin(self.ask(permit, request_id, tries, &progress));
+        let course = movable.course(sent.permit.server());
+        let mut entered = movable.enter(self.begun(sent, tries));
+        let mut first = pin!(self.ask(sent, request_id, tries));
         let permit = tokio::select! {
             biased;
-            answer = &mut first => return answer,
-            permit = async { self.permit_of_copy(entered.ordered().await, sent, tries).await } => permit,
+            answer = &mut first => return alone(answer),
+            permit = self.permit_of_copy(&mut entered, sent, tries) => permit,
         };
-        let Some(permit) = permit else { return first.await };
+        let Some(permit) = permit else { return alone(first.await) };
         self.context.meter.hedged();
-        let mut second = self.sent(&permit);
-        second.asked.is_hedge = true;
-        let (course_of_copy, progress_of_copy) = (movable.course(second.server), second.progress.clone());
-        let mut copy = Box::pin(self.ask(permit, copy_id, tries, &progress_of_copy));
-        tokio::select! {
+        let copy = copy.insert(Sent::new(self, permit));
+        copy.set_hedge(true);
+        let course_of_copy = movable.course(copy.permit.server());
+        let mut second = pin!(self.ask(copy, copy_id, tries));
+        let (answer, is_of_copy) = tokio::select! {
             biased;
-            answer = &mut first => {
-                let counts = match &answer {
-                    Ok(generation) => is_ahead(generation, self.tokens(movable, course_of_copy, &progress_of_copy)),
-                    Err(trouble) => matches!(trouble, Trouble::Cut),
-                };
-                if counts {
-                    return answer;
-                }
-                match copy.await {
-                    Ok(generation) => {
-                        replace(sent, second).asked.end(&answer);
-                        Ok(generation)
-                    }
-                    failure => {
-                        second.asked.end(&failure);
-                        answer
-                    }
-                }
-            }
-            answer = &mut copy => match answer {
-                Ok(generation) if is_ahead(&generation, self.tokens(movable, course, &progress)) => {
-                    drop(first);
-                    drop(replace(sent, second));
-                    Ok(generation)
-                }
-                answer => {
-                    second.asked.end(&answer);
-                    first.await
-                }
-            },
+            answer = &mut first => (answer, false),
+            answer = &mut second => (answer, true),
+        };
+        let running = match is_of_copy {
+            true => self.tokens(movable, course, sent),
+            false => self.tokens(movable, course_of_copy, copy),
+        };
+        let counts = match &answer {
+            Ok(generation) => is_ahead(generation, running),
+            Err(trouble) => !is_of_copy && matches!(trouble, Trouble::Cut),
+        };
+        if counts {
+            return Ended { answer, is_of_copy, other: None };
+        }
+        let other = if is_of_copy { first.await } else { second.await };
+        match is_of_copy || other.is_ok() {
+            true => Ended { answer: other, is_of_copy: !is_of_copy, other: Some(answer) },
+            false => Ended { answer, is_of_copy, other: Some(other) },
         }
     }
 
-    /// The permit of a copy; `None` if no server has a place for the copy.
-    async fn permit_of_copy(&self, order: Order, sent: &Sent<'_>, tries: &Tries) -> Option<Permit> {
+    /// Waits until the request must be copied. Returns the permit of the copy, or `None` if no server has a place.
+    async fn permit_of_copy(&self, entered: &mut Entered, sent: &Sent<'_>, tries: &Tries) -> Option<Permit> {
+        let order = entered.ordered().await;
         let _waiting = self.context.waits.enter(Phase::Permit, self.subject());
         let failed = tries.failed_on.iter().copied();
-        let avoid = order.avoid.into_iter().chain([sent.server]).chain(failed).collect();
+        let avoid = order.avoid.into_iter().chain([sent.permit.server()]).chain(failed).collect();
         self.context.balancer.acquire(self.permit_request(tries, avoid)).await.ok()
     }
 
-    fn streamed(&self, progress: &Progress) -> Option<Progress> {
-        self.context.config.carry.stream.then(|| progress.clone())
-    }
-
     /// The tokens of a running request.
-    fn tokens(&self, movable: &Movable, course: Course, progress: &Progress) -> f64 {
-        let streamed = self.streamed(progress);
-        streamed.map_or_else(|| movable.tokens(course), |progress| progress.tokens() as f64)
+    fn tokens(&self, movable: &Movable, course: Course, sent: &Sent<'_>) -> f64 {
+        match self.context.config.carry.stream {
+            true => sent.progress.tokens() as f64,
+            false => movable.tokens(course),
+        }
     }
-}
-
-/// Replaces the request whose answer does not count, and returns it.
-fn replace<'a>(sent: &mut Sent<'a>, copy: Sent<'a>) -> Sent<'a> {
-    let mut replaced = std::mem::replace(sent, copy);
-    (sent.asked.is_hedge, replaced.asked.is_hedge) = (false, true);
-    replaced
 }
 
 /// Whether an answer has at least as many tokens as a running request.
