@@ -71,7 +71,7 @@ impl CallMeter for Counts {
         self.drew.fetch_add(tokens, Ordering::Relaxed);
     }
 
-    fn gave_up(&self, _after: Duration) {
+    fn gave_up(&self, _after: Duration, _generating: Duration) {
         self.gave_up.fetch_add(1, Ordering::Relaxed);
     }
 }

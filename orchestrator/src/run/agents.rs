@@ -256,8 +256,8 @@ impl CallMeter for Meter {
         self.spent.lock().engine += time;
     }
 
-    fn gave_up(&self, after: Duration) {
-        self.calls.gave_up(after);
+    fn gave_up(&self, after: Duration, generating: Duration) {
+        self.calls.gave_up(generating);
         self.spent.lock().engine += after;
     }
 }

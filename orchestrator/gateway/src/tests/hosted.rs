@@ -4,11 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use reqwest::{Client, Response};
-use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, Priority, ServerSpec};
+use rolldock_loadbalancer::{
+    BalancerConfig, ControlError, EngineControl, EngineLoad, LoadBalancer, Monitor, MonitorConfig, Priority,
+    ServerRef, ServerSpec,
+};
 use rolldock_scope::Scope;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 
 use super::engine::{Engine, Letters, says};
 use super::rig::{read, said, user};
@@ -36,6 +43,8 @@ struct Counts {
     permitted: AtomicU64,
     drew: AtomicU64,
     gave_up: AtomicU64,
+    /// The time of requests without an answer in which their engine is known to have drawn nothing.
+    still: Mutex<Duration>,
     version: AtomicU64,
 }
 
@@ -60,8 +69,9 @@ impl CallMeter for Counts {
         self.drew.fetch_add(tokens, Ordering::Relaxed);
     }
 
-    fn gave_up(&self, _after: Duration) {
+    fn gave_up(&self, after: Duration, generating: Duration) {
         self.gave_up.fetch_add(1, Ordering::Relaxed);
+        *self.still.lock() += after - generating;
     }
 }
 
@@ -176,6 +186,54 @@ async fn an_abort_reaches_the_engine_and_refuses_later_calls() {
     assert!(run.engine.drawn().is_empty(), "the engine has drawn tokens for an aborted trajectory");
     assert_eq!(run.hosted.trajectories(), 0);
     assert_eq!(run.counts.all(), [1, 0, 1]);
+}
+
+/// Control of servers whose count of tokens stands still.
+struct Still;
+
+impl EngineControl for Still {
+    fn health<'a>(&'a self, _server: &'a ServerRef) -> BoxFuture<'a, Result<(), ControlError>> {
+        async { Ok(()) }.boxed()
+    }
+
+    fn load<'a>(&'a self, _server: &'a ServerRef) -> BoxFuture<'a, Result<EngineLoad, ControlError>> {
+        let load = EngineLoad { running: 1, generation_tokens_total: Some(9), ..EngineLoad::default() };
+        async { Ok(load) }.boxed()
+    }
+
+    fn abort<'a>(
+        &'a self,
+        _server: &'a ServerRef,
+        _request_id: &'a str,
+    ) -> BoxFuture<'a, Result<(), ControlError>> {
+        async { Ok(()) }.boxed()
+    }
+}
+
+#[tokio::test]
+async fn the_time_in_which_an_engine_stands_still_is_known_for_requests_without_an_answer() {
+    let run = Run::new(|_| ()).await;
+    let session = run.begin("t-1", Limits::default());
+    let base = session.base_url();
+    run.engine.hold();
+    let least = Duration::from_millis(20);
+    let call = run.chat(&base, json!([user("x")]));
+    let abort = async {
+        run.until("a request for tokens", || run.engine.running() == 1).await;
+        let (server, since) = (run.balancer.snapshot().servers[0].id, Instant::now());
+        let mut monitor = Monitor::new(run.balancer.clone(), Arc::new(Still), MonitorConfig::default());
+        let looking = async {
+            while run.balancer.stood_still(server, since) < least {
+                monitor.look().await;
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, looking).await.unwrap();
+        drop(session);
+    };
+    futures::join!(call, abort);
+    run.until("the request is given up", || run.counts.all() == [1, 0, 1]).await;
+    assert!(*run.counts.still.lock() >= least, "{:?}", run.counts);
 }
 
 #[tokio::test]

@@ -32,7 +32,8 @@ pub trait CallMeter: fmt::Debug + Send + Sync {
     /// becomes part of no turn.
     fn drew(&self, tokens: u64, time: Duration);
 
-    /// Reports that a request ended without an answer after this time. The number of tokens that the engine
-    /// drew is not known.
-    fn gave_up(&self, after: Duration);
+    /// Reports that a request ended without an answer after the time `after`. The number of tokens that the
+    /// engine drew is not known. `generating` is `after` without the time in which the engine is known to have
+    /// drawn nothing.
+    fn gave_up(&self, after: Duration, generating: Duration);
 }

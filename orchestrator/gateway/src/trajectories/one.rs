@@ -112,8 +112,8 @@ impl One {
     }
 
     /// A request ended without an answer.
-    pub(crate) fn gave_up(&self, after: Duration) {
-        self.meter.get().into_iter().for_each(|meter| meter.gave_up(after));
+    pub(crate) fn gave_up(&self, after: Duration, generating: Duration) {
+        self.meter.get().into_iter().for_each(|meter| meter.gave_up(after, generating));
     }
 
     /// The tokens that engines drew so far.

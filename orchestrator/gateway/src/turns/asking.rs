@@ -1,6 +1,7 @@
 //! Reports each request that an engine may have begun exactly once: with its tokens if it was answered, and otherwise as
 //! given up.
 
+use rolldock_loadbalancer::{LoadBalancer, ServerId};
 use tokio::time::Instant;
 
 use crate::calls::CallError;
@@ -11,13 +12,15 @@ use crate::trajectories::One;
 #[derive(Debug)]
 pub(super) struct Asking<'a> {
     one: &'a One,
+    /// The server that is asked, and the balancer that knows when it stood still.
+    of: (&'a LoadBalancer, ServerId),
     since: Instant,
     is_settled: bool,
 }
 
 impl<'a> Asking<'a> {
-    pub(super) fn begin(one: &'a One) -> Self {
-        Self { one, since: Instant::now(), is_settled: false }
+    pub(super) fn begin(one: &'a One, of: (&'a LoadBalancer, ServerId)) -> Self {
+        Self { one, of, since: Instant::now(), is_settled: false }
     }
 
     /// Reports the tokens of an answer. A request that failed before the engine could begin it is not reported. Any other
@@ -41,7 +44,10 @@ impl<'a> Asking<'a> {
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         if !self.is_settled {
-            self.one.gave_up(self.since.elapsed());
+            let (balancer, server) = self.of;
+            let after = self.since.elapsed();
+            let still = balancer.stood_still(server, self.since);
+            self.one.gave_up(after, after.saturating_sub(still));
         }
     }
 }

@@ -54,6 +54,7 @@ impl Maker {
         attempt: u32,
     ) -> Result<Made, Failed> {
         let request = for_engine(job, facts)?;
+        let of = (&self.balancer, permit.server());
         let drawing = async {
             let (prompt, rendered) = self.rendered(job, base, &request).await?;
             let Rendered { sampling_params, reasoning_ended, reasoning_parser_kwargs, .. } = rendered;
@@ -62,6 +63,7 @@ impl Maker {
             let mut draw = Draw {
                 job,
                 attempt,
+                of,
                 base,
                 model: &facts.model.name,
                 prompt_ids: prompt.ids(),
@@ -138,8 +140,9 @@ impl Maker {
     ) -> Result<Made, Failed> {
         let sent = job.one.policy_version();
         let request = fallback_request(job, facts, turn_seed(job, attempt, 0));
+        let of = (&self.balancer, permit.server());
         let calling = async {
-            let asking = Asking::begin(job.one);
+            let asking = Asking::begin(job.one, of);
             let conversing = self.calls.converse(base, job.asked.form, &request);
             let conversed = self.timed("converse", conversing).await;
             let conversed = asking.settle(conversed, |conversed| conversed.drawn.ids.len())?;

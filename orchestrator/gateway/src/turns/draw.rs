@@ -2,6 +2,7 @@
 //! from its tokens, so a turn can have several versions.
 
 use rolldock_dispatch::{CarriedSample, FinishReason, PartialOutput, Stamp};
+use rolldock_loadbalancer::{LoadBalancer, ServerId};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
@@ -18,6 +19,8 @@ const SEGMENTS_MAX: u32 = 16;
 pub(super) struct Draw<'a> {
     pub(super) job: Job<'a>,
     pub(super) attempt: u32,
+    /// The server, and the balancer that granted its permit.
+    pub(super) of: (&'a LoadBalancer, ServerId),
     pub(super) base: &'a str,
     pub(super) model: &'a str,
     pub(super) prompt_ids: &'a [u32],
@@ -60,7 +63,7 @@ impl Draw<'_> {
                 reasoning_parser_kwargs: &self.reasoning_parser_kwargs,
                 cache_salt: salt.as_deref(),
             };
-            let asking = Asking::begin(self.job.one);
+            let asking = Asking::begin(self.job.one, self.of);
             let drawn = calls.generate(self.base, &request).await;
             let drawn = asking.settle(drawn, |drawn| drawn.ids.len())?;
             if !drawn.ids.is_empty() {

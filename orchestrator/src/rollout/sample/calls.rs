@@ -93,10 +93,10 @@ impl ModelCalls {
         self.context.tokens.generated_in_vain(Counted { tokens, estimated }, waste);
     }
 
-    /// Counts a request that ended without an answer after the time `after`. The number of its tokens is an
-    /// estimate.
-    pub fn gave_up(&self, after: Duration) {
-        let tokens = self.context.meter.tokens_by(after, 1);
+    /// Counts a request that ended without an answer. The engine may have generated its tokens for the time
+    /// `generating`. Their number is an estimate.
+    pub fn gave_up(&self, generating: Duration) {
+        let tokens = self.context.meter.tokens_by(generating, 1);
         self.context.tokens.generated(self.dispatch.id, Counted { tokens, estimated: tokens });
     }
 
