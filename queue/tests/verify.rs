@@ -180,6 +180,49 @@ async fn a_segment_that_no_row_refers_to_is_found() {
     assert!(!stray.exists() && look(dir.path()).is_sound());
 }
 
+#[tokio::test]
+async fn the_newest_segment_is_found_if_no_row_has_referred_to_it_and_no_process_fills_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let queue = filled(dir.path()).await;
+    let newest = dir.path().join("segment-00009999.arrow");
+    std::fs::write(&newest, b"nothing").unwrap();
+    assert!(look(dir.path()).is_sound(), "the queue may be filling it");
+    queue.close();
+    drop(queue);
+    let report = look(dir.path());
+    assert_eq!(report.problems, [Problem::Stray { file: newest.clone(), bytes: 7 }]);
+    open(dir.path(), 1);
+    assert!(!newest.exists() && look(dir.path()).is_sound(), "it was set aside");
+}
+
+#[tokio::test]
+async fn a_killed_process_leaves_a_sound_directory_although_all_rows_of_its_newest_segment_were_acked() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = QueueConfig {
+        dir: Some(dir.path().to_owned()),
+        durability: Durability::Os,
+        journal_bytes: 4096,
+        ..QueueConfig::default()
+    };
+    let queue = TransferQueue::open(config).unwrap();
+    let partition = queue.declare(PartitionSpec::new("train", ["train"], 64)).await.unwrap();
+    let journal_bytes = || std::fs::metadata(dir.path().join("journal.log")).unwrap().len();
+    let mut rewrites = 0;
+    for group in 0..200 {
+        partition.put(Put::group(group.to_string(), batch(group * 4)), None).await.unwrap();
+        let before = journal_bytes();
+        partition.take(&Take::groups("train", 1)).await.unwrap().unwrap().ack().await.unwrap();
+        rewrites += u32::from(journal_bytes() < before);
+        // This is what a process that is killed now leaves.
+        let left = copy(dir.path());
+        assert_eq!(segments(left.path()).len(), 1);
+        let report = look(left.path());
+        assert!(report.is_sound(), "after group={group} and rewrites={rewrites}: {report:?}");
+    }
+    assert!(rewrites > 0, "the journal was never rewritten while no row was live");
+    queue.close();
+}
+
 #[expect(clippy::disallowed_methods, reason = "the test deletes a file while the directory is checked")]
 #[tokio::test]
 async fn a_file_that_another_process_is_about_to_delete_is_no_problem() {

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::QueueError;
 use crate::invariants::Violation;
 use crate::journal::{Extent, LengthNote, Tail, journal_path, look_behind, scan_frames};
+use crate::lock::Unused;
 use crate::put::columns_of;
 use crate::queue::{Captured, TransferQueue, no_journal};
 use crate::record::{PayloadRecord, Record, Tally};
@@ -106,7 +107,7 @@ pub enum Problem {
         /// The violated invariant.
         violation: Violation,
     },
-    /// A segment file contains no live row. When the queue is opened, the file is deleted if its rows were
+    /// A segment file contains no live row. The newest one is a problem only if no record names it. When the queue is opened, the file is deleted if its rows were
     /// freed, and otherwise set aside.
     #[error("file={file} of bytes={bytes} belongs to no row")]
     Stray {
@@ -400,8 +401,16 @@ impl TransferQueue {
         }
         // A put that was in progress during the first search may have been published or may have failed
         // since.
-        let still = store.strays()?.into_iter().filter(|stray| strays.contains(stray));
-        report.problems.extend(still.map(|Stray { file, bytes }| Problem::Stray { file, bytes }));
+        let mut still = store.strays()?;
+        still.retain(|stray| strays.contains(stray));
+        if let Some(dir) = &self.inner.dir
+            && let Some(_unused) = Unused::hold(dir)?
+        {
+            // A process that died may have left its newest file without a record.
+            still.extend(store.unnamed_newest()?);
+            still.dedup();
+        }
+        report.problems.extend(still.into_iter().map(|Stray { file, bytes }| Problem::Stray { file, bytes }));
         Ok(report)
     }
 }

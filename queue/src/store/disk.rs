@@ -379,4 +379,13 @@ impl Store for Arc<DiskStore> {
         strays.sort();
         Ok(strays)
     }
+
+    fn unnamed_newest(&self) -> Result<Option<Stray>, QueueError> {
+        let Some((segment, file)) = self.files()?.into_iter().max() else { return Ok(None) };
+        if self.index.lock().segments.contains_key(&segment) {
+            return Ok(None);
+        }
+        let bytes = file.metadata().map_err(QueueError::io("read", &file))?.len();
+        Ok(Some(Stray { file, bytes }))
+    }
 }

@@ -309,6 +309,12 @@ pub trait Store: Send + Sync + 'static {
     fn strays(&self) -> Result<Vec<Stray>, QueueError> {
         Ok(Vec::new())
     }
+
+    /// The newest file of the store, if no record has ever named it. [`strays`](Self::strays) leaves it out where
+    /// another process may be filling it, so the caller has to know that no process does. This call blocks.
+    fn unnamed_newest(&self) -> Result<Option<Stray>, QueueError> {
+        Ok(None)
+    }
 }
 
 /// Chunks that are arrays in this process.

@@ -149,4 +149,8 @@ impl Store for Troubled {
     fn strays(&self) -> Result<Vec<Stray>, QueueError> {
         self.store.strays()
     }
+
+    fn unnamed_newest(&self) -> Result<Option<Stray>, QueueError> {
+        self.store.unnamed_newest()
+    }
 }
