@@ -41,11 +41,11 @@ pub(crate) const CONSUME_PATIENCE: Duration = Duration::from_secs(30);
 pub async fn run(args: QueueArgs) -> anyhow::Result<()> {
     match args.command {
         QueueCommand::Inspect { source, token } => {
-            let inspection = match remote(&source, token.as_deref(), LOOK_PATIENCE)? {
-                Some(remote) => remote.inspect().await?,
-                None => open(source.as_ref()).await?.inspect(),
+            let described = match remote(&source, token.as_deref(), LOOK_PATIENCE)? {
+                Some(remote) => describe(&remote.inspect().await?, Terms::Left),
+                None => describe(&open(source.as_ref()).await?.inspect(), Terms::Whole),
             };
-            say(&describe(&inspection));
+            say(&described);
             Ok(())
         }
         QueueCommand::Serve(serve_args) => serve(serve_args).await,
@@ -160,7 +160,17 @@ async fn open(dir: &Path) -> anyhow::Result<TransferQueue> {
     Ok(blocking("queue open", move || TransferQueue::open_read_only(&folder)).await??)
 }
 
-fn describe(queue: &QueueInspection) -> String {
+/// What is known of the terms of leases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Terms {
+    /// The time that is left of each.
+    Left,
+    /// The length of each. The files of a queue have no times of leases.
+    Whole,
+}
+
+fn describe(queue: &QueueInspection, terms: Terms) -> String {
+    let at_most = if terms == Terms::Whole { "at most " } else { "" };
     let mut lines = vec![format!("{} bytes of payload", queue.payload_bytes)];
     for partition in &queue.partitions {
         lines.push(format!(
@@ -186,13 +196,19 @@ fn describe(queue: &QueueInspection) -> String {
                 if lease.holders.is_empty() { "unnamed".to_owned() } else { lease.holders.join(", ") };
             let left_s = lease.expires_in_ms as f64 / 1000.0;
             lines.push(format!(
-                "  lease {}: {holders} has {} rows for {}, {left_s:.1} s left",
+                "  lease {}: {holders} has {} rows for {}, {at_most}{left_s:.1} s left",
                 lease.name, lease.rows, lease.task
             ));
         }
         for column in &partition.columns {
             lines.push(format!("  column {}: {}", column.name, column.dtype));
         }
+    }
+    if terms == Terms::Whole && queue.partitions.iter().any(|partition| !partition.leases.is_empty()) {
+        lines.push(
+            "the directory does not say when leases began; ask the URL of the server for the time left"
+                .into(),
+        );
     }
     for unit in &queue.units {
         let status = match unit.status {
@@ -205,3 +221,6 @@ fn describe(queue: &QueueInspection) -> String {
     }
     lines.join("\n")
 }
+
+#[cfg(test)]
+mod tests;
