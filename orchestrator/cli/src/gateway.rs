@@ -32,6 +32,8 @@ const DRAIN: Duration = Duration::from_secs(600);
 
 /// `rolldock gateway`: serves agents until a signal asks for the end.
 pub async fn run(args: GatewayArgs) -> anyhow::Result<()> {
+    sendable("--token", args.token.as_deref())?;
+    sendable("--queue-token", args.queue_token.as_deref())?;
     hold_for_files(threads_default());
     let api_key: Option<Arc<str>> = sendable("--api-key", args.api_key.as_deref())?.map(Arc::from);
     let config = config(&args, codec(&args).await?)?;

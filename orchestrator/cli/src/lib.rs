@@ -19,4 +19,4 @@ pub mod reward;
 mod usage;
 
 pub use args::{Cli, Command, LogFormat};
-pub use usage::{UsageError, seconds};
+pub use usage::{UsageError, seconds, sendable};

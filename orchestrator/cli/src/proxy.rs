@@ -70,6 +70,7 @@ fn proxy_config(args: &ProxyArgs) -> Result<ProxyConfig, UsageError> {
 
 /// `rolldock proxy`: balances requests over a fleet until a signal asks for the end.
 pub async fn run(args: ProxyArgs) -> anyhow::Result<()> {
+    sendable("--admin-token", args.admin_token.as_deref())?;
     let (capacity, adaptive) = loads(&args.max_loads, args.engine)?;
     let stall = seconds("--stall", args.stall)?;
     let proxy_config = proxy_config(&args)?;

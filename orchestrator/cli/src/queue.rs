@@ -94,6 +94,7 @@ fn server(source: &str, token: Option<&str>) -> anyhow::Result<Option<RemoteQueu
 }
 
 async fn serve(args: ServeArgs) -> anyhow::Result<()> {
+    sendable("--token", args.token.as_deref())?;
     hold_for_files(threads_default());
     let durability = args.durability;
     let folder = args.dir.as_deref().map(queue_folder);

@@ -23,8 +23,8 @@ pub fn seconds(option: &str, seconds: f64) -> Result<Duration, UsageError> {
     })
 }
 
-/// Checks that the secret of `option` can be sent. The error does not show the secret.
-pub(crate) fn sendable<'a>(option: &str, secret: Option<&'a str>) -> Result<Option<&'a str>, UsageError> {
+/// Checks that the secret of `option` can be sent, or that clients can send it. The error does not show the secret.
+pub fn sendable<'a>(option: &str, secret: Option<&'a str>) -> Result<Option<&'a str>, UsageError> {
     match secret {
         Some(unfit) if !is_sendable(unfit) => {
             let expected = "expected a secret that an HTTP header can hold";
@@ -38,7 +38,10 @@ pub(crate) fn sendable<'a>(option: &str, secret: Option<&'a str>) -> Result<Opti
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+
     use super::sendable;
+    use crate::{Cli, Command, gateway, proxy, queue};
 
     #[test]
     fn a_secret_that_cannot_be_sent_is_refused_and_not_shown() {
@@ -50,6 +53,30 @@ mod tests {
                 error.starts_with("--api-key: expected a secret that an HTTP header can hold"),
                 "{error}"
             );
+            assert!(!error.contains("hush"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_server_does_not_start_with_a_secret_that_no_client_can_send() {
+        let of_gateway = "gateway --endpoint http://127.0.0.1:1 --out never-made --tokenizer builtin";
+        for (command, option) in [
+            ("queue serve --dir never-made", "--token"),
+            ("queue unit --controller http://127.0.0.1:1 --dir never-made", "--token"),
+            (of_gateway, "--token"),
+            (of_gateway, "--queue-token"),
+            ("proxy --endpoint http://127.0.0.1:1", "--admin-token"),
+        ] {
+            let line = ["rolldock"].into_iter().chain(command.split(' ')).chain([option, "hush\n"]);
+            // The check is the first step, so no runtime is needed.
+            let ended = match Cli::of_line(line).unwrap().command {
+                Command::Queue(args) => queue::run(args).now_or_never(),
+                Command::Gateway(args) => gateway::run(*args).now_or_never(),
+                Command::Proxy(args) => proxy::run(args).now_or_never(),
+                other => panic!("another command: {other:?}"),
+            };
+            let error = ended.unwrap().unwrap_err().to_string();
+            assert!(error.starts_with(&format!("{option}: expected a secret")), "{command}: {error}");
             assert!(!error.contains("hush"), "{error}");
         }
     }

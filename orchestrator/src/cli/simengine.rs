@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use rolldock_cli::args::SimengineArgs;
+use rolldock_cli::sendable;
 use rolldock_simengine::{
     AnswerKey, Codec, GuessingKey, Script, ServerConfig, SimServer, TextCodec as SimTextCodec, http,
 };
@@ -19,6 +20,7 @@ use crate::run::{GrowingKey, open_sim_codec, simulated_workload};
 use crate::scope::Scope;
 
 pub(super) async fn serve(args: SimengineArgs) -> anyhow::Result<()> {
+    sendable("--api-key", args.api_key.as_deref())?;
     let scope = Scope::new();
     let codec = TextCodec::open(&CodecConfig {
         tokenizer: args.tokenizer.clone(),

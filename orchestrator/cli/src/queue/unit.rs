@@ -6,8 +6,10 @@ use rolldock_scope::{Scope, blocking};
 
 use super::{service, until_terminated};
 use crate::args::UnitArgs;
+use crate::usage::sendable;
 
 pub(super) async fn unit(args: UnitArgs) -> anyhow::Result<()> {
+    sendable("--token", args.token.as_deref())?;
     hold_for_files(threads_default());
     let folder = args.dir.as_deref().map(queue_folder);
     let config = QueueConfig { dir: folder.clone(), ..QueueConfig::default() };

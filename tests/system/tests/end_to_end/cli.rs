@@ -223,6 +223,10 @@ fn bad_usage_and_failure_have_different_exit_codes() {
         &["consume", "http://127.0.0.1:1", "--token"],
         &["queue", "inspect", "http://127.0.0.1:1", "--token"],
         &["fleet", "list", "--token"],
+        // Servers that no client could reach.
+        &["simengine", "--ports", "0", "--api-key"],
+        &["proxy", "--endpoint", "http://127.0.0.1:1", "--admin-token"],
+        &["queue", "serve", "--listen", "127.0.0.1:0", "--token"],
     ] {
         let refused = Rolldock::new(line).arg("hush\n").fails(2);
         assert!(
