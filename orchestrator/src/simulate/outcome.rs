@@ -142,7 +142,7 @@ impl Counted {
             fifo_bound_s: mean(reference.fifo_s),
             saturation_bound_s: mean(reference.saturation_s),
             tokens_per_s: tokens.generated as f64 / times.total_s.max(1e-9),
-            waste: (tokens.wasted.total() + tokens.stale) as f64 / generated,
+            waste: (tokens.wasted.total() + tokens.stale + tokens.hedges) as f64 / generated,
             filtered: tokens.filtered as f64 / generated,
             length_bias: accepted.bias(reference, Lengths::mean_length),
             accuracy_bias: accepted.bias(reference, Lengths::mean_acc),

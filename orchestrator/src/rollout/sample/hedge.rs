@@ -12,7 +12,7 @@
 //! it is longer, either the copy counts, which is then longer too, or the copy has ended before and does not count. In
 //! each case the length has the distribution of one draw.
 //!
-//! The comparison is exact if answers are streamed (`rollout.stream`). Otherwise the tokens of the running request are
+//! The comparison is exact if answers are streamed (`rollout.carry.stream`). Otherwise the tokens of the running request are
 //! estimated from the measured speed of its server.
 
 use std::pin::pin;

@@ -13,11 +13,12 @@ use tempfile::TempDir;
 use crate::support::metrics::{Scrapes, documented, scrape};
 use crate::support::{Rolldock, Running, Simengine, pause_for, recipe, wait_for};
 
-/// Counters of rare faults, and of samples that move away from slow servers. They exist and stay 0 in the run
-/// below. The tests of their crates cause these faults, and the simulation tests cause such moves.
-const RARE: [&str; 5] = [
+/// Counters of rare faults, and of samples that leave slow servers or are copied. They exist and stay 0 in the run
+/// below. The tests of their crates cause these faults, and the simulation tests cause such moves and copies.
+const RARE: [&str; 6] = [
     "rolldock_aborts_dropped_total",
     "rolldock_engines_recovered_total",
+    "rolldock_hedges_total",
     "rolldock_moved_tokens_total",
     "rolldock_moves_total",
     "rolldock_weight_update_failures_total",
