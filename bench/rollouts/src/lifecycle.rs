@@ -33,9 +33,13 @@ use crate::rollout::{
 use crate::workload::{LastToken, Numbered};
 use rolldock_bench_figures::{Bar, Figure};
 
-/// Number of steps. The first [`WARM_UP`] steps do not count.
-const STEPS: u64 = 24;
+/// Number of steps. The first [`WARM_UP`] and the last [`COOL_DOWN`] steps do not count in step times: groups of later steps
+/// run ahead, so the servers have less to do for the first and the last claims than for the others.
+const STEPS: u64 = 28;
 const WARM_UP: u64 = 4;
+const COOL_DOWN: u64 = 4;
+/// The last claim that counts, from 0.
+const LAST: u64 = STEPS - 1 - COOL_DOWN;
 /// Number of groups that a worker runs at a time. Together the groups have more samples than the fleet has slots,
 /// so no slot is empty while the last sample of a group runs.
 const CONCURRENT_PROMPTS: usize = 32;
@@ -188,10 +192,10 @@ struct Bounds {
 impl Bounds {
     fn new(reference: &Reference, plan: Plan, training: Duration) -> Self {
         let claims = reference.claims_s(&fleet_model(FLEET), plan.max_staleness, training.as_secs_f64());
-        let (first, last) = (claims[WARM_UP as usize], claims[STEPS as usize - 1]);
+        let (first, last) = (claims[WARM_UP as usize], claims[LAST as usize]);
         Self {
             saturation_s: reference.saturation_s / STEPS as f64,
-            staleness_s: (last - first) / (STEPS - 1 - WARM_UP) as f64,
+            staleness_s: (last - first) / (LAST - WARM_UP) as f64,
         }
     }
 }
@@ -285,10 +289,10 @@ async fn run(plan: Plan, training: Duration, reference: &Reference) -> anyhow::R
     let preemptions = engine.servers().map(|server| server.stats().preemptions_total).sum();
     scope.close(Duration::from_secs(1)).await;
     let counted = times.get(WARM_UP as usize..).filter(|times| !times.is_empty());
-    let first = claims.at.get(WARM_UP as usize).copied();
-    let (Some(first), Some(last)) = (first, claims.at.last()) else { anyhow::bail!("too few claims") };
+    let [first, last] = [WARM_UP, LAST].map(|claim| claims.at.get(claim as usize).copied());
+    let (Some(first), Some(last)) = (first, last) else { anyhow::bail!("too few claims") };
     Ok(Outcome {
-        step_s: (*last - first).as_secs_f64() / (STEPS - 1 - WARM_UP) as f64,
+        step_s: (last - first).as_secs_f64() / (LAST - WARM_UP) as f64,
         rollout_s: counted.map(|times| times.iter().sum::<Duration>().as_secs_f64() / times.len() as f64),
         ages: claims.ages,
         bias: accepted.mean_length() / reference.all_valid().mean_length(),
