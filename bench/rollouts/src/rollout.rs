@@ -260,6 +260,12 @@ pub(crate) fn config(shape: FleetShape, mode: Mode) -> anyhow::Result<RolloutCon
     })
 }
 
+/// Each step has a new version. A group that an earlier step has left is too old, so a step begins with nothing, as its
+/// bound does.
+fn on_policy(config: RolloutConfig) -> RolloutConfig {
+    RolloutConfig { staleness: Staleness { max: 0, is_announced: true, ..Staleness::default() }, ..config }
+}
+
 fn run(shape: FleetShape, mode: Mode, steps: usize) -> anyhow::Result<Outcome> {
     in_virtual_time(collect(shape, mode, steps))
 }
@@ -278,12 +284,14 @@ async fn collect(shape: FleetShape, mode: Mode, steps: usize) -> anyhow::Result<
         balancer: start_balancer(&engine, mode.permits(), Policy::default(), &scope)?,
         grading: Grading::Inline(Arc::new(LastToken)),
     };
-    let mut manager = AgentLoopManager::new(config(shape, mode)?, parts, scope.clone());
+    let mut manager = AgentLoopManager::new(on_policy(config(shape, mode)?), parts, scope.clone());
+    let control = manager.control();
     let prompts = PromptFeed::inline(Box::new(Numbered::new(PROMPT_TOKENS)));
     let mut accepted = Lengths::default();
     let mut elapsed = Duration::ZERO;
     let mut finished_tokens = 0;
-    for _ in 0..steps {
+    for step in 0..steps {
+        control.set_policy_version(step as u64);
         let output = manager.generate(&prompts, TARGET).await?;
         anyhow::ensure!(output.groups.len() == TARGET, "a step ended short: {:?}", output.metrics.end);
         elapsed += output.metrics.elapsed;
