@@ -42,6 +42,24 @@ pub(super) struct Claims {
     pub(super) ages: BTreeMap<u64, u64>,
 }
 
+impl Claims {
+    /// The mean time from claim to claim, in seconds, of a run that began at `began`. Generation is up to `ahead` steps
+    /// ahead of the claims. For the first claims more is generated than these steps need, and for the last claims less, so
+    /// these claims do not count. If no other claims are left, the result is the time of the run over all claims.
+    pub(super) fn step_s(&self, began: Instant, ahead: u64) -> f64 {
+        let claims = self.at.len();
+        let first = claims / 6;
+        let last = claims.saturating_sub(1).checked_sub(usize::try_from(ahead).unwrap_or(usize::MAX));
+        match last.filter(|last| *last > first) {
+            Some(last) => (self.at[last] - self.at[first]).as_secs_f64() / (last - first) as f64,
+            None => {
+                let whole = self.at.last().map_or(Duration::ZERO, |last| *last - began);
+                whole.as_secs_f64() / claims.max(1) as f64
+            }
+        }
+    }
+}
+
 impl Trainer {
     /// A trainer that trains `steps` steps, and needs the time `training` for each step.
     pub(super) async fn new(

@@ -277,14 +277,12 @@ impl World {
         if let Some(metrics) = &last {
             accepted.step_ended(metrics);
         }
-        // The first steps are faster or slower than the others, because nothing overlaps with them.
-        let warm_up = claims.at.len() / 6;
-        let step_s = match (claims.at.get(warm_up), claims.at.last()) {
-            (Some(first), Some(last)) if last > first => {
-                (*last - *first).as_secs_f64() / (claims.at.len() - 1 - warm_up) as f64
-            }
-            _ => began.elapsed().as_secs_f64() / claims.at.len().max(1) as f64,
+        let policy = &recipe.policy;
+        let ahead = match policy.mode {
+            PolicyMode::FullyAsync => (policy.staleness_max() + 1).saturating_mul(policy.steps_per_version),
+            PolicyMode::Off | PolicyMode::Sync | PolicyMode::OneStepOff => 0,
         };
+        let step_s = claims.step_s(began, ahead);
         Ok((times, claims.ages, step_s))
     }
 
