@@ -20,7 +20,7 @@ const BACKOFF_MIN: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
 /// Weights that a life of a server has loaded, and the later phases that it has completed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Loaded {
     pub(super) epoch: Epoch,
     pub(super) version: u64,
@@ -31,6 +31,8 @@ pub(super) struct Loaded {
     pub(super) is_named: bool,
     /// Whether the server has generated sound tokens with these weights.
     pub(super) is_checked: bool,
+    /// The name of the weights before these were loaded; `None` if it is not known.
+    pub(super) former_label: Option<Arc<str>>,
 }
 
 /// The updater's knowledge of one server.
@@ -45,8 +47,8 @@ pub(super) struct Known {
 
 impl Known {
     /// The state of `version` on this life of the server; `None` if the life has not loaded the version.
-    pub(super) fn has(&self, epoch: Epoch, version: u64) -> Option<Loaded> {
-        self.has.filter(|has| has.epoch == epoch && has.version == version)
+    pub(super) fn has(&self, epoch: Epoch, version: u64) -> Option<&Loaded> {
+        self.has.as_ref().filter(|has| has.epoch == epoch && has.version == version)
     }
 
     fn is_complete(&self, epoch: Epoch, version: u64) -> bool {

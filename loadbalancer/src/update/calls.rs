@@ -134,7 +134,46 @@ pub(super) fn check(control: Arc<dyn EngineControl>, balancer: LoadBalancer, tar
     .boxed()
 }
 
-/// Tells the server the name of its weights.
-pub(super) fn set_label(control: Arc<dyn EngineControl>, target: Target, label: Arc<str>) -> Call {
-    async move { control.set_weight_version(&target.server, &label).await }.boxed()
+/// The failed call, if a process is not the one that has loaded the weights.
+pub(super) const SAME_PROCESS: &str = "a label for the process that has loaded the weights";
+
+/// How the process that has loaded the weights is told from one that has replaced it since.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Process {
+    /// The name that the old weights had before the new ones were loaded; `None` if it is not known.
+    pub(super) former_label: Option<Arc<str>>,
+    /// Whether this round has paused the engine.
+    pub(super) is_paused: bool,
+}
+
+/// Tells the server the name of its weights. Fails if the process is not the one that has loaded them, because such a
+/// process would have the name without the weights, and if the server does not report the name afterwards.
+pub(super) fn set_label(
+    control: Arc<dyn EngineControl>,
+    target: Target,
+    label: Arc<str>,
+    process: Process,
+) -> Call {
+    async move {
+        let server = &target.server;
+        let failed = |reason| {
+            Err(ControlError::Failed { server: Arc::clone(&server.name), what: SAME_PROCESS, reason })
+        };
+        if let Some(former) = process.former_label
+            && let Ok(found) = control.weight_version(server).await
+            && found != former
+            && found != label
+        {
+            return failed(format!("expected the former weights={former}, found={found}"));
+        }
+        control.set_weight_version(server, &label).await?;
+        if process.is_paused && control.is_paused(server).await == Ok(false) {
+            return failed("expected a paused engine, found a running one".to_owned());
+        }
+        match control.weight_version(server).await {
+            Ok(found) if found != label => failed(format!("expected weights={label}, found={found}")),
+            _ => Ok(()),
+        }
+    }
+    .boxed()
 }

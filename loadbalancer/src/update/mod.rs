@@ -31,6 +31,7 @@ use tokio_util::task::TaskTracker;
 
 mod book;
 mod calls;
+mod catch_up;
 mod config;
 mod hook;
 mod inner;

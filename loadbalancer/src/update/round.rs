@@ -8,11 +8,15 @@
 //! revoked before its engine runs again, so no caller attributes tokens of mixed weights to a version. A
 //! server that failed earlier has its old weights, and its requests continue.
 //!
+//! A process that was replaced after it had loaded the weights must not get their label: it would look up to date. So the
+//! former label is read before the load, and the engine must still have it, and still be paused, when it gets the new one.
+//!
 //! The check comes last, because a paused engine does not generate. Permits are granted only after the check:
 //! an engine that has loaded an incomplete checkpoint answers every other call as if it were healthy.
 //!
 //! No function in this module is cancel-safe: the updater's task runs a round to its end.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures::stream::{self, StreamExt};
@@ -21,10 +25,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::book::Loaded;
 use super::calls::{self, Attempt, Call, Until, attempt};
-use super::inner::Inner;
+use super::inner::{CALL_MAX, Inner};
 use super::target::Target;
 use super::{Announcement, Failure, Phase, ServerUpdate, UpdateMethod, hook};
 use crate::control::ControlError;
+use crate::server::ServerId;
 use crate::snapshot::ServerSnapshot;
 use crate::{PauseMode, ServerRef};
 
@@ -39,6 +44,8 @@ struct Participant {
     is_checked: bool,
     /// Whether the server's weights may have changed.
     is_touched: bool,
+    /// The name of the weights before this round has replaced them.
+    former_label: Option<Arc<str>>,
     failure: Option<Failure>,
 }
 
@@ -48,9 +55,12 @@ impl Participant {
         let is_made = is_offered && !matches!(attempt, Attempt::NotMade(_));
         self.is_touched |= is_made && phase == Phase::Update;
         self.is_named |= phase == Phase::Label && matches!(attempt, Attempt::Answered(Ok(())));
-        // Weights with which the engine does not generate have to be loaded again.
+        // Weights with which the engine does not generate have to be loaded again. So have the weights of a process that
+        // was replaced.
         self.is_loaded &=
             !(phase == Phase::Check && matches!(attempt, Attempt::Answered(Err(_)) if is_offered));
+        self.is_loaded &= !is_replaced(&attempt);
+        self.is_touched |= is_replaced(&attempt);
         let reason = match attempt {
             Attempt::Answered(Ok(())) => None,
             // An engine that has no names for weights needs no label, and one that reports no
@@ -73,6 +83,11 @@ impl Participant {
             Phase::Pause | Phase::Resume => {}
         }
     }
+}
+
+/// Whether the call found another process than the one that had loaded the weights.
+fn is_replaced(attempt: &Attempt) -> bool {
+    matches!(attempt, Attempt::Answered(Err(ControlError::Failed { what, .. })) if *what == calls::SAME_PROCESS)
 }
 
 /// One update of some servers.
@@ -107,6 +122,7 @@ impl Round {
                 is_named: has.is_some_and(|has| has.is_named),
                 is_checked: has.map_or(!wants_check, |has| has.is_checked),
                 is_touched: false,
+                former_label: has.and_then(|has| has.former_label.clone()),
                 failure: None,
             }
         };
@@ -115,10 +131,21 @@ impl Round {
         Self { inner: Arc::clone(inner), announcement: Arc::clone(announcement), method, token, participants }
     }
 
+    /// The version that the servers get.
+    pub(super) fn version(&self) -> u64 {
+        self.announcement.version
+    }
+
+    /// The servers of the round.
+    pub(super) fn servers(&self) -> impl Iterator<Item = ServerId> {
+        self.participants.iter().map(|participant| participant.target.id)
+    }
+
     pub(super) async fn run(mut self) -> Vec<ServerUpdate> {
         if let Some(mode) = self.inner.config.pause {
             self.pause(mode).await;
         }
+        self.read_labels().await;
         self.update().await;
         self.reset().await;
         self.label().await;
@@ -140,6 +167,39 @@ impl Round {
         self.inner.owe(self.participants.iter().map(|participant| participant.target.id));
         let control = Arc::clone(&self.inner.control);
         self.each(Phase::Pause, |_| true, |target| calls::pause(Arc::clone(&control), target, mode)).await;
+    }
+
+    /// Whether only this round changes labels and pauses. A program of the user may do both.
+    fn knows_process(&self) -> bool {
+        matches!(self.method, UpdateMethod::Reload(_) | UpdateMethod::Transfer)
+    }
+
+    /// Reads the names of the weights that are about to be replaced.
+    async fn read_labels(&mut self) {
+        if !self.knows_process() {
+            return;
+        }
+        let limit = self.inner.config.concurrency.max(1);
+        let control = Arc::clone(&self.inner.control);
+        let reads: Vec<_> = (0..)
+            .zip(&self.participants)
+            .filter(|(_, participant)| participant.failure.is_none() && !participant.is_loaded)
+            .map(|(index, participant)| {
+                let (control, server) = (Arc::clone(&control), participant.target.server.clone());
+                async move {
+                    let read = tokio::time::timeout(CALL_MAX, control.weight_version(&server)).await;
+                    (index, read.ok().and_then(Result::ok))
+                }
+            })
+            .collect();
+        let reading = stream::iter(reads).buffer_unordered(limit).collect();
+        let labels: Vec<(usize, Option<Arc<str>>)> =
+            self.token.run_until_cancelled(reading).await.unwrap_or_default();
+        for (index, label) in labels {
+            if let Some(participant) = self.participants.get_mut(index) {
+                participant.former_label = label;
+            }
+        }
     }
 
     async fn update(&mut self) {
@@ -212,7 +272,14 @@ impl Round {
     async fn label(&mut self) {
         let control = Arc::clone(&self.inner.control);
         let label = Arc::clone(&self.announcement.label);
-        let call = |target| calls::set_label(Arc::clone(&control), target, Arc::clone(&label));
+        let is_paused = self.knows_process() && self.inner.config.pause.is_some();
+        let former = |participant: &Participant| (participant.target.id, participant.former_label.clone());
+        let former: BTreeMap<ServerId, Option<Arc<str>>> = self.participants.iter().map(former).collect();
+        let call = |target: Target| {
+            let former_label = former.get(&target.id).cloned().flatten();
+            let process = calls::Process { former_label, is_paused };
+            calls::set_label(Arc::clone(&control), target, Arc::clone(&label), process)
+        };
         self.each(Phase::Label, |participant| !participant.is_labelled, call).await;
     }
 
@@ -351,7 +418,8 @@ impl Round {
     fn settle(&self, participant: &Participant, version: u64) -> bool {
         let Target { id, epoch, .. } = participant.target;
         let Participant { is_reset, is_labelled, is_named, is_checked, .. } = *participant;
-        let has = Loaded { epoch, version, is_reset, is_labelled, is_named, is_checked };
+        let former_label = participant.former_label.clone();
+        let has = Loaded { epoch, version, is_reset, is_labelled, is_named, is_checked, former_label };
         let has = participant.is_loaded.then_some(has);
         self.inner.book.lock().servers.known(id).has = has;
         if !self.inner.config.gives_weights() {

@@ -99,7 +99,10 @@ impl Inner {
         let announcement = Arc::new(announcement);
         self.book.lock().begin(&announcement);
         let method = self.config.method.clone();
-        let servers = self.round(&announcement, method, self.end.clone(), |_| true).await;
+        let servers = match self.round(&announcement, method, self.end.clone(), |_| true) {
+            Some(round) => self.run(round).await,
+            None => Vec::new(),
+        };
         let outcome = match servers.iter().all(|server| server.failure.is_none()) {
             true => UpdateOutcome::Complete,
             false if self.end.is_cancelled() => UpdateOutcome::Ended,
@@ -117,14 +120,15 @@ impl Inner {
         report
     }
 
-    /// Updates the servers that lack some part of the announcement and for which `may` returns true.
-    async fn round(
+    /// A round of the servers that lack some part of the announcement and for which `may` returns true; `None` if there are
+    /// no such servers.
+    pub(super) fn round(
         self: &Arc<Self>,
         announcement: &Arc<Announcement>,
         method: UpdateMethod,
         token: CancellationToken,
         may: impl Fn(&ServerSnapshot) -> bool,
-    ) -> Vec<ServerUpdate> {
+    ) -> Option<Round> {
         let version = announcement.version;
         let fleet = self.balancer.snapshot();
         let known = {
@@ -136,10 +140,13 @@ impl Inner {
         let holds = gives_weights || self.config.pause.is_some();
         let wants = |server: &ServerSnapshot| known.lacks(server, version) && may(server);
         let servers = self.balancer.begin_update(gives_weights.then_some(version), holds, wants);
-        if servers.is_empty() {
-            return Vec::new();
-        }
-        let updated = Round::new(self, announcement, method, token, &servers).run().await;
+        (!servers.is_empty()).then(|| Round::new(self, announcement, method, token, &servers))
+    }
+
+    /// Runs a round to its end, and reports the servers that have failed.
+    pub(super) async fn run(&self, round: Round) -> Vec<ServerUpdate> {
+        let version = round.version();
+        let updated = round.run().await;
         for ServerUpdate { server, failure } in &updated {
             if let Some(failure) = failure {
                 let (phase, reason) = (failure.phase.as_str(), &failure.reason);
@@ -148,63 +155,6 @@ impl Inner {
             }
         }
         updated
-    }
-
-    async fn catch_up(self: &Arc<Self>, token: &CancellationToken) -> Vec<ServerUpdate> {
-        let Some(announcement) = self.book.lock().current.clone() else { return Vec::new() };
-        let version = announcement.version;
-        self.notice_lost_weights(&announcement, token).await;
-        let known = self.book.lock().servers.clone();
-        let for_one = self.config.method_of_one(&announcement);
-        let may_load = for_one.is_some();
-        let method = for_one.unwrap_or_else(|| self.config.method.clone());
-        let now = Instant::now();
-        let may = |server: &ServerSnapshot| {
-            let is_loaded = known.get(server.id).and_then(|known| known.has(server.epoch, version)).is_some();
-            known.may_try(server.id, now) && (may_load || is_loaded)
-        };
-        self.round(&announcement, method, token.clone(), may).await
-    }
-
-    /// Finds the servers whose process was restarted so fast that the monitor did not notice. The weights of
-    /// such a server have a name other than the announced one.
-    async fn notice_lost_weights(&self, announcement: &Arc<Announcement>, token: &CancellationToken) {
-        if !self.config.gives_weights() {
-            return;
-        }
-        let fleet = self.balancer.snapshot().servers;
-        let known = self.book.lock().servers.clone();
-        let version = announcement.version;
-        let is_named = |server: &ServerSnapshot| {
-            known
-                .get(server.id)
-                .and_then(|known| known.has(server.epoch, version))
-                .is_some_and(|has| has.is_named)
-        };
-        let is_up_to_date = |server: &ServerSnapshot| {
-            server.state != ServerState::Dead && is_named(server) && !known.lacks(server, version)
-        };
-        let looks: Vec<_> = fleet
-            .iter()
-            .filter(|server| is_up_to_date(server))
-            .map(Target::of)
-            .map(|target| {
-                let control = Arc::clone(&self.control);
-                async move {
-                    let asked = tokio::time::timeout(CALL_MAX, control.weight_version(&target.server));
-                    asked.await.ok().and_then(Result::ok).map(|found| (target, found))
-                }
-            })
-            .collect();
-        let looking = stream::iter(looks).buffered(self.config.concurrency.max(1)).collect();
-        let seen: Vec<Option<(Target, Arc<str>)>> =
-            token.run_until_cancelled(looking).await.unwrap_or_default();
-        for (target, found) in seen.into_iter().flatten() {
-            if found != announcement.label {
-                let reason = format!("expected weights={}, found={found}", announcement.label);
-                self.balancer.restart(target.id, target.epoch, &reason);
-            }
-        }
     }
 
     /// Resumes the engines that have to be resumed, and engines that report a pause although neither this

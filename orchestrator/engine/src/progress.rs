@@ -13,6 +13,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::{PartialOutput, SampleOutput};
 
@@ -34,6 +35,8 @@ pub struct Generated {
     pub tokens: Option<u64>,
     /// Number of tokens that arrived and passed the checks. The engine generated at least this many.
     pub arrived: u64,
+    /// When the last of these tokens arrived, if they arrive while the engine generates.
+    pub arrived_at: Option<Instant>,
     /// Whether the engine had generated everything when the request ended.
     pub is_whole: bool,
 }
@@ -108,8 +111,10 @@ impl Progress {
         self.left.lock().generated.is_whole = true;
     }
 
-    /// Reads or changes the present parts.
+    /// Adds tokens that have just arrived to the present parts.
     pub(super) fn with<T>(&self, change: impl FnOnce(&mut Vec<PartialOutput>) -> T) -> T {
-        change(&mut self.left.lock().samples)
+        let mut left = self.left.lock();
+        left.generated.arrived_at = Some(Instant::now());
+        change(&mut left.samples)
     }
 }

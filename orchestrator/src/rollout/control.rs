@@ -108,6 +108,13 @@ impl RolloutControl {
         self.versions.believe_only_announced(announced);
     }
 
+    /// From now on, accepts no answer with a label that is not one of the run, if its request was sent at a version after
+    /// `announced`. The caller gives these versions and their labels to the servers, so a server with another label has
+    /// other weights.
+    pub fn sets_labels_after(&self, announced: u64) {
+        self.versions.sets_labels_after(announced);
+    }
+
     /// The version that the servers have.
     pub fn policy_version(&self) -> u64 {
         self.versions.served()

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::engine::{Engine, Generation, Progress, SamplingParams};
+use crate::engine::{Engine, EngineError, Generation, Progress, SamplingParams};
 use crate::rollout::board::Dispatch;
 use crate::rollout::grading::Grades;
 use crate::rollout::meter::Meter;
@@ -195,10 +195,10 @@ impl SampleRequest<'_> {
             };
             tries.spent.engine += asked_at.elapsed();
             let stamp = self.context.versions.stamp(sent.version);
+            let answer = answer.and_then(|generation| self.of_known_weights(generation, &sent));
             let trouble = match answer {
                 Ok(generation) => {
                     let (server_name, at) = sent.answered(&generation);
-                    self.check_versions(&server_name, &generation);
                     return self.finish(generation, tries, stamp, server_name, at.elapsed());
                 }
                 Err(trouble) => trouble,
@@ -212,10 +212,21 @@ impl SampleRequest<'_> {
         }
     }
 
-    fn check_versions(&self, server: &str, generation: &Generation) {
+    /// Returns the answer, unless the weights that have generated it cannot be those of the run.
+    fn of_known_weights(&self, generation: Generation, sent: &Sent<'_>) -> Result<Generation, Trouble> {
+        let versions = &self.context.versions;
         for sample in &generation.samples {
-            self.context.versions.check(server, &sample.version_spans);
+            if let Some(label) = versions.foreign(sent.version, &sample.version_spans) {
+                let reason = format!(
+                    "expected weights of version={} or older, found label={label}",
+                    versions.served()
+                );
+                let server = sent.server_name.to_string();
+                return Err(Trouble::Engine(EngineError::BadAnswer { server, reason }));
+            }
+            versions.check(&sent.server_name, &sample.version_spans);
         }
+        Ok(generation)
     }
 
     /// Whether nothing is left to generate.

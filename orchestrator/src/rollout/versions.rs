@@ -4,6 +4,10 @@
 //! ends. A new run on such servers would believe that its tokens are as new as the label says, until the first update.
 //! So where the run itself updates the servers, a label newer than every announcement of the run is not believed, and
 //! is reported.
+//!
+//! Where the run loads the weights and sets the labels itself, a server that has permits has had its label set. If its answer
+//! has another label nevertheless, its process was replaced, and its weights are not those of the run. Such an answer is
+//! not accepted.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,12 +21,16 @@ pub(crate) struct Versions {
     newest: AtomicU64,
     /// The last reported label that is newer than `newest`.
     reported: AtomicU64,
+    /// Every server with permits has had its label set by this run for this version and all later ones. [`u64::MAX`] if
+    /// the run sets no labels.
+    labelled_from: AtomicU64,
 }
 
 impl Versions {
     /// The servers have `served`, and every label is believed.
     pub(crate) fn new(served: u64) -> Self {
-        Self { served: served.into(), newest: u64::MAX.into(), reported: u64::MAX.into() }
+        let unknown = || AtomicU64::new(u64::MAX);
+        Self { served: served.into(), newest: unknown(), reported: unknown(), labelled_from: unknown() }
     }
 
     /// The version that the servers have now, as the client sees it.
@@ -44,6 +52,21 @@ impl Versions {
     /// From now on, believes no label that is newer than `announced` and the versions that are expected later.
     pub(crate) fn believe_only_announced(&self, announced: u64) {
         self.newest.store(announced, Ordering::Relaxed);
+    }
+
+    /// Notes that the run gives every version after `announced` and its label to the servers before their permits.
+    pub(crate) fn sets_labels_after(&self, announced: u64) {
+        self.labelled_from.store(announced.saturating_add(1), Ordering::Relaxed);
+    }
+
+    /// The label of weights that cannot be those of the run, in an answer to a request that was sent at version `sent`.
+    pub(crate) fn foreign<'a>(&self, sent: u64, spans: &'a [VersionSpan]) -> Option<&'a str> {
+        if sent < self.labelled_from.load(Ordering::Relaxed) {
+            return None;
+        }
+        let newest = self.newest.load(Ordering::Relaxed);
+        let is_foreign = |span: &&VersionSpan| span.number().is_none_or(|version| version > newest);
+        spans.iter().find(is_foreign).map(|span| &*span.version)
     }
 
     /// The stamp of an answer that arrives now. Its request was sent at version `sent`.
@@ -105,5 +128,22 @@ mod tests {
         versions.serve(4);
         assert_eq!(range(&versions, "step-4"), (4, 4));
         assert_eq!(range(&versions, "step-5"), (4, 4));
+    }
+
+    #[test]
+    fn a_server_whose_label_the_run_has_set_has_no_other_label() {
+        let versions = Versions::new(0);
+        let spans = |label: &str| [VersionSpan { version: label.into(), start: 0, end: 1 }];
+        assert_eq!(versions.foreign(3, &spans("default")), None, "the trainer sets the labels, or nobody");
+        versions.believe_only_announced(0);
+        versions.sets_labels_after(0);
+        versions.serve(2);
+        assert_eq!(versions.foreign(0, &spans("default")), None, "it began before the first update");
+        assert_eq!(versions.foreign(1, &spans("default")), Some("default"));
+        assert_eq!(versions.foreign(1, &spans("step-3")), Some("step-3"));
+        for (sent, label) in [(1, "step-1"), (1, "step-2"), (2, "step-1")] {
+            assert_eq!(versions.foreign(sent, &spans(label)), None, "{label}");
+        }
+        assert_eq!(versions.foreign(2, &[]), None, "a server that reports none");
     }
 }

@@ -12,7 +12,7 @@ use rolldock_queue::Partition;
 
 use super::{Run, convert};
 use crate::policy::{
-    Announcement, Announcements, FleetUpdater, FollowVersion, PolicyMode, PolicyState, Updates,
+    Announcement, Announcements, FleetUpdater, FollowVersion, PolicyMode, PolicyState, UpdateMethod, Updates,
 };
 use crate::process::say;
 use crate::rollout::{InWait, Phase, RolloutControl, Staleness, Subject};
@@ -103,6 +103,10 @@ impl RunPolicy {
             scope,
         )?;
         control.believe_only_announced(state.announced());
+        // A user's program may update servers that offer no labels.
+        if matches!(policy.update.method, UpdateMethod::Reload | UpdateMethod::Transfer) {
+            control.sets_labels_after(state.announced());
+        }
         let updates = Updates::start(state, Arc::new(updater), Arc::new(follower), scope).await;
         let sources = Announcements::open(convert::policy_sources(&run.recipe), &updates, scope).await?;
         if let Some(address) = sources.address() {

@@ -21,6 +21,8 @@ pub(super) enum Fault {
     Unknown,
     /// The call takes this many seconds.
     Takes(u64),
+    /// The call succeeds without effect.
+    Ignored,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,6 +110,7 @@ impl Fake {
             self.set(&server.name, begin);
             match fault {
                 Some(Fault::Fails) => return Err(failed()),
+                Some(Fault::Ignored) => return Ok(()),
                 Some(Fault::Hangs) => std::future::pending().await,
                 Some(Fault::Takes(seconds)) => tokio::time::sleep(Duration::from_secs(seconds)).await,
                 _ => {}

@@ -1,6 +1,6 @@
 //! Servers that miss an update, die, return or join, and engines that are left paused.
 
-use super::fake::{FakeEngine, Fault, announcement, failures, fixture, reloading, spec, with};
+use super::fake::{FakeEngine, Fault, Fixture, announcement, failures, fixture, reloading, spec, with};
 use super::*;
 
 #[tokio::test(start_paused = true)]
@@ -102,9 +102,10 @@ async fn an_update_of_a_life_that_has_ended_does_not_count() {
         fixture.revive("s0");
     };
     let (report, ()) = tokio::join!(fixture.update(7), dies);
-    assert_eq!(report.outcome, UpdateOutcome::Complete, "the end of the life came later");
+    assert_eq!(report.outcome, UpdateOutcome::Partial, "the new process is not paused");
     assert_eq!(fixture.server("s0").hold, Some(Hold::Outdated));
     fixture.fake.heal();
+    tokio::time::sleep(Duration::from_secs(2)).await;
     fixture.updater.catch_up().await;
     fixture.check(Some(7));
     assert_eq!(fixture.state("s0"), ServerState::Probing);
@@ -236,4 +237,89 @@ async fn a_resumed_run_requires_the_announced_weights_before_its_first_request()
     assert_eq!(failures(&fixture.updater.catch_up().await), []);
     assert!(fixture.permit().is_some());
     fixture.check(Some(7));
+}
+
+/// The call to `s0` at which its process is replaced, and the time of that call in seconds.
+async fn replaced_at(what: &'static str, seconds: u64, replacement: FakeEngine) -> (Fixture, UpdateReport) {
+    let fixture = fixture(2, reloading());
+    fixture.update(6).await;
+    fixture.fake.fault("s0", what, Fault::Takes(seconds));
+    let dies = async {
+        tokio::time::sleep(Duration::from_secs(seconds / 2)).await;
+        fixture.fake.set("s0", |engine| *engine = replacement);
+    };
+    let (report, ()) = tokio::join!(fixture.update(7), dies);
+    fixture.fake.heal();
+    (fixture, report)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_has_replaced_the_one_with_the_weights_does_not_get_their_label() {
+    let paused = FakeEngine { is_paused: true, ..FakeEngine::default() };
+    // Its label, or that it runs, tells it from the process that has loaded the weights.
+    for (what, replacement) in [("recompute", paused), ("label", FakeEngine::default())] {
+        let (fixture, report) = replaced_at(what, 8, replacement).await;
+        let failed = vec![("s0".to_owned(), Phase::Label)];
+        assert_eq!((failures(&report.servers), report.outcome), (failed, UpdateOutcome::Partial), "{what}");
+        assert_eq!(fixture.server("s0").hold, Some(Hold::Outdated), "{what}");
+        fixture.check(Some(7));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        fixture.updater.catch_up().await;
+        assert_eq!(fixture.fake.engine("s0").weights.as_deref(), Some("/v7"), "{what}");
+        assert_eq!(fixture.state("s0"), ServerState::Probing, "{what}");
+        fixture.check(Some(7));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_returns_does_not_wait_for_one_that_loads() {
+    let fixture = fixture(3, reloading());
+    fixture.update(7).await;
+    for name in ["s1", "s2"] {
+        fixture.restart(name);
+    }
+    fixture.revive("s2");
+    fixture.fake.fault("s2", "load", Fault::Takes(300));
+    let returns = async {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        fixture.revive("s1");
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(fixture.state("s1"), ServerState::Probing);
+        assert_eq!(fixture.state("s2"), ServerState::Paused);
+        fixture.check(Some(7));
+    };
+    let (updated, ()) = tokio::join!(fixture.updater.catch_up(), returns);
+    assert_eq!((updated.len(), failures(&updated)), (2, Vec::new()));
+    fixture.check(Some(7));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_is_replaced_while_another_server_loads_is_found() {
+    let fixture = fixture(3, reloading());
+    fixture.update(7).await;
+    fixture.restart("s2");
+    fixture.revive("s2");
+    fixture.fake.fault("s2", "load", Fault::Takes(300));
+    let replaced = async {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        fixture.fake.set("s0", |engine| *engine = FakeEngine::default());
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(fixture.fake.engine("s0").weights.as_deref(), Some("/v7"));
+        fixture.check(Some(7));
+    };
+    tokio::join!(fixture.updater.catch_up(), replaced);
+    assert_eq!((fixture.fake.count("s0 load"), fixture.fake.count("s1 load")), (2, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_take_its_label_is_tried_again_with_growing_pauses() {
+    let fixture = fixture(2, reloading());
+    fixture.fake.fault("s1", "label", Fault::Ignored);
+    let report = fixture.update(7).await;
+    assert_eq!(failures(&report.servers), vec![("s1".to_owned(), Phase::Label)]);
+    let looking = fixture.updater.clone().run(CancellationToken::new());
+    let _ = tokio::time::timeout(Duration::from_secs(600), looking).await;
+    let tries = fixture.fake.count("s1 load");
+    assert!((10..=17).contains(&tries), "{tries} in ten minutes");
+    assert_eq!(fixture.state("s1"), ServerState::Paused);
 }

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use rolldock_dispatch::DispatchId;
-use rolldock_loadbalancer::Outcome;
 use tokio::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -220,27 +219,5 @@ async fn aborted(moves: &mut Option<(Order, BoxFuture<'_, ()>)>, grace: Duration
             tokio::time::sleep(grace).await;
         }
         None => std::future::pending().await,
-    }
-}
-
-/// What an unanswered request shows about its server.
-pub(super) fn outcome(trouble: &Trouble) -> Outcome {
-    let error = match trouble {
-        Trouble::Engine(error) => error,
-        Trouble::ServerLost | Trouble::NoPermit(_) | Trouble::Cut | Trouble::Moved(_) => {
-            return Outcome::Cancelled;
-        }
-    };
-    match error {
-        // Without a fault, a server that refuses everything at once would get the most requests.
-        error if error.concerns_server() => Outcome::Fault,
-        EngineError::Busy { retry_after, .. } => Outcome::Backpressure { retry_after: *retry_after },
-        EngineError::Refused { .. } | EngineError::UnknownServer { .. } | EngineError::Unfit { .. } => {
-            Outcome::ClientError
-        }
-        EngineError::Aborted { .. } => Outcome::Cancelled,
-        EngineError::Unreachable { .. } | EngineError::Failed { .. } | EngineError::BadAnswer { .. } => {
-            Outcome::Fault
-        }
     }
 }

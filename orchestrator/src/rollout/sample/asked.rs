@@ -84,17 +84,22 @@ impl<'a> Asked<'a> {
     }
 
     /// The tokens that the engine reported as generated. Engines do not report the number if the connection
-    /// is cut. In that case the count is an estimate that is at least the number of tokens that arrived. The time
-    /// in which the server is known to have generated nothing does not count.
+    /// is cut. In that case the tokens that did not arrive are estimated: from the age of the request, or from the
+    /// time since the last tokens arrived, if they arrive while the engine generates. The time in which the server is
+    /// known to have generated nothing does not count.
     fn counted(&self) -> Counted {
         let generated = self.progress.generated();
         if let Some(tokens) = generated.tokens {
             return Counted::known(tokens);
         }
-        let arrived = generated.arrived;
-        let still = self.context.balancer.stood_still(self.server, self.since);
-        let age = self.since.elapsed().saturating_sub(still);
-        let tokens = self.context.meter.tokens_by(age, self.samples).max(arrived);
+        let (arrived, since) = (generated.arrived, generated.arrived_at.unwrap_or(self.since));
+        let still = self.context.balancer.stood_still(self.server, since);
+        let age = since.elapsed().saturating_sub(still);
+        let estimated = self.context.meter.tokens_by(age, self.samples);
+        let tokens = match generated.arrived_at {
+            Some(_) => arrived + estimated,
+            None => estimated.max(arrived),
+        };
         Counted { tokens, estimated: tokens - arrived }
     }
 }

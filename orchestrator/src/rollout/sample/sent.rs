@@ -5,10 +5,9 @@ use std::sync::Arc;
 use rolldock_loadbalancer::{Outcome, Permit, ServerId};
 use tokio::time::Instant;
 
-use super::ask::outcome;
 use super::asked::Asked;
 use super::{SampleRequest, Trouble};
-use crate::engine::{Generation, Progress};
+use crate::engine::{EngineError, Generation, Progress};
 
 /// A request that was sent to a server.
 pub(super) struct Sent<'a> {
@@ -57,6 +56,28 @@ impl<'a> Sent<'a> {
         match answer {
             Ok(generation) => drop(self.answered(generation)),
             Err(trouble) => drop(self.failed(0, trouble)),
+        }
+    }
+}
+
+/// What an unanswered request shows about its server.
+fn outcome(trouble: &Trouble) -> Outcome {
+    let error = match trouble {
+        Trouble::Engine(error) => error,
+        Trouble::ServerLost | Trouble::NoPermit(_) | Trouble::Cut | Trouble::Moved(_) => {
+            return Outcome::Cancelled;
+        }
+    };
+    match error {
+        // Without a fault, a server that refuses everything at once would get the most requests.
+        error if error.concerns_server() => Outcome::Fault,
+        EngineError::Busy { retry_after, .. } => Outcome::Backpressure { retry_after: *retry_after },
+        EngineError::Refused { .. } | EngineError::UnknownServer { .. } | EngineError::Unfit { .. } => {
+            Outcome::ClientError
+        }
+        EngineError::Aborted { .. } => Outcome::Cancelled,
+        EngineError::Unreachable { .. } | EngineError::Failed { .. } | EngineError::BadAnswer { .. } => {
+            Outcome::Fault
         }
     }
 }
