@@ -45,6 +45,11 @@ fn named(points: &Points, name: &str, label: &str) -> Series {
     Series::new(label, points.means(name))
 }
 
+/// The series of the figure `name` of the object `part`, which is 0 where the object does not have the name.
+fn within(points: &Points, part: &str, name: &str, label: &str) -> Series {
+    Series::new(label, points.means_in(part, name))
+}
+
 fn step_time(steps: &Points) -> Plot {
     let held = [
         ("time.held_trainer_s", "held back by the trainer"),
@@ -130,7 +135,9 @@ fn bias(steps: &Points) -> Plot {
 
 fn tokens(steps: &Points) -> Plot {
     let series = parts(steps, "tokens", &BUCKETS);
-    plot("tokens", "Tokens", "response tokens by bucket", Form::Columns, series)
+    let unit =
+        "response tokens by bucket at the step's end; those waiting for the next step count again in it";
+    plot("tokens", "Tokens", unit, Form::Columns, series)
 }
 
 fn staleness(steps: &Points) -> Plot {
@@ -138,7 +145,7 @@ fn staleness(steps: &Points) -> Plot {
         steps.names("staleness").iter().filter_map(|age| age.parse::<u64>().ok()).collect();
     ages.sort_unstable();
     let series =
-        ages.into_iter().map(|age| named(steps, &format!("staleness.{age}"), &format!("{age} behind")));
+        ages.into_iter().map(|age| within(steps, "staleness", &age.to_string(), &format!("{age} behind")));
     let unit = "accepted groups by staleness, in versions";
     plot("staleness", "Staleness", unit, Form::Columns, folded(series.collect()))
 }
@@ -157,7 +164,7 @@ fn parts(points: &Points, part: &str, order: &[&str]) -> Vec<Series> {
     let mut names = points.names(part);
     let rank = |name: &String| order.iter().position(|known| known == name).unwrap_or(order.len());
     names.sort_by_key(rank);
-    let series = names.iter().map(|name| named(points, &format!("{part}.{name}"), &name.replace('_', " ")));
+    let series = names.iter().map(|name| within(points, part, name, &name.replace('_', " ")));
     folded(without_zeros(series.collect()))
 }
 

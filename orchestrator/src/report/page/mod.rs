@@ -140,3 +140,6 @@ fn timeline(run: &Path, step: Option<u64>) -> Result<Option<KeptTimeline>, PageE
     let text = fs::read_to_string(&file).map_err(unreadable(file.clone()))?;
     serde_json::from_str(&text).map(Some).map_err(|error| unreadable(file)(error.into()))
 }
+
+#[cfg(test)]
+mod tests;

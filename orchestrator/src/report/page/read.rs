@@ -15,6 +15,8 @@ const POINTS_MAX: usize = 400;
 const SLOWEST: usize = 12;
 /// The number of newest steps whose lines are kept.
 const NEWEST: usize = 50;
+/// The buckets of tokens that are not final: tokens in them at the end of a step count again in the next step.
+const OPEN_BUCKETS: [&str; 3] = ["in_flight", "held", "carried"];
 /// Fields of a line that are not measurements, or that have an entry for each server.
 const NO_POINTS: [&str; 5] = ["format", "step", "life", "ended_unix_s", "servers"];
 
@@ -87,6 +89,18 @@ impl Points {
         self.points.values().map(mean).collect()
     }
 
+    /// The mean of the figure `part.name` in each point, over the steps that have the object `part`. A step whose
+    /// object does not have the name counts as 0.
+    pub(super) fn means_in(&self, part: &str, name: &str) -> Vec<Option<f64>> {
+        let whole = format!("{part}.{name}");
+        let mean = |point: &Point| {
+            let (_, steps) = point.sums.get(part)?;
+            let sum = point.sums.get(&whole).map_or(0.0, |(sum, _)| *sum);
+            Some(sum / *steps as f64)
+        };
+        self.points.values().map(mean).collect()
+    }
+
     /// The sum of the figure `name` over all steps.
     pub(super) fn sum(&self, name: &str) -> f64 {
         self.points.values().filter_map(|point| point.sums.get(name)).map(|(sum, _)| sum).sum()
@@ -114,13 +128,14 @@ fn insert(points: &mut BTreeMap<u64, Point>, place: u64, point: Point) {
     }
 }
 
-/// Adds all numbers at `name` and below to `sums`.
+/// Adds all numbers at `name` and below to `sums`. An object counts as 0 under its own name.
 fn gather(name: String, value: &Value, sums: &mut BTreeMap<String, (f64, u64)>) {
     match value {
         Value::Number(number) => {
             sums.insert(name, (number.as_f64().unwrap_or_default(), 1));
         }
         Value::Object(inner) => {
+            sums.insert(name.clone(), (0.0, 1));
             for (part, value) in inner {
                 gather(format!("{name}.{part}"), value, sums);
             }
@@ -150,6 +165,12 @@ pub(super) struct RunFigures {
     pub(super) newest: VecDeque<Value>,
     /// Number of steps.
     pub(super) count: u64,
+    /// Tokens that were in flight, held or carried at the end of the last step whose tokens are known.
+    open_tokens: f64,
+    /// Number of the last process that ended a step, from 1.
+    pub(super) lives: u64,
+    /// Number of steps whose figures are made from the ledger alone.
+    pub(super) recovered: u64,
 }
 
 /// The names of [`RunFigures::servers`], in order.
@@ -166,6 +187,9 @@ impl RunFigures {
             servers: BTreeMap::new(),
             newest: VecDeque::new(),
             count: 0,
+            open_tokens: 0.0,
+            lives: 1,
+            recovered: 0,
         };
         if !each_line(steps, |step, line| figures.add_step(step, line))? || figures.count == 0 {
             return Err(PageError::NoSteps { file: steps.to_owned() });
@@ -175,8 +199,25 @@ impl RunFigures {
         Ok(figures)
     }
 
+    /// Response tokens that were generated in the steps, as far as the lines have them.
+    ///
+    /// Held and carried tokens, and tokens in flight, are in the buckets of each step at whose end they wait. So
+    /// only their last counts belong to the sum. The other buckets are final: each token is in one of them once.
+    pub(super) fn generated_tokens(&self) -> f64 {
+        let names = self.steps.names("tokens");
+        let is_final = |name: &&String| !OPEN_BUCKETS.contains(&name.as_str());
+        let settled = names.iter().filter(is_final).map(|name| self.steps.sum(&format!("tokens.{name}")));
+        settled.sum::<f64>() + self.open_tokens
+    }
+
     fn add_step(&mut self, step: u64, line: Value) {
         self.steps.add(step, &line);
+        if let Some(tokens) = line["tokens"].as_object() {
+            let open = OPEN_BUCKETS.iter().filter_map(|name| tokens.get(*name)?.as_f64());
+            self.open_tokens = open.sum();
+        }
+        self.lives = self.lives.max(line["life"].as_u64().unwrap_or(1));
+        self.recovered += u64::from(line["recovered"] == true);
         for group in line["slowest"].as_array().into_iter().flatten() {
             let seconds = group["seconds"].as_f64().unwrap_or_default();
             self.slowest.push(SlowGroup { step, seconds, group: group.clone() });
@@ -252,5 +293,17 @@ mod tests {
         assert_eq!(points.means("tokens.accepted"), [None, Some(5.0)]);
         assert_eq!(points.names("tokens"), ["accepted", "stale"]);
         assert!(points.names("servers").is_empty() && points.names("slowest").is_empty());
+    }
+
+    #[test]
+    fn a_name_that_an_object_lacks_counts_as_0_in_the_mean_of_a_point() {
+        let mut points = Points::new();
+        for step in 0..=POINTS_MAX as u64 {
+            let reasons = if step == 0 { json!({ "all_right": 5 }) } else { json!({}) };
+            points.add(step, &json!({ "filter_reasons": reasons, "staleness": null }));
+        }
+        let means = points.means_in("filter_reasons", "all_right");
+        assert_eq!((points.steps_each, means[0], means[1]), (2, Some(2.5), Some(0.0)));
+        assert_eq!(points.means_in("staleness", "1")[0], None);
     }
 }

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::plot::{escaped, exact, short};
 use super::read::RunFigures;
+use crate::process::plural;
 
 /// The maximum number of listed servers. If there are more, the servers with the most failures are listed.
 /// Among servers with equal failures, the servers with the fewest tokens are preferred.
@@ -16,7 +17,7 @@ pub(super) fn totals(figures: &RunFigures) -> String {
     let steps = &figures.steps;
     let (accepted, filtered) = (steps.sum("fates.accepted"), steps.sum("fates.filtered"));
     let complete = accepted + filtered;
-    let buckets: f64 = steps.names("tokens").iter().map(|name| steps.sum(&format!("tokens.{name}"))).sum();
+    let tokens = figures.generated_tokens();
     let share = |part: f64, whole: f64| match whole > 0.0 {
         true => format!("{:.1} %", 100.0 * part / whole),
         false => "\u{2013}".to_owned(),
@@ -25,12 +26,27 @@ pub(super) fn totals(figures: &RunFigures) -> String {
         ("steps", figures.count.to_string()),
         ("groups accepted", short(accepted)),
         ("accept rate", share(accepted, complete)),
-        ("response tokens", short(buckets)),
-        ("of them accepted", share(steps.sum("tokens.accepted"), buckets)),
+        ("response tokens", short(tokens)),
+        ("of them accepted", share(steps.sum("tokens.accepted"), tokens)),
         ("seconds in steps", short(steps.sum("time.step_s"))),
     ];
     let tile = |(name, value): (&str, String)| format!("<div><b>{value}</b><span>{name}</span></div>");
-    format!("<section class=\"tiles\">{}</section>\n", tiles.map(tile).concat())
+    format!("<section class=\"tiles\">{}</section>\n{}", tiles.map(tile).concat(), coverage(figures))
+}
+
+/// What the numbers of a resumed run leave out; empty if one process made the run.
+fn coverage(figures: &RunFigures) -> String {
+    if figures.lives == 1 && figures.recovered == 0 {
+        return String::new();
+    }
+    let recovered = match figures.recovered {
+        0 => String::new(),
+        steps => format!(" {} of a process that died has only its fates.", plural(steps, "step")),
+    };
+    format!(
+        "<p>The run was resumed. Steps and groups are those of all processes. Tokens, seconds, samples and servers of \
+         a step cover only the process that ended the step.{recovered}</p>\n"
+    )
 }
 
 /// A table with a header; every cell is HTML.
