@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rolldock_dispatch::{DispatchId, PromptUid};
+use rolldock_dispatch::{DispatchId, FinishReason, PromptUid};
 use tokio::time::Instant;
 
 use crate::rollout::{Group, Hold};
@@ -57,6 +57,8 @@ pub struct GroupRecord {
     pub tokens: Vec<u32>,
     /// Whether each sample is right.
     pub right: Vec<bool>,
+    /// Whether the token limit ended each sample.
+    pub truncated: Vec<bool>,
 }
 
 /// The time for which no group ran because new groups were held back, by reason.
@@ -169,6 +171,11 @@ impl Timeline {
             prompt_tokens: group.prompt.ids.len() as u32,
             tokens: group.samples.iter().map(|sample| sample.response_ids.len() as u32).collect(),
             right: group.samples.iter().map(|sample| sample.acc == 1.0).collect(),
+            truncated: group
+                .samples
+                .iter()
+                .map(|sample| sample.finish_reason == FinishReason::Length)
+                .collect(),
         };
         let groups = &mut self.inner.lock().step.groups;
         if groups.len() < GROUPS_MAX {

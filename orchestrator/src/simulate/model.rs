@@ -54,12 +54,36 @@ pub(super) struct Key {
     record_of: Option<Arc<FindRecord>>,
     /// The seed of the run.
     seed: u64,
+    /// The token limit of a response.
+    longest: u32,
+}
+
+/// A sample at its first attempt, as the token limit leaves it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Limited {
+    /// Its length in tokens.
+    pub(super) tokens: u32,
+    /// Whether it is right.
+    pub(super) is_right: bool,
+    /// Whether the token limit ended it.
+    pub(super) is_truncated: bool,
 }
 
 impl Key {
-    /// A key for a run with this seed, whose samples are recorded if `record_of` is given.
-    pub(super) fn new(seed: u64, record_of: Option<Arc<FindRecord>>) -> Self {
-        Self { seed, record_of, ..Self::default() }
+    /// A key for a run with this seed and token limit, whose samples are recorded if `record_of` is given.
+    pub(super) fn new(seed: u64, longest: u32, record_of: Option<Arc<FindRecord>>) -> Self {
+        Self { seed, longest, record_of, ..Self::default() }
+    }
+
+    /// The sample of a draw with this length and correctness, with the correctness that a [`TokenGrader`] finds.
+    pub(super) fn limited(&self, length: u32, is_right: bool) -> Limited {
+        let beyond = length.saturating_sub(self.longest);
+        let shows_result = beyond == 0 || beyond == 1 && self.record_of.is_some();
+        Limited {
+            tokens: length.min(self.longest),
+            is_right: is_right && shows_result,
+            is_truncated: beyond > 0,
+        }
     }
 
     /// Adds the answer to a prompt.
@@ -86,12 +110,19 @@ impl AnswerKey for Key {
 
     /// If a group has more samples than its record, the recorded samples are repeated. Later attempts of a
     /// sample are not recorded, so they are drawn.
+    ///
+    /// The engine truncates a sample that is longer than the token limit. A recorded sample that was truncated at
+    /// this limit therefore gets one token more. Its last token before the limit is then the token with its result,
+    /// so a replay keeps the result. A longer sample gets one token more too, so that this token is always cut off.
     fn recorded(&self, prompt_hash: u64, seed: u64) -> Option<(u32, bool)> {
         let records = self.records.read();
         let (first_seed, group) = records.get(&prompt_hash)?;
         let index = seed.checked_sub(*first_seed).filter(|index| *index < SAMPLES_MAX)?;
         let place = index as usize % group.tokens.len().max(1);
-        Some((*group.tokens.get(place)?, *group.right.get(place)?))
+        let (tokens, right) = (*group.tokens.get(place)?, *group.right.get(place)?);
+        let was_truncated = group.truncated.get(place).is_some_and(|truncated| *truncated);
+        let is_cut = tokens > self.longest || tokens == self.longest && was_truncated;
+        Some((tokens.saturating_add(u32::from(is_cut)), right))
     }
 }
 
@@ -119,15 +150,20 @@ impl PromptSource for Watched {
     }
 }
 
-/// Grades a response by its second-to-last token. A response that was cut off at the token limit is wrong.
+/// Grades a response by its second-to-last token. A response that was cut off at the token limit is wrong, except in a
+/// replay: there, its last token may have the recorded result (see [`Key`]).
 pub(super) struct TokenGrader {
     pub(super) overlong: Option<Overlong>,
+    pub(super) is_replay: bool,
 }
 
 impl Grader for TokenGrader {
     fn grade(&self, _prompt: &Prompt, output: &SampleOutput) -> Result<Grade, String> {
-        let is_right = output.finish_reason == FinishReason::Stop
-            && output.response_ids.iter().rev().nth(1) == Some(&RIGHT);
+        let result = match output.finish_reason {
+            FinishReason::Stop => output.response_ids.iter().rev().nth(1),
+            FinishReason::Length => output.response_ids.last().filter(|_| self.is_replay),
+        };
+        let is_right = result == Some(&RIGHT);
         Ok(self.of(output.response_ids.len() as u32, is_right))
     }
 }

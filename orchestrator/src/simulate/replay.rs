@@ -47,7 +47,15 @@ struct StepTime {
 /// The parts of a run's recipe that are read.
 #[derive(Default, Deserialize)]
 struct RunRecipe {
+    #[serde(default)]
     fleet: RunFleet,
+    #[serde(default)]
+    rollout: RunRollout,
+}
+
+#[derive(Default, Deserialize)]
+struct RunRollout {
+    max_response_length: Option<u32>,
 }
 
 #[derive(Default, Deserialize)]
@@ -73,6 +81,9 @@ impl Replay {
     pub fn read(run: &Path) -> anyhow::Result<Self> {
         let unreadable = |file: &PathBuf| format!("cannot read {}", file.display());
         let kept = kept_timelines(run).with_context(|| format!("cannot read {}", run.display()))?;
+        let recipe = fs::read_to_string(run.join(RECIPE_FILE)).unwrap_or_default();
+        let recipe: RunRecipe = toml::from_str(&recipe).unwrap_or_default();
+        let longest = recipe.rollout.max_response_length;
         let mut groups = BTreeMap::new();
         for step in &kept {
             let file = KeptTimeline::file(run, *step);
@@ -82,14 +93,14 @@ impl Replay {
                 .groups
                 .into_iter()
                 .filter(|group| !group.tokens.is_empty() && group.tokens.len() == group.right.len());
-            groups.extend(sound.map(|group| (group.number, Arc::new(group))));
+            groups.extend(sound.map(|group| (group.number, Arc::new(with_truncation(group, longest)))));
         }
         anyhow::ensure!(
             !groups.is_empty(),
             "{} has no recorded groups; expected the directory of a run with report.timelines above 0",
             run.display()
         );
-        let times = times(run)?;
+        let times = times(run, recipe.fleet.simulated.map_or(1.0, |simulated| simulated.time_scale))?;
         let steps = kept.iter().map(|step| (*step, times.get(step).copied())).collect();
         Ok(Self { all: groups.values().cloned().collect(), groups, steps })
     }
@@ -119,14 +130,22 @@ impl Replay {
     }
 }
 
-/// The time of each step of the run in seconds on the servers' clock. Simulated servers may run faster than
-/// real time.
-fn times(run: &Path) -> anyhow::Result<HashMap<u64, f64>> {
+/// The group with the list of its truncated samples. Files of older versions do not have this list. A sample in them
+/// counts as truncated if its length is `longest`, the token limit of the run.
+fn with_truncation(group: GroupRow, longest: Option<u32>) -> GroupRow {
+    if group.truncated.len() == group.tokens.len() {
+        return group;
+    }
+    let truncated =
+        group.tokens.iter().map(|tokens| longest.is_some_and(|longest| *tokens >= longest)).collect();
+    GroupRow { truncated, ..group }
+}
+
+/// The time of each step of the run in seconds on the servers' clock. A second of this clock takes
+/// `time_scale` seconds.
+fn times(run: &Path, time_scale: f64) -> anyhow::Result<HashMap<u64, f64>> {
     let file = run.join(STEPS_FILE);
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-    let recipe = fs::read_to_string(run.join(RECIPE_FILE)).unwrap_or_default();
-    let recipe: RunRecipe = toml::from_str(&recipe).unwrap_or_default();
-    let time_scale = recipe.fleet.simulated.map_or(1.0, |simulated| simulated.time_scale);
     // A last line without a line end is still being written.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
     let lines = whole.lines().filter_map(|line| serde_json::from_str::<StepLine>(line).ok());

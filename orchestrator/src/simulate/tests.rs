@@ -152,6 +152,7 @@ async fn recorded(dir: &std::path::Path) -> anyhow::Result<()> {
         "fleet.simulated.mean_response_length=100",
         "fleet.simulated.time_scale=2.0",
         "rollout.launch=on_demand",
+        "rollout.max_response_length=150",
         "run.steps=3",
     ];
     let path = dir.join("recipe.toml");
@@ -171,17 +172,92 @@ fn the_replay_of_a_run_has_its_step_times() {
     let replay = Replay::read(&folder.path().join("run")).unwrap();
     assert_eq!(replay.steps.len(), 3);
     assert!(replay.groups() >= 3 * 8, "{}", replay.groups());
+    let rows: Vec<_> = (0..24).map(|number| replay.group(number)).collect();
+    let samples = || rows.iter().flat_map(|row| row.tokens.iter().zip(&row.truncated));
+    assert_eq!(samples().count(), 24 * 4);
+    let mut truncated = samples().filter(|(_, truncated)| **truncated).map(|(tokens, _)| *tokens).peekable();
+    assert!(truncated.peek().is_some() && truncated.all(|tokens| tokens == 150), "{rows:?}");
     let recorded_s = replay.step_s().unwrap();
 
     let terms = Terms { steps: 3, workload: Workload::Recorded(Arc::new(replay)), ..TERMS };
-    let set = ["rollout.launch=on_demand"];
+    let set = ["rollout.launch=on_demand", "rollout.max_response_length=150"];
     let again = run(&set, &terms);
     let ratio = again.times.step_s / recorded_s;
     assert!((0.85..1.1).contains(&ratio), "{ratio}: {again:?}, recorded {recorded_s} s");
     // More servers are not slower, and the work is the same.
-    let more = run(&["rollout.launch=on_demand", "fleet.simulated.servers=8"], &terms);
+    let more = run(&[set[0], set[1], "fleet.simulated.servers=8"], &terms);
     assert!(more.times.step_s < again.times.step_s * 1.01, "{more:?}");
     assert_eq!(more.steps, 3);
+}
+
+/// Writes the files of a run of one step with a limit of 250 tokens, whose groups have these samples: the length,
+/// whether the sample is right, and whether it was truncated. Files of older versions do not have the latter.
+fn written(groups: &[[(u32, bool, bool); 4]], is_old: bool) -> Arc<Replay> {
+    let run = tempfile::tempdir().unwrap();
+    std::fs::create_dir(run.path().join("timeline")).unwrap();
+    let row = |(number, samples): (usize, &[(u32, bool, bool); 4])| {
+        let mut row = serde_json::json!({
+            "number": number, "prompt_uid": format!("{number:016x}"), "prompt_tokens": 32,
+            "tokens": samples.map(|(tokens, _, _)| tokens), "right": samples.map(|(_, right, _)| right),
+        });
+        if !is_old {
+            row["truncated"] = samples.map(|(_, _, truncated)| truncated).into_iter().collect();
+        }
+        row
+    };
+    let groups: Vec<serde_json::Value> = groups.iter().enumerate().map(row).collect();
+    let timeline = serde_json::json!({
+        "format": 1, "step": 1, "began_s": 0.0, "ended_s": 9.0, "left_out": 0, "servers": [], "requests": [],
+        "groups": groups,
+    });
+    let write = |file: &str, text: String| std::fs::write(run.path().join(file), text).unwrap();
+    write("timeline/step-1.json", timeline.to_string());
+    write("steps.jsonl", "{\"step\":1,\"life\":1,\"time\":{\"step_s\":9.0}}\n".to_owned());
+    write("recipe.toml", "[rollout]\nmax_response_length = 250\n".to_owned());
+    Arc::new(Replay::read(run.path()).unwrap())
+}
+
+/// A replay of one step of 8 groups with the limit of [`written`].
+fn replayed(replay: Arc<Replay>, set: &[&str]) -> Outcome {
+    let set = [&["rollout.max_response_length=250", "rollout.launch=batch"], set].concat();
+    run(&set, &Terms { steps: 1, workload: Workload::Recorded(replay), ..TERMS })
+}
+
+const TRUNCATED_GATE: &str = r#"filter.gates=[{gate="truncated",share_max=0.1}]"#;
+
+/// Every second group has a truncated sample. Each of the others has a sample that stopped at the limit.
+#[test]
+fn a_replay_truncates_the_samples_that_the_run_has_truncated() {
+    let groups: Vec<_> = (0..16)
+        .map(|number| {
+            [(40, true, false), (40, false, false), (250, true, number % 2 == 1), (40, true, false)]
+        })
+        .collect();
+    let outcome = replayed(written(&groups, false), &[TRUNCATED_GATE]);
+    assert!((0.4..0.55).contains(&outcome.filtered), "every second group is rejected: {outcome:?}");
+    assert_eq!(outcome.accuracy_bias.unwrap().value, 1.0, "{outcome:?}");
+    assert_eq!(replayed(written(&groups, false), &[]).filtered, 0.0);
+}
+
+#[test]
+fn a_truncated_sample_keeps_its_length_and_its_result() {
+    let groups: Vec<_> = (0..8)
+        .map(|_| [(250, true, true), (250, false, true), (250, true, true), (40, true, false)])
+        .collect();
+    for is_old in [false, true] {
+        let same = replayed(written(&groups, is_old), &[]);
+        assert_eq!((same.steps, same.filtered), (1, 0.0), "right and wrong samples make each group valid");
+        // With a larger limit the samples end at the same length.
+        let larger = replayed(written(&groups, is_old), &["rollout.max_response_length=400"]);
+        assert_eq!((larger.filtered, larger.times.step_s), (0.0, same.times.step_s));
+        let gated = setting(&["rollout.max_response_length=250", TRUNCATED_GATE]);
+        let terms = Terms { steps: 1, workload: Workload::Recorded(written(&groups, is_old)), ..TERMS };
+        let error = simulate(&gated, &terms).unwrap_err();
+        assert!(
+            format!("{error:#}").contains("rollout.max_gen_batches"),
+            "every group is rejected: {error:#}"
+        );
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use rolldock_simulate::bounds::{DrawnGroup, FleetModel, Reference};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
-use super::model::{Key, TokenGrader, workload};
+use super::model::{Key, Limited, TokenGrader, workload};
 use super::outcome::{Accepted, Counted, Outcome, Times};
 use super::prompts::Prompts;
 use super::replay::{Recorded, Replay};
@@ -75,12 +75,13 @@ impl PromptsOf {
         }
     }
 
-    fn key(&self, seed: u64) -> Key {
+    fn key(&self, recipe: &Recipe) -> Key {
+        let (seed, longest) = (recipe.run.seed, recipe.rollout.max_response_length);
         match self {
-            Self::Recipe(_) => Key::new(seed, None),
+            Self::Recipe(_) => Key::new(seed, longest, None),
             Self::Run(replay) => {
                 let replay = Arc::clone(replay);
-                Key::new(seed, Some(Arc::new(move |prompt: &Prompt| replay.group(prompt.row))))
+                Key::new(seed, longest, Some(Arc::new(move |prompt: &Prompt| replay.group(prompt.row))))
             }
         }
     }
@@ -102,7 +103,7 @@ pub(super) async fn run(setting: &Setting, terms: &Terms) -> anyhow::Result<Outc
         workload: Arc::new(workload(&simulated)),
         simulated,
         gates: Arc::new(gates),
-        key: prompts.key(recipe.run.seed),
+        key: prompts.key(recipe),
         prompts,
     };
     let world = World::new(&parts, scope)?;
@@ -128,7 +129,7 @@ impl Parts<'_> {
             buffer_length: shaping.buffer_length,
             penalty_factor: shaping.penalty_factor,
         });
-        TokenGrader { overlong }
+        TokenGrader { overlong, is_replay: matches!(self.prompts, PromptsOf::Run(_)) }
     }
 
     fn config(&self) -> RolloutConfig {
@@ -170,26 +171,25 @@ impl Parts<'_> {
     /// The samples of a prompt at the first attempt.
     fn drawn(&self, prompt: &Prompt, gates: &Gates) -> DrawnGroup {
         let rollout = &self.recipe.rollout;
-        let longest = rollout.max_response_length;
         let first_seed = sample_seed(self.recipe.run.seed, prompt.uid.0, prompt.visit, 0);
         let draw = |index: u32| {
             let draw = self.workload.draw(&prompt.ids, first_seed + u64::from(index), &self.key);
-            (draw.length.min(longest), draw.correct && draw.length <= longest, draw.length > longest)
+            self.key.limited(draw.length, draw.correct)
         };
-        let drawn: Vec<(u32, bool, bool)> = (0..rollout.samples_per_prompt).map(draw).collect();
+        let drawn: Vec<Limited> = (0..rollout.samples_per_prompt).map(draw).collect();
         let grader = self.grader();
-        let grades: Vec<_> = drawn.iter().map(|(tokens, right, _)| grader.of(*tokens, *right)).collect();
+        let grades: Vec<_> = drawn.iter().map(|drawn| grader.of(drawn.tokens, drawn.is_right)).collect();
         let accs: Vec<f32> = grades.iter().map(|grade| grade.acc).collect();
         let shaping = &self.recipe.reward.shaping;
         let rewards: Vec<f32> =
             grades.iter().map(|grade| shaping.clipped(grade.score + grade.overlong_penalty)).collect();
-        let truncated: Vec<bool> = drawn.iter().map(|(_, _, truncated)| *truncated).collect();
-        let tokens: Vec<u32> = drawn.iter().map(|(tokens, _, _)| *tokens).collect();
+        let truncated: Vec<bool> = drawn.iter().map(|drawn| drawn.is_truncated).collect();
+        let tokens: Vec<u32> = drawn.iter().map(|drawn| drawn.tokens).collect();
         let view = GroupView { accs: &accs, rewards: &rewards, truncated: &truncated, tokens: &tokens };
         DrawnGroup {
             prompt_ids: Arc::clone(&prompt.ids),
             is_valid: gates.check(&view, false).is_ok(),
-            samples: drawn.iter().map(|(tokens, right, _)| (*tokens, *right)).collect(),
+            samples: drawn.iter().map(|drawn| (drawn.tokens, drawn.is_right)).collect(),
         }
     }
 }

@@ -47,17 +47,21 @@ pub struct GroupRow {
     pub tokens: Vec<u32>,
     /// Whether each sample is right.
     pub right: Vec<bool>,
+    /// Whether the token limit ended each sample. Files of older versions do not have this list.
+    #[serde(default)]
+    pub truncated: Vec<bool>,
 }
 
 impl From<&GroupRecord> for GroupRow {
     fn from(group: &GroupRecord) -> Self {
-        let GroupRecord { number, prompt_uid, prompt_tokens, tokens, right } = group;
+        let GroupRecord { number, prompt_uid, prompt_tokens, tokens, right, truncated } = group;
         Self {
             number: *number,
             prompt_uid: prompt_uid.to_string(),
             prompt_tokens: *prompt_tokens,
             tokens: tokens.clone(),
             right: right.clone(),
+            truncated: truncated.clone(),
         }
     }
 }
