@@ -13,7 +13,7 @@ use rolldock_simulate::sweep::{Change, combinations};
 
 use super::shipped;
 use crate::policy::PolicyMode;
-use crate::process::{say, say_error};
+use crate::process::{plural, say, say_error};
 use crate::recipe::{LoadOptions, Recipe};
 use crate::run::RECIPE_FILE;
 use crate::scope::blocking;
@@ -50,6 +50,7 @@ pub(super) async fn run(args: SimulateArgs) -> anyhow::Result<()> {
         first.iter().for_each(|recipe| say_error(&format!("{which}{}", described(recipe, &terms))));
         replay.iter().for_each(|replay| say_error(&recorded_words(replay)));
         say(&table(&results));
+        results.iter().filter_map(no_reference).for_each(|words| say_error(&words));
     }
     Ok(())
 }
@@ -168,6 +169,20 @@ fn described(recipe: &Recipe, terms: &Terms) -> String {
         simulated.mean_response_length,
         recipe.policy.mode,
     )
+}
+
+/// Why a setting has no bounds and no biases, if groups were kept for a short step.
+fn no_reference((setting, outcome): &(Setting, Outcome)) -> Option<String> {
+    let groups = Some(outcome.kept_if_short).filter(|groups| *groups > 0)?;
+    let setting = match setting.label() {
+        label if label.is_empty() => String::new(),
+        label => format!("{label}: "),
+    };
+    Some(format!(
+        "{setting}no bounds and no biases, because filter.keep_if_short has kept {} for steps that were short; which \
+         groups a step keeps does not follow from the draws alone",
+        plural(groups, "group")
+    ))
 }
 
 /// The recorded steps, for comparison with the table.

@@ -30,6 +30,10 @@ pub struct Outcome {
     pub steps: u64,
     /// The times of a step and of the whole simulation.
     pub times: Times,
+    /// Accepted groups that a gate in `filter.keep_if_short` rejected, and that were accepted because their step was
+    /// short. If there are any, the bounds and the biases are `None`: the reference groups depend on the number of
+    /// prompts that each step had, and this number does not follow from the draws alone.
+    pub kept_if_short: u64,
     /// The mean FIFO bound of a step in seconds; `None` if the data ended within the first step.
     pub fifo_bound_s: Option<f64>,
     /// The mean saturation bound of a step in seconds.
@@ -82,6 +86,8 @@ impl Outcome {
 pub(super) struct Accepted {
     target: usize,
     groups: usize,
+    /// The groups that were accepted because their step was short.
+    pub(super) kept_if_short: u64,
     steps: Vec<Lengths>,
     /// The times of the requests of the last step that has ended.
     last: Option<(u64, Arc<StepTimeline>)>,
@@ -89,7 +95,7 @@ pub(super) struct Accepted {
 
 impl Accepted {
     pub(super) fn new(target: usize) -> Self {
-        Self { target, groups: 0, steps: Vec::new(), last: None }
+        Self { target, groups: 0, kept_if_short: 0, steps: Vec::new(), last: None }
     }
 
     /// Adds a group. Every `target` groups form a step.
@@ -98,6 +104,7 @@ impl Accepted {
             self.steps.push(Lengths::default());
         }
         self.groups += 1;
+        self.kept_if_short += u64::from(group.set_aside.is_some());
         let Some(step) = self.steps.last_mut() else { return };
         for sample in &group.samples {
             step.add(sample.response_ids.len() as u32, sample.acc == 1.0);
@@ -139,6 +146,7 @@ impl Counted {
         Outcome {
             steps: accepted.steps(),
             times,
+            kept_if_short: accepted.kept_if_short,
             fifo_bound_s: mean(reference.fifo_s),
             saturation_bound_s: mean(reference.saturation_s),
             tokens_per_s: tokens.generated as f64 / times.total_s.max(1e-9),

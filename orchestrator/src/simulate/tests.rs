@@ -70,6 +70,28 @@ fn ids_that_end_real_responses_do_not_end_simulated_ones() {
     assert_eq!(stopped.times.step_s, run(&[], &TERMS).times.step_s);
 }
 
+/// Half of the groups are too long. With few generation batches, steps accept some of them.
+#[test]
+fn groups_that_are_kept_for_a_short_step_leave_no_reference() {
+    let set = [
+        r#"filter.gates=[{gate="length",name="too_long",mean_tokens_max=90.0}]"#,
+        r#"filter.keep_if_short=["too_long"]"#,
+        "rollout.early_stop=fifo",
+    ];
+    let plenty = run(&set, &TERMS);
+    assert_eq!((plenty.kept_if_short, plenty.length_bias.unwrap().value), (0, 1.0), "{plenty:?}");
+    assert!(plenty.fifo_bound_s.is_some());
+    let few = [&set[..], &["rollout.gen_batch_size=8", "rollout.max_gen_batches=4"]].concat();
+    for mode in ["off", "sync"] {
+        let short = run(&[&few[..], &[&format!("policy.mode={mode}")]].concat(), &TERMS);
+        assert!(short.steps == 4 && short.kept_if_short > 0, "{short:?}");
+        assert_eq!((short.length_bias, short.accuracy_bias), (None, None));
+        assert_eq!((short.over_fifo(), short.over_saturation()), (None, None));
+        let text = json(&[(setting(&few), short)]).unwrap();
+        assert!(text.contains(r#""kept_if_short""#) && text.contains(r#""length_bias": null"#), "{text}");
+    }
+}
+
 #[test]
 fn the_first_groups_to_end_are_short() {
     let set = ["rollout.early_stop=first", "rollout.on_stop=discard", "rollout.max_concurrent_prompts=16"];

@@ -108,7 +108,10 @@ pub(super) async fn run(setting: &Setting, terms: &Terms) -> anyhow::Result<Outc
     };
     let world = World::new(&parts, scope)?;
     let counted = world.collect(recipe, terms).await?;
-    let reference = parts.reference(counted.accepted.steps())?;
+    let reference = match counted.accepted.kept_if_short {
+        0 => parts.reference(counted.accepted.steps())?,
+        _ => Reference::default(),
+    };
     Ok(counted.outcome(&reference))
 }
 
