@@ -39,7 +39,7 @@ pub fn pareto(results: &[(Setting, Outcome)]) -> String {
     };
     Scatter::svg(&[
         scatter("wasted tokens, % of all tokens", 1),
-        scatter("bias, % (the larger of length and accept rate)", 2),
+        scatter("bias, % (the larger of length and accuracy)", 2),
     ])
 }
 

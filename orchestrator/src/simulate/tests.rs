@@ -160,6 +160,7 @@ fn a_table_and_a_picture_have_each_setting() {
     assert!(table(&[barred]).contains("| a\\|b "), "the value stays in its cell");
     let svg = pareto(&results);
     assert!(svg.contains("rollout.workers=2") && svg.matches("<circle").count() == 6, "{svg}");
+    assert!(svg.contains("the larger of length and accuracy"), "{svg}");
     let (name, svg) = requests(1, &results[1].0, &results[1].1).unwrap();
     assert_eq!(name, "requests-2.svg");
     assert!(svg.contains("sim-0") && svg.contains("sim-1"), "{svg}");
