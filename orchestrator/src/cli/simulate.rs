@@ -191,7 +191,18 @@ fn recorded_words(replay: &Replay) -> String {
     let number = |step: Option<&(u64, Option<f64>)>| step.map_or(0, |(number, _)| *number);
     let time = replay.step_s().map_or("not known".to_owned(), |step_s| format!("{step_s:.1} s"));
     let (first, last, groups) = (number(first), number(last), replay.groups());
-    format!("recorded: steps {first} to {last}, {groups} groups, mean step time {time}")
+    let without = match replay.resumed_in.as_slice() {
+        [] => String::new(),
+        [step] => format!(" (without step {step}, which an earlier process of the run may have begun)"),
+        steps => {
+            let steps: Vec<String> = steps.iter().map(u64::to_string).collect();
+            format!(
+                " (without the steps {}, which earlier processes of the run may have begun)",
+                steps.join(", ")
+            )
+        }
+    };
+    format!("recorded: steps {first} to {last}, {groups} groups, mean step time {time}{without}")
 }
 
 #[cfg(test)]

@@ -30,12 +30,16 @@ pub struct Replay {
     all: Vec<Arc<GroupRow>>,
     /// The steps whose groups are recorded, with the time of each step in seconds on the servers' clock.
     pub steps: Vec<(u64, Option<f64>)>,
+    /// Recorded steps whose time is not known, because an earlier process of the run may have begun them. The run's
+    /// time of such a step covers only its last process.
+    pub resumed_in: Vec<u64>,
 }
 
 /// The parts of a line of `steps.jsonl` that are read.
 #[derive(Deserialize)]
 struct StepLine {
     step: u64,
+    life: Option<u64>,
     time: Option<StepTime>,
 }
 
@@ -101,8 +105,9 @@ impl Replay {
             run.display()
         );
         let times = times(run, recipe.fleet.simulated.map_or(1.0, |simulated| simulated.time_scale))?;
-        let steps = kept.iter().map(|step| (*step, times.get(step).copied())).collect();
-        Ok(Self { all: groups.values().cloned().collect(), groups, steps })
+        let steps = kept.iter().map(|step| (*step, times.whole.get(step).copied())).collect();
+        let resumed_in = kept.iter().copied().filter(|step| times.resumed_in.contains(step)).collect();
+        Ok(Self { all: groups.values().cloned().collect(), groups, steps, resumed_in })
     }
 
     /// The mean time of the recorded steps in seconds on the servers' clock; `None` if no time is recorded.
@@ -141,15 +146,33 @@ fn with_truncation(group: GroupRow, longest: Option<u32>) -> GroupRow {
     GroupRow { truncated, ..group }
 }
 
-/// The time of each step of the run in seconds on the servers' clock. A second of this clock takes
+/// The times of the steps of a run.
+struct StepTimes {
+    /// The time of each step of which it is known, in seconds on the servers' clock.
+    whole: HashMap<u64, f64>,
+    /// The first step that ended in each process of the run except the first process.
+    resumed_in: Vec<u64>,
+}
+
+/// The times of the steps of the run on the servers' clock. A second of this clock takes
 /// `time_scale` seconds.
-fn times(run: &Path, time_scale: f64) -> anyhow::Result<HashMap<u64, f64>> {
+fn times(run: &Path, time_scale: f64) -> anyhow::Result<StepTimes> {
     let file = run.join(STEPS_FILE);
     let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
     // A last line without a line end is still being written.
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-    let lines = whole.lines().filter_map(|line| serde_json::from_str::<StepLine>(line).ok());
-    Ok(lines.filter_map(|line| Some((line.step, line.time?.step_s / time_scale))).collect())
+    let mut times = StepTimes { whole: HashMap::new(), resumed_in: Vec::new() };
+    let mut last_life = 1;
+    for line in whole.lines().filter_map(|line| serde_json::from_str::<StepLine>(line).ok()) {
+        let life = line.life.unwrap_or(last_life);
+        if life > last_life {
+            last_life = life;
+            times.resumed_in.push(line.step);
+        } else if let Some(time) = line.time {
+            times.whole.insert(line.step, time.step_s / time_scale);
+        }
+    }
+    Ok(times)
 }
 
 /// The prompts of a recorded run, in dispatch order from the first recorded number on. The series is endless.

@@ -216,6 +216,12 @@ fn the_replay_of_a_run_has_its_step_times() {
 /// Writes the files of a run of one step with a limit of 250 tokens, whose groups have these samples: the length,
 /// whether the sample is right, and whether it was truncated. Files of older versions do not have the latter.
 fn written(groups: &[[(u32, bool, bool); 4]], is_old: bool) -> Arc<Replay> {
+    let steps = "{\"step\":1,\"life\":1,\"time\":{\"step_s\":9.0}}\n";
+    written_with(steps, &[1], groups, is_old)
+}
+
+/// As [`written`], with these lines of steps, and with the same groups in each of the `kept` steps.
+fn written_with(steps: &str, kept: &[u64], groups: &[[(u32, bool, bool); 4]], is_old: bool) -> Arc<Replay> {
     let run = tempfile::tempdir().unwrap();
     std::fs::create_dir(run.path().join("timeline")).unwrap();
     let row = |(number, samples): (usize, &[(u32, bool, bool); 4])| {
@@ -230,12 +236,12 @@ fn written(groups: &[[(u32, bool, bool); 4]], is_old: bool) -> Arc<Replay> {
     };
     let groups: Vec<serde_json::Value> = groups.iter().enumerate().map(row).collect();
     let timeline = serde_json::json!({
-        "format": 1, "step": 1, "began_s": 0.0, "ended_s": 9.0, "left_out": 0, "servers": [], "requests": [],
+        "format": 1, "step": kept[0], "began_s": 0.0, "ended_s": 9.0, "left_out": 0, "servers": [], "requests": [],
         "groups": groups,
     });
     let write = |file: &str, text: String| std::fs::write(run.path().join(file), text).unwrap();
-    write("timeline/step-1.json", timeline.to_string());
-    write("steps.jsonl", "{\"step\":1,\"life\":1,\"time\":{\"step_s\":9.0}}\n".to_owned());
+    kept.iter().for_each(|step| write(&format!("timeline/step-{step}.json"), timeline.to_string()));
+    write("steps.jsonl", steps.to_owned());
     write("recipe.toml", "[rollout]\nmax_response_length = 250\n".to_owned());
     Arc::new(Replay::read(run.path()).unwrap())
 }
@@ -281,6 +287,27 @@ fn a_truncated_sample_keeps_its_length_and_its_result() {
             "every group is rejected: {error:#}"
         );
     }
+}
+
+/// The process that began step 2 died; the second process ended the steps 2 and 3, and the third process ended
+/// step 5. The line of step 4 was made from the ledger.
+#[test]
+fn the_mean_time_leaves_out_the_steps_in_which_a_run_was_resumed() {
+    let line = |step: u64, life: Option<u64>, step_s: Option<f64>| {
+        let time = step_s.map(|step_s| serde_json::json!({ "step_s": step_s }));
+        serde_json::json!({ "step": step, "life": life, "time": time }).to_string() + "\n"
+    };
+    let lines = [
+        line(1, Some(1), Some(9.0)),
+        line(2, Some(2), Some(0.5)),
+        line(3, Some(2), Some(7.0)),
+        line(4, None, None),
+        line(5, Some(3), Some(0.1)),
+    ];
+    let groups = [[(40, true, false), (40, false, false), (40, true, false), (40, true, false)]];
+    let replay = written_with(&lines.concat(), &[2, 3, 4, 5], &groups, false);
+    assert_eq!(replay.steps, [(2, None), (3, Some(7.0)), (4, None), (5, None)]);
+    assert_eq!((replay.step_s(), replay.resumed_in.as_slice()), (Some(7.0), &[2, 5][..]));
 }
 
 #[test]
