@@ -41,11 +41,11 @@ fn coverage(figures: &RunFigures) -> String {
     }
     let recovered = match figures.recovered {
         0 => String::new(),
-        steps => format!(" {} of a process that died has only its fates.", plural(steps, "step")),
+        steps => format!(" Of {}, only the fates are known.", plural(steps, "step")),
     };
     format!(
-        "<p>The run was resumed. Steps and groups are those of all processes. Tokens, seconds, samples and servers of \
-         a step cover only the process that ended the step.{recovered}</p>\n"
+        "<p>The run was resumed. Steps, groups, fates, filter reasons and the bias are those of all processes. \
+         All other numbers of a step cover only the process that ended the step.{recovered}</p>\n"
     )
 }
 

@@ -50,5 +50,5 @@ fn a_page_of_a_resumed_run_says_what_its_numbers_cover() {
     let page = page(&[line(1, 1, known.clone()), recovered, line(3, 2, known)]);
     assert_eq!((tile(&page, "response tokens"), tile(&page, "of them accepted")), ("700", "85.7 %"));
     assert!(page.contains("The run was resumed.") && page.contains("only the process that ended the step"));
-    assert!(page.contains("1 step of a process that died has only its fates"), "{page}");
+    assert!(page.contains("Of 1 step, only the fates are known."), "{page}");
 }
