@@ -2,8 +2,8 @@
 //! simulated server with this speed and this cache.
 //!
 //! Batches of several sizes are sent in rounds until the time is over: few and many requests, short and long
-//! prompts, short and long responses. Each batch has prompts that no earlier batch had, so no prefix is
-//! cached. The median time of each batch is fitted (see [`rolldock_simulate::fit`]).
+//! prompts, short and long responses. Each batch has prompts that no earlier batch had, also not in an earlier
+//! calibration, so no prefix is cached. The median time of each batch is fitted (see [`rolldock_simulate::fit`]).
 //!
 //! # Deliberately absent
 //! The command does not find out how many sequences the server runs at a time (`max_num_seqs`), and does not
@@ -41,7 +41,7 @@ const SHORTER: u32 = 4;
 pub async fn run(args: CalibrateArgs) -> anyhow::Result<()> {
     let time = seconds("--seconds", args.seconds)?;
     let api_key = sendable("--api-key", args.api_key.as_deref())?;
-    let server = Server::open(&args.endpoint, api_key).await?;
+    let server = Server::open(&args.endpoint, api_key, rand::random()).await?;
     let calibration = calibrate(&server, time, args.max_batch).await?;
     let text = format!("# Measured by `rolldock calibrate {}`.\n{}", args.endpoint, calibration.to_toml());
     std::fs::write(&args.output, &text).with_context(|| format!("cannot write {}", args.output.display()))?;

@@ -17,7 +17,9 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// The first token id of prompts, and the number of ids. All vocabularies have these ids, and none of them is
 /// an end-of-sequence token.
 const IDS_FROM: u32 = 32;
-const IDS: u32 = 200;
+const IDS: u64 = 200;
+/// Number of ids that spell a `u64`.
+const PLACES: u32 = 9;
 /// The line of the metrics page with the size of the KV cache.
 const CACHE_LINE: &str = "vllm:cache_config_info{";
 
@@ -40,6 +42,8 @@ pub(super) struct Server {
     url: String,
     api_key: Option<String>,
     pub(super) facts: Facts,
+    /// The number that the first prompt spells.
+    salt: u64,
     /// Number of prompts that were sent.
     prompts: AtomicU32,
 }
@@ -66,14 +70,16 @@ struct Usage {
 }
 
 impl Server {
-    /// Asks the server for its model and the size of its cache.
-    pub(super) async fn open(url: &str, api_key: Option<&str>) -> anyhow::Result<Self> {
+    /// Asks the server for its model and the size of its cache. `salt` is random, so that the server has no
+    /// prompt of an earlier calibration in its prefix cache.
+    pub(super) async fn open(url: &str, api_key: Option<&str>, salt: u64) -> anyhow::Result<Self> {
         let client = Client::builder().connect_timeout(CONNECT_LIMIT).build()?;
         let mut server = Self {
             client,
             url: url.trim_end_matches('/').to_owned(),
             api_key: api_key.map(str::to_owned),
             facts: Facts::default(),
+            salt,
             prompts: 0.into(),
         };
         let models = server.answer(server.client.get(server.at("/v1/models"))).await;
@@ -113,10 +119,7 @@ impl Server {
 
     async fn request(&self, batch: Batch) -> anyhow::Result<()> {
         let number = self.prompts.fetch_add(1, Ordering::Relaxed);
-        // The first four tokens spell the number, so that no two prompts share a cached block.
-        let digit =
-            |place: u32| if place < 4 { number / IDS.pow(place) % IDS } else { (number + place) % IDS };
-        let prompt: Vec<u32> = (0..batch.prompt_tokens).map(|place| IDS_FROM + digit(place)).collect();
+        let prompt = prompt(self.salt.wrapping_add(number.into()), batch.prompt_tokens);
         let body = json!({
             "model": self.facts.model,
             "prompt": prompt,
@@ -143,6 +146,16 @@ impl Server {
     }
 }
 
+/// The prompt with this number. The first tokens spell the number, the lowest digit first, so that no two
+/// prompts share a cached block.
+pub(super) fn prompt(number: u64, tokens: u32) -> Vec<u32> {
+    let digit = |place: u32| match place < PLACES {
+        true => number / IDS.pow(place) % IDS,
+        false => number.wrapping_add(place.into()) % IDS,
+    };
+    (0..tokens).map(|place| IDS_FROM + digit(place) as u32).collect()
+}
+
 /// The size of the KV cache in blocks, and the number of tokens of a block, in a page of metrics.
 fn cache(metrics: &str) -> Option<(u32, u32)> {
     let line = metrics.lines().find(|line| line.starts_with(CACHE_LINE))?;
@@ -163,7 +176,17 @@ fn cache(metrics: &str) -> Option<(u32, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use super::cache;
+    use super::{cache, prompt};
+
+    #[test]
+    fn prompts_with_different_numbers_differ_in_their_first_tokens() {
+        let heads: std::collections::BTreeSet<Vec<u32>> =
+            [0, 1, 200, 40_000, u64::MAX, u64::MAX / 200].map(|number| prompt(number, 9)).into();
+        assert_eq!(heads.len(), 6);
+        assert!(heads.iter().flatten().all(|id| (32..232).contains(id)), "{heads:?}");
+        assert_eq!(prompt(7, 20).len(), 20);
+        assert_ne!(prompt(7, 1), prompt(8, 1), "the lowest digit is first");
+    }
 
     #[test]
     fn the_size_of_the_cache_is_in_the_labels_of_a_metric() {

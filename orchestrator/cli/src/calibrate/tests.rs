@@ -47,7 +47,7 @@ async fn the_constants_of_a_simulated_server_are_found() {
     let codec: Arc<dyn Codec> = Arc::new(TextCodec::builtin().unwrap());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = http::serve(server, codec, listener, 0, &tracker, end.clone()).unwrap();
-    let server = Server::open(&format!("http://{address}/"), None).await.unwrap();
+    let server = Server::open(&format!("http://{address}/"), None, 1).await.unwrap();
     assert_eq!(server.facts.kv_blocks.zip(server.facts.block_tokens), Some((3_000, 16)));
     let calibration = calibrate(&server, Duration::from_secs(20), 16).await.unwrap();
     end.cancel();
@@ -68,7 +68,7 @@ async fn the_constants_of_a_simulated_server_are_found() {
 
 #[tokio::test]
 async fn a_server_that_does_not_answer_is_named() {
-    let error = Server::open("http://127.0.0.1:1", None).await.err().unwrap();
+    let error = Server::open("http://127.0.0.1:1", None, 1).await.err().unwrap();
     assert!(format!("{error:#}").contains("cannot reach http://127.0.0.1:1"), "{error:#}");
 }
 
@@ -83,8 +83,26 @@ async fn a_server_that_is_no_vllm_is_told_from_one() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = http::serve(server, codec, listener, 0, &tracker, end.clone()).unwrap();
     let url = format!("http://{address}/v1/models");
-    let words = format!("{:#}", Server::open(&url, None).await.err().unwrap());
+    let words = format!("{:#}", Server::open(&url, None, 1).await.err().unwrap());
     end.cancel();
     assert!(words.starts_with(&format!("expected the base URL of a vLLM server, found {url}: ")), "{words}");
     assert!(words.contains("404"), "{words}");
+}
+
+#[tokio::test]
+async fn a_second_calibration_finds_no_prompt_of_the_first_in_the_cache() {
+    let (tracker, end) = (TaskTracker::new(), CancellationToken::new());
+    let workload = Arc::new(Workload::new(WorkloadConfig::default()));
+    let config = ServerConfig { time_scale: 0.01, ..ServerConfig::default() };
+    let simulated = SimServer::start(config, workload, Arc::new(NoAnswers), &tracker, end.clone()).unwrap();
+    let codec: Arc<dyn Codec> = Arc::new(TextCodec::builtin().unwrap());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = http::serve(simulated.clone(), codec, listener, 0, &tracker, end.clone()).unwrap();
+    for salt in [3_000_000, u64::MAX] {
+        let server = Server::open(&format!("http://{address}"), None, salt).await.unwrap();
+        server.batch(Batch { seqs: 4, prompt_tokens: 256, tokens: 2 }).await.unwrap();
+    }
+    end.cancel();
+    let stats = simulated.stats();
+    assert_eq!((stats.prompt_tokens_total, stats.prefix_cache_hits_total), (2 * 4 * 256, 0), "{stats:?}");
 }
