@@ -9,45 +9,40 @@
 //! The command does not find out how many sequences the server runs at a time (`max_num_seqs`), and does not
 //! fill the server's KV cache: vLLM reports the size of its cache.
 
+mod rounds;
 mod server;
 
 use std::fmt::Write;
+use std::fs::OpenOptions;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
 use rolldock_process::{say, say_error};
 use rolldock_simengine::EngineModel;
 use rolldock_simulate::fit::{Fit, Measured};
-use tokio::time::Instant;
 
 use crate::args::CalibrateArgs;
 use crate::usage::{seconds, sendable};
+use rounds::{Plan, Rounds, measure};
 use server::{Facts, Server};
 
-/// Number of rounds for which the longest batches leave time.
-const ROUNDS: f64 = 4.0;
-/// The length of the prompts of most batches, and of long prompts, in tokens.
-const SHORT_PROMPT: u32 = 16;
-const LONG_PROMPT: u32 = 1024;
-/// Maximum number of prompt tokens of a batch. vLLM computes about this many in one step.
-const PROMPT_TOKENS_MAX: u32 = 8192;
-/// The limits of the length of long responses, in tokens.
-const LONG_RESPONSE_MIN: u32 = 16;
-const LONG_RESPONSE_MAX: u32 = 512;
-/// The factor by which short responses are shorter than long responses.
-const SHORTER: u32 = 4;
+/// The longest wait for an answer that needs no generated token.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// Measures the server and writes the file.
 pub async fn run(args: CalibrateArgs) -> anyhow::Result<()> {
     let time = seconds("--seconds", args.seconds)?;
     let api_key = sendable("--api-key", args.api_key.as_deref())?;
-    let server = Server::open(&args.endpoint, api_key, rand::random()).await?;
+    check_writable(&args.output)?;
+    let server = Server::open(&args.endpoint, api_key, rand::random(), ANSWER_LIMIT).await?;
     let calibration = calibrate(&server, time, args.max_batch).await?;
     let text = format!("# Measured by `rolldock calibrate {}`.\n{}", args.endpoint, calibration.to_toml());
-    std::fs::write(&args.output, &text).with_context(|| format!("cannot write {}", args.output.display()))?;
+    // The result is printed first, so that it is not lost if the file cannot be written.
     say_error(&calibration.table());
+    calibration.warnings.iter().for_each(|warning| say_error(warning));
     say(&text);
-    Ok(())
+    std::fs::write(&args.output, &text).with_context(|| format!("cannot write {}", args.output.display()))
 }
 
 /// The result of a calibration.
@@ -57,81 +52,28 @@ struct Calibration {
     facts: Facts,
     /// The median of each batch.
     measured: Vec<Measured>,
+    /// What the user should know of the measurement.
+    warnings: Vec<String>,
 }
 
-/// The shape of a batch.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Batch {
-    seqs: u32,
-    prompt_tokens: u32,
-    tokens: u32,
-}
-
-/// Measures batches until `time` is over.
+/// Measures the server for this time.
 async fn calibrate(server: &Server, time: Duration, max_batch: u32) -> anyhow::Result<Calibration> {
-    let end = Instant::now() + time;
-    let pilot = Batch { seqs: 1, prompt_tokens: SHORT_PROMPT, tokens: LONG_RESPONSE_MIN };
-    // The first request may be slow, because the server compiles or captures graphs for it.
-    server.batch(pilot).await?;
-    let token_s = server.batch(pilot).await?.as_secs_f64() / f64::from(pilot.tokens);
-    let batches = batches(max_batch, token_s, time.as_secs_f64(), server.facts.max_model_len);
-    let mut times: Vec<Vec<f64>> = vec![Vec::new(); batches.len()];
-    'rounds: loop {
-        for (batch, times) in batches.iter().zip(&mut times) {
-            let left = end.saturating_duration_since(Instant::now());
-            match tokio::time::timeout(left, server.batch(*batch)).await {
-                Ok(measured) => times.push(measured?.as_secs_f64()),
-                Err(_elapsed) => break 'rounds,
-            }
-        }
-    }
-    let measured: Vec<Measured> = batches
-        .iter()
-        .zip(&mut times)
-        .filter_map(|(batch, times)| {
-            let Batch { seqs, prompt_tokens, tokens } = *batch;
-            Some(Measured { seqs, prompt_tokens, tokens, seconds: median(times)? })
-        })
-        .collect();
+    let facts = server.facts.clone();
+    let plan = Plan { server: server.url(), time, max_batch, max_model_len: facts.max_model_len };
+    let Rounds { measured, warnings } = measure(async |batch| server.batch(batch).await, &plan).await?;
     let fit = Fit::new(&measured).context("--seconds: the time is too short for this server")?;
-    Ok(Calibration { fit, facts: server.facts.clone(), measured })
+    Ok(Calibration { fit, facts, measured, warnings })
 }
 
-/// The batches of a round. `token_s` is the time of a token of a single request, in seconds. Batches are so
-/// short that several rounds fit into `time_s` seconds, if larger batches are not much slower.
-fn batches(max_batch: u32, token_s: f64, time_s: f64, max_model_len: Option<u32>) -> Vec<Batch> {
-    let mut sizes: Vec<u32> = std::iter::successors(Some(1_u32), |size| size.checked_mul(4))
-        .take_while(|size| *size < max_batch)
-        .collect();
-    sizes.push(max_batch);
-    let longest = max_model_len.unwrap_or(u32::MAX);
-    // Each size has one batch of long and two of short responses: 1.5 times the time of the long batch. The
-    // divisor is 3, because larger batches take longer than single requests.
-    let long_s = time_s / ROUNDS / sizes.len() as f64 / 3.0;
-    let long =
-        ((long_s / token_s) as u32).clamp(LONG_RESPONSE_MIN, LONG_RESPONSE_MAX).min(longest / 4).max(1);
-    let short = (long / SHORTER).max(1);
-    let mut batches = Vec::new();
-    for seqs in sizes {
-        let long_prompt = LONG_PROMPT.min(longest / 2).min(PROMPT_TOKENS_MAX / seqs).max(SHORT_PROMPT);
-        for (prompt_tokens, tokens) in [(SHORT_PROMPT, short), (long_prompt, short), (SHORT_PROMPT, long)] {
-            let batch = Batch { seqs, prompt_tokens, tokens };
-            if !batches.contains(&batch) {
-                batches.push(batch);
-            }
-        }
+/// Checks that the file of the result can be written. A file that is there stays as it is.
+fn check_writable(output: &Path) -> anyhow::Result<()> {
+    let is_new = std::fs::symlink_metadata(output).is_err();
+    let opened = OpenOptions::new().append(true).create(true).open(output);
+    opened.with_context(|| format!("--output: cannot write {}", output.display()))?;
+    if is_new {
+        std::fs::remove_file(output).with_context(|| format!("cannot remove {}", output.display()))?;
     }
-    batches
-}
-
-fn median(values: &mut [f64]) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        even if even.is_multiple_of(2) => Some((values[middle - 1] + values[middle]) / 2.0),
-        _ => Some(values[middle]),
-    }
+    Ok(())
 }
 
 impl Calibration {

@@ -8,9 +8,9 @@ use futures::future::try_join_all;
 use reqwest::{Client, RequestBuilder, Response};
 use serde::Deserialize;
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::time::timeout;
 
-use super::Batch;
+use super::rounds::Batch;
 
 /// The longest wait for a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
@@ -71,8 +71,13 @@ struct Usage {
 
 impl Server {
     /// Asks the server for its model and the size of its cache. `salt` is random, so that the server has no
-    /// prompt of an earlier calibration in its prefix cache.
-    pub(super) async fn open(url: &str, api_key: Option<&str>, salt: u64) -> anyhow::Result<Self> {
+    /// prompt of an earlier calibration in its prefix cache. Each answer must be there within `limit`.
+    pub(super) async fn open(
+        url: &str,
+        api_key: Option<&str>,
+        salt: u64,
+        limit: Duration,
+    ) -> anyhow::Result<Self> {
         let client = Client::builder().connect_timeout(CONNECT_LIMIT).build()?;
         let mut server = Self {
             client,
@@ -82,14 +87,24 @@ impl Server {
             salt,
             prompts: 0.into(),
         };
-        let models = server.answer(server.client.get(server.at("/v1/models"))).await;
         let not_vllm = || format!("expected the base URL of a vLLM server, found {url}");
-        let models: Models = models.with_context(not_vllm)?.json().await.with_context(not_vllm)?;
+        let models = server.page("/v1/models", limit).await.with_context(not_vllm)?;
+        let models: Models = serde_json::from_str(&models).with_context(not_vllm)?;
         let model = models.data.into_iter().next().context("the server has no model")?;
-        let metrics = server.answer(server.client.get(server.at("/metrics"))).await?.text().await?;
-        let (kv_blocks, block_tokens) = cache(&metrics).unzip();
+        let (kv_blocks, block_tokens) = cache(&server.page("/metrics", limit).await?).unzip();
         server.facts = Facts { model: model.id, max_model_len: model.max_model_len, kv_blocks, block_tokens };
         Ok(server)
+    }
+
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The text of a page, which must be there within `limit`.
+    async fn page(&self, path: &str, limit: Duration) -> anyhow::Result<String> {
+        let fetching = async { Ok(self.answer(self.client.get(self.at(path))).await?.text().await?) };
+        let late = || format!("{} did not answer GET {path} within {} s", self.url, limit.as_secs_f64());
+        timeout(limit, fetching).await.with_context(late)?
     }
 
     fn at(&self, path: &str) -> String {
@@ -110,11 +125,11 @@ impl Server {
         Ok(answer)
     }
 
-    /// Sends a batch of requests together, and returns the time until the last one has ended.
-    pub(super) async fn batch(&self, batch: Batch) -> anyhow::Result<Duration> {
-        let began = Instant::now();
+    /// Sends a batch of requests together, and returns when the last one has ended. Cancel-safe: the connections
+    /// of a cancelled batch are closed, which ends its requests.
+    pub(super) async fn batch(&self, batch: Batch) -> anyhow::Result<()> {
         try_join_all((0..batch.seqs).map(|_| self.request(batch))).await?;
-        Ok(began.elapsed())
+        Ok(())
     }
 
     async fn request(&self, batch: Batch) -> anyhow::Result<()> {

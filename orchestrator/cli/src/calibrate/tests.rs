@@ -6,26 +6,8 @@ use rolldock_simengine::{
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::rounds::Batch;
 use super::*;
-
-#[test]
-fn batches_differ_in_size_and_fit_into_the_time() {
-    let batches = batches(64, 0.02, 60.0, Some(4096));
-    assert_eq!(batches.len(), 12);
-    assert!(batches.iter().all(|batch| batch.seqs * batch.prompt_tokens <= PROMPT_TOKENS_MAX));
-    let alone: f64 = batches.iter().map(|batch| f64::from(batch.tokens) * 0.02).sum();
-    assert!(alone * 2.0 < 60.0 && alone * 12.0 > 60.0, "{alone}");
-    // A model with a short context gets short prompts and responses.
-    let short = super::batches(4, 0.02, 60.0, Some(64));
-    assert!(short.iter().all(|batch| batch.prompt_tokens + batch.tokens <= 64), "{short:?}");
-}
-
-#[test]
-fn the_median_is_the_middle_time_or_the_mean_of_the_middle_two() {
-    assert_eq!(median(&mut []), None);
-    assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
-    assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), Some(2.5));
-}
 
 /// A simulated server in real time whose constants are known. Its times are so long that the delays of a busy
 /// machine change the medians little.
@@ -47,7 +29,7 @@ async fn the_constants_of_a_simulated_server_are_found() {
     let codec: Arc<dyn Codec> = Arc::new(TextCodec::builtin().unwrap());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = http::serve(server, codec, listener, 0, &tracker, end.clone()).unwrap();
-    let server = Server::open(&format!("http://{address}/"), None, 1).await.unwrap();
+    let server = Server::open(&format!("http://{address}/"), None, 1, ANSWER_LIMIT).await.unwrap();
     assert_eq!(server.facts.kv_blocks.zip(server.facts.block_tokens), Some((3_000, 16)));
     let calibration = calibrate(&server, Duration::from_secs(20), 16).await.unwrap();
     end.cancel();
@@ -68,7 +50,7 @@ async fn the_constants_of_a_simulated_server_are_found() {
 
 #[tokio::test]
 async fn a_server_that_does_not_answer_is_named() {
-    let error = Server::open("http://127.0.0.1:1", None, 1).await.err().unwrap();
+    let error = Server::open("http://127.0.0.1:1", None, 1, ANSWER_LIMIT).await.err().unwrap();
     assert!(format!("{error:#}").contains("cannot reach http://127.0.0.1:1"), "{error:#}");
 }
 
@@ -83,7 +65,7 @@ async fn a_server_that_is_no_vllm_is_told_from_one() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = http::serve(server, codec, listener, 0, &tracker, end.clone()).unwrap();
     let url = format!("http://{address}/v1/models");
-    let words = format!("{:#}", Server::open(&url, None, 1).await.err().unwrap());
+    let words = format!("{:#}", Server::open(&url, None, 1, ANSWER_LIMIT).await.err().unwrap());
     end.cancel();
     assert!(words.starts_with(&format!("expected the base URL of a vLLM server, found {url}: ")), "{words}");
     assert!(words.contains("404"), "{words}");
@@ -99,10 +81,44 @@ async fn a_second_calibration_finds_no_prompt_of_the_first_in_the_cache() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = http::serve(simulated.clone(), codec, listener, 0, &tracker, end.clone()).unwrap();
     for salt in [3_000_000, u64::MAX] {
-        let server = Server::open(&format!("http://{address}"), None, salt).await.unwrap();
+        let server = Server::open(&format!("http://{address}"), None, salt, ANSWER_LIMIT).await.unwrap();
         server.batch(Batch { seqs: 4, prompt_tokens: 256, tokens: 2 }).await.unwrap();
     }
     end.cancel();
     let stats = simulated.stats();
     assert_eq!((stats.prompt_tokens_total, stats.prefix_cache_hits_total), (2 * 4 * 256, 0), "{stats:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_accepts_and_does_not_answer_is_named() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let limit = Duration::from_millis(50);
+    let error = format!("{:#}", Server::open(&url, None, 1, limit).await.err().unwrap());
+    assert!(error.contains(&format!("{url} did not answer GET /v1/models within 0.05 s")), "{error}");
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_written_is_refused_before_the_measurement() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = |output: &str| CalibrateArgs {
+        endpoint: "http://127.0.0.1:1".to_owned(),
+        seconds: 60.0,
+        max_batch: 64,
+        output: folder.path().join(output),
+        api_key: None,
+    };
+    // The server cannot be reached either, which would be found next.
+    let error = format!("{:#}", run(args("absent/x.toml")).await.unwrap_err());
+    assert!(error.starts_with("--output: cannot write ") && error.contains("absent/x.toml"), "{error}");
+    let error = format!("{:#}", run(args("")).await.unwrap_err());
+    assert!(error.starts_with("--output: cannot write "), "a folder: {error}");
+    // A measurement that fails leaves an older result as it is, and no new file.
+    std::fs::write(folder.path().join("old.toml"), "old").unwrap();
+    for output in ["old.toml", "new.toml"] {
+        let error = format!("{:#}", run(args(output)).await.unwrap_err());
+        assert!(error.contains("cannot reach http://127.0.0.1:1"), "{error}");
+    }
+    assert_eq!(std::fs::read_to_string(folder.path().join("old.toml")).unwrap(), "old");
+    assert!(!folder.path().join("new.toml").exists());
 }
