@@ -2,6 +2,7 @@
 
 use rolldock_dispatch::modes::RequestShape;
 use rolldock_loadbalancer::AdaptiveConfig;
+use rolldock_simengine::{ServerConfig, SimError};
 
 use super::{Checks, at_least_one, counted, within};
 use crate::{MaxLoads, Recipe, Simulated, Transport};
@@ -149,4 +150,9 @@ fn check_simulated(simulated: &Simulated, checks: &mut Checks<'_>) {
     });
     within(simulated.time_scale, 1e-6, 1e3, "fleet.simulated.time_scale", checks);
     within(simulated.mean_response_length, 1.0, 1e6, "fleet.simulated.mean_response_length", checks);
+    // Only the engine's keys can be wrong here, because the other values are the defaults.
+    let server = simulated.engine.unwrap_or_default().configure(ServerConfig::default());
+    if let Err(SimError::Config { key, reason }) = server.validate() {
+        checks.require(false, &format!("fleet.simulated.engine.{key}"), || reason);
+    }
 }

@@ -37,6 +37,7 @@ fn changes_are_stronger_than_the_replaced_servers() {
     let set = [
         "fleet.simulated.servers=16",
         "fleet.simulated.engine.kv_blocks=99",
+        "fleet.simulated.engine.max_model_len=1000",
         "rollout.max_response_length=50",
     ];
     let simulated = load(&on_endpoints(), &set).unwrap().fleet.simulated.unwrap();
@@ -66,4 +67,16 @@ fn the_trainer_of_a_simulation_needs_no_address() {
     assert_eq!(listening.policy.mode, PolicyMode::Off);
     let error = load(MINIMAL, &["policy.mode=fully_async", "policy.max_staleness=0"]).unwrap_err();
     assert!(error.contains("policy.max_staleness"), "{error}");
+}
+
+#[test]
+fn an_engine_that_cannot_start_is_refused_with_its_key() {
+    let refused = |set: &[&str]| load(MINIMAL, set).unwrap_err();
+    let small = refused(&["fleet.simulated.engine.kv_blocks=300"]);
+    let words = "`fleet.simulated.engine.kv_blocks`: must hold more than max_model_len=32768 tokens";
+    assert!(small.contains(words) && small.contains("holds tokens=4800"), "{small}");
+    let long = refused(&["fleet.simulated.engine.max_model_len=400000"]);
+    assert!(long.contains("must hold more than max_model_len=400000 tokens"), "{long}");
+    let free = refused(&["fleet.simulated.engine.decode_base_ns=0"]);
+    assert!(free.contains("`fleet.simulated.engine.decode_base_ns`: must be at least 1"), "{free}");
 }
