@@ -1,5 +1,9 @@
 //! The settings of a sweep: all combinations of the values of several keys.
 
+/// Short names of keys, and the keys for which they stand.
+const SHORT_KEYS: [(&str, &str); 2] =
+    [("fleet.servers", "fleet.simulated.servers"), ("fleet.speeds", "fleet.simulated.speeds")];
+
 /// Maximum number of settings of a sweep.
 pub const SETTINGS_MAX: usize = 1024;
 
@@ -18,6 +22,14 @@ pub enum SweepError {
         /// The key.
         key: String,
     },
+    /// Two keys name the same key, or one of them names a table with the other.
+    #[error("--sweep {key}: --sweep {before} sweeps this key, too; expected keys without a key in common")]
+    Overlap {
+        /// The later key, as the user wrote it.
+        key: String,
+        /// The earlier key, as the user wrote it.
+        before: String,
+    },
     /// There are too many combinations.
     #[error("--sweep {key}: expected at most {SETTINGS_MAX} combinations of values; this key makes more")]
     TooMany {
@@ -33,6 +45,37 @@ pub struct Change {
     pub key: String,
     /// The value, as TOML or as a bare word.
     pub value: String,
+}
+
+/// The values of the swept keys, for people. Empty without a sweep.
+pub fn label(changes: &[Change]) -> String {
+    let words: Vec<String> =
+        changes.iter().map(|change| format!("{}={}", change.key, change.value)).collect();
+    words.join(" ")
+}
+
+/// The key without the spaces and quotes that TOML allows around its parts.
+fn plain(key: &str) -> String {
+    let quotes = |letter| matches!(letter, '"' | '\'');
+    let parts: Vec<&str> = key.split('.').map(|part| part.trim().trim_matches(quotes)).collect();
+    parts.join(".")
+}
+
+/// The key for which the short name `key` stands. `None` if it is no short name.
+pub fn stands_for(key: &str) -> Option<&'static str> {
+    let key = plain(key);
+    SHORT_KEYS.iter().find(|(short, _)| *short == key).map(|(_, whole)| *whole)
+}
+
+/// The key of the recipe that `key` names, without spaces and quotes.
+pub fn whole_key(key: &str) -> String {
+    stands_for(key).map_or_else(|| plain(key), str::to_owned)
+}
+
+/// Whether the keys are the same, or one of them is a table with the other.
+fn overlap(one: &str, other: &str) -> bool {
+    let (one, other) = (whole_key(one), whole_key(other));
+    one.split('.').zip(other.split('.')).all(|(one, other)| one == other)
 }
 
 /// A swept key.
@@ -89,6 +132,9 @@ pub fn combinations(sweeps: &[String]) -> Result<Vec<Vec<Change>>, SweepError> {
         if combinations.iter().flatten().any(|change| change.key == key) {
             return Err(SweepError::Twice { key });
         }
+        if let Some(before) = combinations.iter().flatten().find(|change| overlap(&change.key, &key)) {
+            return Err(SweepError::Overlap { before: before.key.clone(), key });
+        }
         if combinations.len().saturating_mul(values.len()) > SETTINGS_MAX {
             return Err(SweepError::TooMany { key });
         }
@@ -126,6 +172,30 @@ mod tests {
         let lists = words(&["fleet.speeds=[1, 0.5],[1]", "d=\"a,b\",c"]).unwrap();
         assert_eq!(lists.len(), 4);
         assert_eq!(lists[0], "fleet.speeds=[1, 0.5] d=\"a,b\"");
+    }
+
+    #[test]
+    fn a_short_key_stands_for_the_key_of_the_simulated_fleet() {
+        assert_eq!(whole_key("fleet.servers"), "fleet.simulated.servers");
+        assert_eq!(whole_key("fleet . \"speeds\""), "fleet.simulated.speeds");
+        assert_eq!(whole_key("fleet.servers_min"), "fleet.servers_min");
+    }
+
+    #[test]
+    fn keys_with_a_key_in_common_are_refused() {
+        for (before, key) in [
+            ("fleet.servers", "fleet.simulated.servers"),
+            ("fleet.simulated.speeds", "fleet.speeds"),
+            ("rollout", "rollout.workers"),
+            ("rollout.workers", "rollout"),
+            ("fleet", "fleet.servers"),
+            ("rollout.workers", "rollout.'workers'"),
+        ] {
+            let expected = SweepError::Overlap { key: key.to_owned(), before: before.to_owned() };
+            let swept = words(&[&format!("{before}=1,2"), "model.name=a,b", &format!("{key}=3,4")]);
+            assert_eq!(swept, Err(expected));
+        }
+        assert_eq!(words(&["fleet.servers=1,2", "fleet.servers_min=1"]).unwrap().len(), 2);
     }
 
     #[test]

@@ -1,29 +1,24 @@
 //! `rolldock simulate`: loads the recipe once for each setting of the sweep, simulates the settings in
 //! parallel, and prints their results.
 
+mod settings;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use anyhow::Context;
-use futures::stream::{self, StreamExt, TryStreamExt};
+use futures::stream::{self, StreamExt};
 use rolldock_cli::args::SimulateArgs;
-use rolldock_cli::{UsageError, seconds};
-use rolldock_simulate::sweep::{Change, combinations};
+use rolldock_cli::seconds;
 
-use super::shipped;
 use crate::policy::PolicyMode;
 use crate::process::{plural, say, say_error};
-use crate::recipe::{LoadOptions, Recipe};
-use crate::run::RECIPE_FILE;
+use crate::recipe::Recipe;
 use crate::scope::blocking;
 use crate::simulate::{
     Outcome, PARETO_FILE, Replay, STEPS, Setting, Terms, Workload, json, pareto, requests, simulate, table,
 };
-
-/// Short names of keys, and the keys for which they stand.
-const SHORT_KEYS: [(&str, &str); 2] =
-    [("fleet.servers", "fleet.simulated.servers"), ("fleet.speeds", "fleet.simulated.speeds")];
 
 pub(super) async fn run(args: SimulateArgs) -> anyhow::Result<()> {
     let training =
@@ -37,103 +32,60 @@ pub(super) async fn run(args: SimulateArgs) -> anyhow::Result<()> {
         (None, None) => Workload::Data,
     };
     let terms = Terms { steps: args.steps.or(recorded).unwrap_or(STEPS), training, workload };
-    let settings = settings(&args)?;
+    let settings = settings::settings(&args)?;
     let first = settings.first().map(|setting| setting.recipe.clone());
-    let results = simulate_all(settings, &terms).await?;
+    let are_several = settings.len() > 1;
+    let (results, failures) = simulate_all(settings, &terms).await;
+    if results.is_empty() {
+        return Err(failed(failures));
+    }
     if let Some(folder) = &args.svg {
         draw(folder, &results)?;
     }
     if args.json {
         say(&json(&results)?);
     } else {
-        let which = if results.len() > 1 { "the first setting: " } else { "" };
+        let which = if are_several { "the first setting: " } else { "" };
         first.iter().for_each(|recipe| say_error(&format!("{which}{}", described(recipe, &terms))));
         replay.iter().for_each(|replay| say_error(&recorded_words(replay)));
         say(&table(&results));
         results.iter().filter_map(no_reference).for_each(|words| say_error(&words));
     }
-    Ok(())
+    if failures.is_empty() { Ok(()) } else { Err(failed(failures)) }
 }
 
-/// The settings of the sweep, each with its checked recipe.
-fn settings(args: &SimulateArgs) -> anyhow::Result<Vec<Setting>> {
-    let file = match (&args.recipe, &args.replay) {
-        (Some(recipe), _) => shipped::recipe(recipe.clone()),
-        (None, replay) => replay.clone().unwrap_or_default().join(RECIPE_FILE),
-    };
-    let combinations = combinations(&args.sweep).map_err(|error| UsageError(error.to_string()))?;
-    combinations.into_iter().map(|changes| setting(args, &file, changes)).collect()
-}
-
-fn setting(args: &SimulateArgs, file: &Path, changes: Vec<Change>) -> anyhow::Result<Setting> {
-    let mut set = args.engine.as_deref().map(engine).transpose()?.unwrap_or_default();
-    set.extend(args.set.iter().map(|set| long(set)));
-    set.extend(args.servers.map(|servers| format!("fleet.simulated.servers={servers}")));
-    set.extend(changes.iter().map(|change| long(&format!("{}={}", change.key, change.value))));
-    if set.iter().any(|set| is_of_key(set, "run.steps")) {
-        let wrong = "run.steps: a simulation takes its number of steps from --steps";
-        return Err(UsageError(wrong.to_owned()).into());
+/// The error of the settings that could not be simulated.
+fn failed(mut failures: Vec<anyhow::Error>) -> anyhow::Error {
+    if failures.len() == 1 {
+        return failures.remove(0);
     }
-    let load = |set: &Vec<String>| {
-        let options = LoadOptions { set: set.clone(), endpoints: Vec::new() };
-        Recipe::load_simulated(file, &options)
-    };
-    let mut recipe = load(&set)?;
-    if !args.speeds.is_empty() {
-        let servers = recipe.fleet.simulated.as_ref().map_or(0, |simulated| simulated.servers);
-        let speeds: Vec<f64> = args.speeds.iter().copied().cycle().take(servers).collect();
-        set.push(format!("fleet.simulated.speeds={speeds:?}"));
-        recipe = load(&set)?;
-    }
-    let several_turns =
-        [("[environment]", recipe.environment.is_some()), ("[agent]", recipe.agent.is_some())];
-    if let Some((table, _)) = several_turns.into_iter().find(|(_, is_given)| *is_given) {
-        let wrong = format!("expected a recipe whose samples are single answers, found one with {table}");
-        return Err(UsageError(format!("{}: {wrong}", file.display())).into());
-    }
-    Ok(Setting { changes, recipe })
-}
-
-/// The constants in a file of `rolldock calibrate`, as changes of keys.
-fn engine(file: &Path) -> anyhow::Result<Vec<String>> {
-    let wrong = |reason: String| {
-        let file = file.display();
-        UsageError(format!("--engine {file}: {reason}; expected a file of `rolldock calibrate`"))
-    };
-    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-    let file: toml::Table = toml::from_str(&text).map_err(|error| wrong(error.message().to_owned()))?;
-    let engine = ["fleet", "simulated", "engine"]
-        .iter()
-        .try_fold(&toml::Value::Table(file), |table, key| table.get(*key))
-        .and_then(|engine| engine.as_table().cloned())
-        .ok_or_else(|| wrong("it has no table [fleet.simulated.engine]".to_owned()))?;
-    Ok(engine.iter().map(|(key, value)| format!("fleet.simulated.engine.{key}={value}")).collect())
-}
-
-/// Whether `set`, which is `key=value`, is for this key.
-fn is_of_key(set: &str, key: &str) -> bool {
-    set.split('=').next().is_some_and(|of| of.trim() == key)
-}
-
-/// The change of a key, with a short name replaced by the key for which it stands.
-fn long(set: &str) -> String {
-    match SHORT_KEYS.iter().find(|(short, _)| is_of_key(set, short)) {
-        Some((short, whole)) => set.replacen(short, whole, 1),
-        None => set.to_owned(),
-    }
+    let lines: Vec<String> = failures.iter().map(|failure| format!("{failure:#}")).collect();
+    anyhow::anyhow!("{} settings failed:\n{}", lines.len(), lines.join("\n"))
 }
 
 /// Simulates the settings, as many at a time as the machine has cores. The results have the order of the
-/// settings.
-async fn simulate_all(settings: Vec<Setting>, terms: &Terms) -> anyhow::Result<Vec<(Setting, Outcome)>> {
+/// settings. A setting that fails does not end the others.
+async fn simulate_all(
+    settings: Vec<Setting>,
+    terms: &Terms,
+) -> (Vec<(Setting, Outcome)>, Vec<anyhow::Error>) {
     let simulate_one = |setting: Setting| async move {
-        let terms = terms.clone();
+        let (terms, label) = (terms.clone(), setting.label());
         let working =
             blocking("simulation", move || simulate(&setting, &terms).map(|outcome| (setting, outcome)));
-        working.await.context("a simulation died")?
+        let done = working.await.context("the simulation died").flatten();
+        if label.is_empty() { done } else { done.with_context(|| format!("setting {label}")) }
     };
     let cores = available_parallelism().map_or(1, usize::from);
-    stream::iter(settings).map(simulate_one).buffered(cores).try_collect().await
+    let mut simulating = stream::iter(settings).map(simulate_one).buffered(cores);
+    let (mut results, mut failures) = (Vec::new(), Vec::new());
+    while let Some(done) = simulating.next().await {
+        match done {
+            Ok(result) => results.push(result),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    (results, failures)
 }
 
 fn draw(folder: &Path, results: &[(Setting, Outcome)]) -> anyhow::Result<()> {
@@ -206,13 +158,4 @@ fn recorded_words(replay: &Replay) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::long;
-
-    #[test]
-    fn a_short_key_stands_for_the_key_of_the_simulated_fleet() {
-        assert_eq!(long("fleet.servers=8"), "fleet.simulated.servers=8");
-        assert_eq!(long("fleet.servers_min=8"), "fleet.servers_min=8");
-        assert_eq!(long("run.seed=fleet.servers"), "run.seed=fleet.servers");
-    }
-}
+mod tests;

@@ -27,7 +27,7 @@ mod world;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rolldock_simulate::sweep::Change;
+use rolldock_simulate::sweep::{Change, label};
 
 use crate::recipe::Recipe;
 
@@ -51,9 +51,7 @@ pub struct Setting {
 impl Setting {
     /// The values of the swept keys, for people.
     pub fn label(&self) -> String {
-        let words: Vec<String> =
-            self.changes.iter().map(|change| format!("{}={}", change.key, change.value)).collect();
-        words.join(" ")
+        label(&self.changes)
     }
 }
 
