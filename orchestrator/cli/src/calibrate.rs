@@ -2,12 +2,13 @@
 //! simulated server with this speed and this cache.
 //!
 //! Batches of several sizes are sent in rounds until the time is over: few and many requests, short and long
-//! prompts, short and long responses. Each batch has prompts that no earlier batch had, also not in an earlier
-//! calibration, so no prefix is cached. The median time of each batch is fitted (see [`rolldock_simulate::fit`]).
+//! prompts, short and long responses, and prompts that fill the KV cache as far as the time allows. Each batch
+//! has prompts that no earlier batch had, also not in an earlier calibration, so no prefix is cached. The
+//! median time of each batch is fitted (see [`rolldock_simulate::fit`]).
 //!
 //! # Deliberately absent
-//! The command does not find out how many sequences the server runs at a time (`max_num_seqs`), and does not
-//! fill the server's KV cache: vLLM reports the size of its cache.
+//! The command does not find out how many sequences the server runs at a time (`max_num_seqs`), or the size of
+//! the server's KV cache: vLLM reports the size of its cache.
 
 mod rounds;
 mod server;
@@ -29,6 +30,10 @@ use server::{Facts, Server};
 
 /// The longest wait for an answer that needs no generated token.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+
+/// The largest standard error of the cost per token in the KV cache that counts as determined, as a share of the
+/// cost.
+const KV_ERROR_MAX: f64 = 0.125;
 
 /// Measures the server and writes the file.
 pub async fn run(args: CalibrateArgs) -> anyhow::Result<()> {
@@ -59,10 +64,31 @@ struct Calibration {
 /// Measures the server for this time.
 async fn calibrate(server: &Server, time: Duration, max_batch: u32) -> anyhow::Result<Calibration> {
     let facts = server.facts.clone();
-    let plan = Plan { server: server.url(), time, max_batch, max_model_len: facts.max_model_len };
-    let Rounds { measured, warnings } = measure(async |batch| server.batch(batch).await, &plan).await?;
+    let plan = Plan {
+        server: server.url(),
+        time,
+        max_batch,
+        max_model_len: facts.max_model_len,
+        cache_tokens: facts.cache_tokens(),
+    };
+    let Rounds { measured, mut warnings } = measure(async |batch| server.batch(batch).await, &plan).await?;
     let fit = Fit::new(&measured).context("--seconds: the time is too short for this server")?;
+    warnings.extend(undetermined(&fit, &measured));
     Ok(Calibration { fit, facts, measured, warnings })
+}
+
+/// A warning if the measurement does not determine the cost per token in the KV cache.
+fn undetermined(fit: &Fit, measured: &[Measured]) -> Option<String> {
+    let error_s = fit.per_kv_token_error_s(measured);
+    if error_s.is_some_and(|error_s| error_s <= KV_ERROR_MAX * fit.per_kv_token_s) {
+        return None;
+    }
+    let error = error_s.map_or("an unknown error".to_owned(), |error_s| format!("{:.1} ns", 1e9 * error_s));
+    Some(format!(
+        "warning: decode_ns_per_kv_token is not determined: {:.1} ns ± {error}; raise --seconds or --max-batch, so \
+         that batches fill more of the KV cache",
+        1e9 * fit.per_kv_token_s
+    ))
 }
 
 /// Checks that the file of the result can be written. A file that is there stays as it is.
@@ -79,7 +105,7 @@ fn check_writable(output: &Path) -> anyhow::Result<()> {
 impl Calibration {
     fn model(&self) -> EngineModel {
         let Facts { max_model_len, kv_blocks, block_tokens, .. } = self.facts;
-        let cache = kv_blocks.zip(block_tokens).map(|(blocks, tokens)| blocks.saturating_mul(tokens));
+        let cache = self.facts.cache_tokens();
         // The cache of a simulated server must hold more than the longest sequence.
         let holds = |longest: u32| cache.map_or(longest, |cache| longest.min(cache.saturating_sub(1)));
         EngineModel { kv_blocks, block_tokens, max_model_len: max_model_len.map(holds), ..self.fit.model() }

@@ -105,6 +105,17 @@ impl Fit {
         batch.factors().iter().zip(constants).map(|(factor, constant)| factor * constant).sum()
     }
 
+    /// The standard error of [`Fit::per_kv_token_s`], in seconds: how far the differences between measured and
+    /// modelled times leave it open. `None` if the batches are too few or too alike to tell.
+    pub fn per_kv_token_error_s(&self, measured: &[Measured]) -> Option<f64> {
+        let freedom = measured.len().checked_sub(CONSTANTS).filter(|freedom| *freedom > 0)?;
+        let squares: f64 =
+            measured.iter().map(|batch| (self.seconds(batch) / batch.seconds - 1.0).powi(2)).sum();
+        let all: Vec<usize> = (0..CONSTANTS).collect();
+        let variance = Normal::new(measured, &all).last_variance()?;
+        Some((squares / freedom as f64 * variance).sqrt())
+    }
+
     /// The constants of a simulated server. The overhead is not one of them.
     pub fn model(&self) -> EngineModel {
         let ns = |seconds: f64| Some((seconds * 1e9).round() as u64);
@@ -119,30 +130,56 @@ impl Fit {
     }
 }
 
+/// The normal equations of the used constants, each in a unit of its own, so that all have the same weight in
+/// the elimination. The last column is the right side.
+struct Normal {
+    rows: Vec<Vec<f64>>,
+    /// The factor of each constant's unit.
+    scales: Vec<f64>,
+}
+
+impl Normal {
+    fn new(measured: &[Measured], used: &[usize]) -> Self {
+        let size = used.len();
+        let mut scales = vec![0.0_f64; size];
+        for batch in measured {
+            let factors = batch.factors();
+            for (scale, place) in scales.iter_mut().zip(used) {
+                *scale += (factors[*place] / batch.seconds).powi(2);
+            }
+        }
+        scales.iter_mut().for_each(|scale| *scale = scale.sqrt());
+        let mut rows = vec![vec![0.0; size + 1]; size];
+        for batch in measured {
+            let factors = batch.factors();
+            let scaled: Vec<f64> = used
+                .iter()
+                .zip(&scales)
+                .map(|(place, scale)| factors[*place] / batch.seconds / scale)
+                .collect();
+            for (row, one) in rows.iter_mut().zip(&scaled) {
+                for (cell, other) in row.iter_mut().zip(scaled.iter().chain(&[1.0])) {
+                    *cell += one * other;
+                }
+            }
+        }
+        Self { rows, scales }
+    }
+
+    /// The variance of the last constant, for errors of the variance 1.
+    fn last_variance(mut self) -> Option<f64> {
+        let last = self.scales.len().checked_sub(1)?;
+        for (place, row) in self.rows.iter_mut().enumerate() {
+            row[last + 1] = if place == last { 1.0 } else { 0.0 };
+        }
+        Some(eliminate(self.rows)?[last] / self.scales[last].powi(2))
+    }
+}
+
 /// Solves the normal equations for the used constants; the others are 0. `None` if they are not determined.
 fn solve(measured: &[Measured], is_used: &[bool; CONSTANTS]) -> Option<[f64; CONSTANTS]> {
     let used: Vec<usize> = (0..CONSTANTS).filter(|place| is_used[*place]).collect();
-    let size = used.len();
-    // Each constant is measured in units of its own, so that all have the same weight in the elimination.
-    let mut scales = vec![0.0_f64; size];
-    for batch in measured {
-        let factors = batch.factors();
-        for (scale, place) in scales.iter_mut().zip(&used) {
-            *scale += (factors[*place] / batch.seconds).powi(2);
-        }
-    }
-    scales.iter_mut().for_each(|scale| *scale = scale.sqrt());
-    let mut rows = vec![vec![0.0; size + 1]; size];
-    for batch in measured {
-        let factors = batch.factors();
-        let scaled: Vec<f64> =
-            used.iter().zip(&scales).map(|(place, scale)| factors[*place] / batch.seconds / scale).collect();
-        for (row, one) in rows.iter_mut().zip(&scaled) {
-            for (cell, other) in row.iter_mut().zip(scaled.iter().chain(&[1.0])) {
-                *cell += one * other;
-            }
-        }
-    }
+    let Normal { rows, scales } = Normal::new(measured, &used);
     let solution = eliminate(rows)?;
     let mut constants = [0.0; CONSTANTS];
     for ((place, scale), value) in used.iter().zip(&scales).zip(solution) {

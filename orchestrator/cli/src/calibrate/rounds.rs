@@ -23,6 +23,10 @@ const LONG_RESPONSE_MIN: u32 = 16;
 const LONG_RESPONSE_MAX: u32 = 512;
 /// The factor by which short responses are shorter than long responses.
 const SHORTER: u32 = 4;
+/// The share of the KV cache that the fullest batches may fill, so that the server preempts no sequence.
+const CACHE_SHARE: f64 = 0.8;
+/// The part of a round in which the prompts of a fullest batch may be computed.
+const FULL_PROMPTS: f64 = 1.0 / 8.0;
 /// The longest wait for the first request, for which a server may compile the model or capture graphs.
 const PILOT_LIMIT: Duration = Duration::from_secs(600);
 /// A batch that takes this many times as long as before has probably met a server that stands still.
@@ -39,6 +43,14 @@ pub(super) struct Plan<'a> {
     pub(super) max_batch: u32,
     /// Maximum number of tokens of prompt and response together.
     pub(super) max_model_len: Option<u32>,
+    /// The size of the KV cache in tokens.
+    pub(super) cache_tokens: Option<u32>,
+}
+
+impl Plan<'_> {
+    fn longest(&self) -> u32 {
+        self.max_model_len.unwrap_or(u32::MAX)
+    }
 }
 
 /// The shape of a batch.
@@ -87,12 +99,19 @@ pub(super) async fn measure(
     let end = Instant::now() + plan.time;
     let began = Instant::now();
     let time_s = plan.time.as_secs_f64();
-    timeout_at(end, send(pilot)).await.with_context(|| {
-        format!("{server} did not answer the second request, {pilot}, within the {time_s} s of --seconds")
-    })??;
-    let token_s = began.elapsed().as_secs_f64() / f64::from(pilot.tokens);
+    let late = |which: &str, batch: Batch| {
+        format!("{server} did not answer the {which} request, {batch}, within the {time_s} s of --seconds")
+    };
+    timeout_at(end, send(pilot)).await.with_context(|| late("second", pilot))??;
+    let pilot_s = began.elapsed().as_secs_f64();
+    let token_s = pilot_s / f64::from(pilot.tokens);
+    let long = Batch { prompt_tokens: long_prompt(1, plan.longest()), ..pilot };
+    let began = Instant::now();
+    timeout_at(end, send(long)).await.with_context(|| late("third", long))??;
+    let prefill_s = prefill(began.elapsed().as_secs_f64(), pilot_s, long, pilot);
 
-    let batches = batches(plan.max_batch, token_s, time_s, plan.max_model_len);
+    let mut batches = batches(plan.max_batch, token_s, time_s, plan.max_model_len);
+    batches.extend(fullest(&batches, prefill_s, plan));
     let mut times: Vec<Vec<Duration>> = vec![Vec::new(); batches.len()];
     let cut = 'rounds: loop {
         for (batch, times) in batches.iter().zip(&mut times) {
@@ -161,7 +180,7 @@ fn batches(max_batch: u32, token_s: f64, time_s: f64, max_model_len: Option<u32>
     let short = (long / SHORTER).max(1);
     let mut batches = Vec::new();
     for seqs in sizes {
-        let long_prompt = LONG_PROMPT.min(longest / 2).min(PROMPT_TOKENS_MAX / seqs).max(SHORT_PROMPT);
+        let long_prompt = long_prompt(seqs, longest);
         for (prompt_tokens, tokens) in [(SHORT_PROMPT, short), (long_prompt, short), (SHORT_PROMPT, long)] {
             let batch = Batch { seqs, prompt_tokens, tokens };
             if !batches.contains(&batch) {
@@ -170,6 +189,37 @@ fn batches(max_batch: u32, token_s: f64, time_s: f64, max_model_len: Option<u32>
         }
     }
     batches
+}
+
+/// The length of the long prompts of most batches, in tokens.
+fn long_prompt(seqs: u32, longest: u32) -> u32 {
+    LONG_PROMPT.min(longest / 2).min(PROMPT_TOKENS_MAX / seqs).max(SHORT_PROMPT)
+}
+
+/// The cost of a prompt token in seconds, roughly, by the times of a long and a short prompt. It is not 0 if the
+/// short prompt happened to be slower.
+fn prefill(long_s: f64, short_s: f64, long: Batch, short: Batch) -> f64 {
+    let further = f64::from((long.prompt_tokens - short.prompt_tokens).max(1));
+    let least = long_s / f64::from(long.prompt_tokens) / 16.0;
+    ((long_s - short_s) / further).max(least)
+}
+
+/// The largest batches with prompts that fill as much of the KV cache as the time allows: one with a single
+/// response token, which measures the prompts, and one with long responses. The difference shows the cost per
+/// token in the cache. Empty if the other batches fill as much, or if the size of the cache is not known.
+fn fullest(batches: &[Batch], prefill_s: f64, plan: &Plan<'_>) -> Vec<Batch> {
+    let Some(cache_tokens) = plan.cache_tokens else { return Vec::new() };
+    let tokens = batches.iter().map(|batch| batch.tokens).max().unwrap_or(1);
+    let seqs = plan.max_batch;
+    let in_time = plan.time.as_secs_f64() / ROUNDS * FULL_PROMPTS / prefill_s;
+    let in_cache = f64::from(cache_tokens) * CACHE_SHARE - f64::from(seqs) * f64::from(tokens);
+    // A negative number becomes 0.
+    let fits = (in_time.min(in_cache) / f64::from(seqs)) as u32;
+    let prompt_tokens = fits.min(plan.longest().saturating_sub(tokens));
+    if prompt_tokens <= long_prompt(seqs, plan.longest()) {
+        return Vec::new();
+    }
+    [1, tokens].map(|tokens| Batch { seqs, prompt_tokens, tokens }).into()
 }
 
 fn median(values: &mut [f64]) -> Option<f64> {

@@ -36,6 +36,13 @@ pub(super) struct Facts {
     pub(super) block_tokens: Option<u32>,
 }
 
+impl Facts {
+    /// The size of the KV cache in tokens.
+    pub(super) fn cache_tokens(&self) -> Option<u32> {
+        Some(self.kv_blocks?.saturating_mul(self.block_tokens?))
+    }
+}
+
 /// A server, with what it reports of itself.
 pub(super) struct Server {
     client: Client,

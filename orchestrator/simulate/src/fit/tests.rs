@@ -61,6 +61,30 @@ fn batches_that_do_not_differ_determine_nothing() {
     assert_eq!(Fit::new(&same[..2]), Err(FitError::TooFew { found: 2, needed: 5 }));
 }
 
+/// The standard error is compared with the spread of the fits of many measurements.
+#[test]
+fn the_standard_error_is_the_spread_of_the_fitted_cost() {
+    let measurements = 200_u32;
+    let (mut squares, mut errors) = (0.0, 0.0);
+    for measurement in 0..measurements {
+        // Noise of 1 %, spread evenly by multiples of the golden ratio.
+        let noise = |place: usize| {
+            let turns = f64::from(measurement * 20 + place as u32) * 0.618_033_988_749_895;
+            1.0 + 0.01 * 3.0_f64.sqrt() * (2.0 * turns.fract() - 1.0)
+        };
+        let measured = batches(noise);
+        let fit = Fit::new(&measured).unwrap();
+        squares += (fit.per_kv_token_s / TRUTH.per_kv_token_s - 1.0).powi(2);
+        errors += (fit.per_kv_token_error_s(&measured).unwrap() / TRUTH.per_kv_token_s).powi(2);
+    }
+    let ratio = (errors / squares).sqrt();
+    assert!((0.7..1.4).contains(&ratio), "{ratio}: {squares} {errors}");
+    let exact = batches(|_| 1.0);
+    let fit = Fit::new(&exact).unwrap();
+    assert!(fit.per_kv_token_error_s(&exact).unwrap() < 1e-12);
+    assert_eq!(fit.per_kv_token_error_s(&exact[..5]), None);
+}
+
 proptest! {
     /// With noise of up to 2 %, the times of batches are predicted within a few per cent, and so are the
     /// constants that make up most of the time.
