@@ -135,7 +135,7 @@ pub(super) fn check(control: Arc<dyn EngineControl>, balancer: LoadBalancer, tar
 }
 
 /// The failed call, if a process is not the one that has loaded the weights.
-pub(super) const SAME_PROCESS: &str = "a label for the process that has loaded the weights";
+pub(super) const SAME_PROCESS: &str = "the label of the loaded weights";
 
 /// How the process that has loaded the weights is told from one that has replaced it since.
 #[derive(Debug, Clone, Default)]
