@@ -16,7 +16,7 @@ use rolldock::data::Prompt;
 use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::engine::{Engine, GenerateRequest, SamplingParams};
 use rolldock::rollout::{
-    AgentLoopManager, CarryLimits, Grading, PromptFeed, RequestShape, RolloutConfig, RolloutParts,
+    AgentLoopManager, CarryLimits, EarlyStop, Grading, PromptFeed, RequestShape, RolloutConfig, RolloutParts,
     RolloutTimeouts, Staleness, sample_seed,
 };
 use rolldock::scope::Scope;
@@ -261,8 +261,12 @@ pub(crate) fn config(shape: FleetShape, mode: Mode) -> anyhow::Result<RolloutCon
 }
 
 /// Each step has a new version. A group that an earlier step has left is too old, so a step begins with nothing, as its
-/// bound does.
+/// bound does. If everything is awaited, groups beyond the target are kept instead: the prompts of groups that are too old
+/// would come on top of each whole batch, and the baseline would be slower than it has to be.
 fn on_policy(config: RolloutConfig) -> RolloutConfig {
+    if config.early_stop == EarlyStop::Off {
+        return config;
+    }
     RolloutConfig { staleness: Staleness { max: 0, is_announced: true, ..Staleness::default() }, ..config }
 }
 
