@@ -27,10 +27,11 @@ MOVED_MAX_S = 300
 VICTIMS = 2
 DEATHS_APART_S = 8
 STOPPED_S = 0.4
-# Counters of rare faults, and of samples that move away from slow servers. They exist and stay 0 here.
+# Counters of rare faults, and of samples that leave slow servers or are copied. They exist and stay 0 here.
 RARE = {
     "rolldock_aborts_dropped_total",
     "rolldock_engines_recovered_total",
+    "rolldock_hedges_total",
     "rolldock_moved_tokens_total",
     "rolldock_moves_total",
     "rolldock_weight_update_failures_total",
