@@ -134,7 +134,7 @@ mod tests {
     fn a_server_whose_label_the_run_has_set_has_no_other_label() {
         let versions = Versions::new(0);
         let spans = |label: &str| [VersionSpan { version: label.into(), start: 0, end: 1 }];
-        assert_eq!(versions.foreign(3, &spans("default")), None, "the trainer sets the labels, or nobody");
+        assert_eq!(versions.foreign(3, &spans("default")), None, "this run sets no labels");
         versions.believe_only_announced(0);
         versions.sets_labels_after(0);
         versions.serve(2);
