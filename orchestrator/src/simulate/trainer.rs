@@ -165,3 +165,20 @@ fn row(group: &Group) -> anyhow::Result<Put> {
     let batch = RecordBatch::try_from_iter([("number", number)])?;
     Ok(Put { policy_version: group.policy_version_min(), ..Put::group(group.number.to_string(), batch) })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Claims come every 10 s. The first two are late, and the last two are early.
+    #[test]
+    fn claims_without_generation_ahead_of_them_do_not_count() {
+        let began = Instant::now();
+        let seconds = [25, 45, 55, 65, 75, 85, 95, 105, 115, 125, 126, 127];
+        let at = seconds.map(|seconds| began + Duration::from_secs(seconds)).to_vec();
+        let claims = Claims { at, ages: BTreeMap::new() };
+        assert_eq!(claims.step_s(began, 2), 10.0);
+        assert_eq!(claims.step_s(began, 20), 127.0 / 12.0, "no claim is left, so the whole run counts");
+        assert_eq!(Claims::default().step_s(began, 0), 0.0);
+    }
+}
