@@ -18,7 +18,7 @@ use futures::StreamExt;
 use rolldock::engine::http::{HttpConfig, HttpEngine};
 use rolldock::engine::{Engine, GenerateRequest, SamplingParams};
 use rolldock::rollout::{
-    AgentLoopManager, CarryLimits, EarlyStop, Grading, Launch, OnStop, Phase, PromptFeed, RequestShape,
+    AgentLoopManager, CarryLimits, EarlyStop, Fill, Grading, Launch, OnStop, Phase, PromptFeed, RequestShape,
     RolloutConfig, RolloutParts, RolloutTimeouts, Staleness, Stragglers,
 };
 use rolldock::scope::Scope;
@@ -151,6 +151,7 @@ fn manager(urls: &[String], engine: HttpEngine, scope: &Scope) -> anyhow::Result
         seed: 1,
         workers: 4,
         max_concurrent_prompts: RUNNING / 16 / 4,
+        fill: Fill::default(),
         samples_per_prompt: 16,
         gen_batch_size: RUNNING / 16,
         max_gen_batches: 1,

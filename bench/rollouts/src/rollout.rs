@@ -227,6 +227,7 @@ pub(crate) fn config(shape: FleetShape, mode: Mode) -> anyhow::Result<RolloutCon
         seed: SEED,
         workers: shape.servers,
         max_concurrent_prompts: (PERMITS / SAMPLES) as usize,
+        fill: mode.fill(),
         samples_per_prompt: SAMPLES,
         gen_batch_size: 2 * TARGET,
         max_gen_batches: 20,

@@ -39,7 +39,7 @@ use parking_lot::Mutex;
 use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::engine::{Engine, GenerateRequest, Generation, SamplingParams};
 use rolldock::rollout::{
-    AgentLoopManager, EarlyStop, Grading, Handed, Launch, PromptFeed, RolloutConfig, RolloutParts,
+    AgentLoopManager, EarlyStop, Fill, Grading, Handed, Launch, PromptFeed, RolloutConfig, RolloutParts,
     sample_seed,
 };
 use rolldock::scope::Scope;
@@ -337,6 +337,7 @@ fn config_of(point: Point, groups: usize) -> anyhow::Result<RolloutConfig> {
         seed: SEED,
         workers: WORKERS,
         max_concurrent_prompts: point.groups_per_worker,
+        fill: Fill::default(),
         samples_per_prompt: SAMPLES_PER_GROUP as u32,
         gen_batch_size: groups,
         max_gen_batches: 1,

@@ -50,6 +50,17 @@ impl fmt::Display for Launch {
     }
 }
 
+/// What a worker counts when it decides whether to start another group.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fill {
+    /// Samples in flight. A group starts when there are places for all of its samples, in at most twice as many groups.
+    #[default]
+    Samples,
+    /// Running groups. A group starts when another group has ended.
+    Groups,
+}
+
 /// What happens to the last samples of a step on slow or full servers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -190,6 +190,7 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
         &[
             "rollout.workers",
             "rollout.max_concurrent_prompts",
+            "rollout.fill",
             "rollout.max_gen_batches",
             "rollout.launch",
             "rollout.launch_confidence",

@@ -9,7 +9,7 @@ use rolldock_reward::{Estimator, Gates, Shaping};
 
 use crate::engine::SamplingParams;
 use crate::rollout::board::BoardConfig;
-use crate::rollout::{BiasGuard, EarlyStop, Launch, OnStop, RequestShape, Staleness, Stragglers};
+use crate::rollout::{BiasGuard, EarlyStop, Fill, Launch, OnStop, RequestShape, Staleness, Stragglers};
 
 /// The time limits of a step's waits.
 #[derive(Debug, Clone)]
@@ -49,6 +49,7 @@ pub struct RolloutConfig {
     pub seed: u64,
     pub workers: usize,
     pub max_concurrent_prompts: usize,
+    pub fill: Fill,
     pub samples_per_prompt: u32,
     pub gen_batch_size: usize,
     pub max_gen_batches: usize,

@@ -1,5 +1,6 @@
-//! An agent-loop worker. It keeps `max_concurrent_prompts` groups running, and starts the next group only
-//! when a group ends. So the samples of a prompt run and finish close together.
+//! An agent-loop worker. It keeps `max_concurrent_prompts` groups running, or as many samples as these groups have
+//! ([`places`]), and starts the next group only when others have ended. So the samples of a prompt run and finish close
+//! together.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -19,10 +20,13 @@ use crate::rollout::grading::gate_row;
 use crate::rollout::reasons::counted_as;
 use crate::rollout::sample::{SampleRequest, StepContext, Unfinished};
 use crate::rollout::waits::{Phase, Subject};
-use crate::rollout::{Group, OnStale, RequestShape, Sample};
+use crate::rollout::{Group, OnStale, RequestShape, RolloutConfig, Sample};
 
 pub(crate) mod audited;
+mod places;
 mod state;
+
+use places::{Places, Taken};
 
 pub(crate) use state::{Signals, StepState};
 
@@ -39,6 +43,8 @@ impl AgentLoopWorker {
     /// Runs until the step has nothing more to do and every group of this worker has ended.
     pub(crate) async fn run(self) {
         let mut running = FuturesUnordered::new();
+        let RolloutConfig { fill, max_concurrent_prompts, samples_per_prompt, .. } = *self.context.config;
+        let places = Arc::new(Places::new(fill, max_concurrent_prompts, samples_per_prompt as usize));
         loop {
             // The waiter is registered before the board is read, so that it misses no change.
             let changed = self.state.signals.changed.notified();
@@ -50,7 +56,7 @@ impl AgentLoopWorker {
                 if self.state.stop.is_cancelled() {
                     break true;
                 }
-                if running.len() >= self.context.config.max_concurrent_prompts {
+                if !places.have_room(running.len()) {
                     break false;
                 }
                 let (next, low) = {
@@ -62,7 +68,10 @@ impl AgentLoopWorker {
                     self.state.signals.low.notify_one();
                 }
                 match next {
-                    Next::Run(dispatch) => running.push(self.run_group(dispatch)),
+                    Next::Run(dispatch) => {
+                        let taken = places.take(self.samples_left(&dispatch));
+                        running.push(self.run_group(dispatch, taken));
+                    }
                     Next::Wait => break false,
                     Next::Done => break true,
                 }
@@ -76,17 +85,24 @@ impl AgentLoopWorker {
                     self.state.end(&self.context, &dispatch, end);
                 }
                 () = &mut changed => {}
+                () = places.freed() => {}
             }
         }
     }
 
+    /// The number of samples that a dispatch still has to generate and grade.
+    fn samples_left(&self, dispatch: &Dispatch) -> usize {
+        let graded = dispatch.carried.as_ref().map_or(0, |carried| carried.graded.len());
+        (self.context.config.samples_per_prompt as usize).saturating_sub(graded)
+    }
+
     /// Runs a group to its end. If the group panics, the group fails and the worker continues.
-    async fn run_group(&self, dispatch: Dispatch) -> (Dispatch, GroupEnd) {
+    async fn run_group(&self, dispatch: Dispatch, taken: Taken) -> (Dispatch, GroupEnd) {
         if self.state.audits.takes(&dispatch) {
-            return Box::pin(self.run_audited(dispatch)).await;
+            return Box::pin(self.run_audited(dispatch, taken)).await;
         }
         let graded = Mutex::new(Vec::new());
-        let end = self.end_of_group(&dispatch, &graded).await;
+        let end = self.end_of_group(&dispatch, &graded, &taken).await;
         if !matches!(end, GroupEnd::Cancelled) {
             return (dispatch, end);
         }
@@ -98,9 +114,15 @@ impl AgentLoopWorker {
         (dispatch, GroupEnd::Cancelled)
     }
 
-    async fn end_of_group(&self, dispatch: &Dispatch, graded: &Mutex<Vec<Sample>>) -> GroupEnd {
+    async fn end_of_group(
+        &self,
+        dispatch: &Dispatch,
+        graded: &Mutex<Vec<Sample>>,
+        taken: &Taken,
+    ) -> GroupEnd {
         let finished = |samples: &[Sample]| self.state.finished(dispatch, samples);
-        let work = AssertUnwindSafe(collect(&self.context, dispatch, graded, &finished)).catch_unwind();
+        let work =
+            AssertUnwindSafe(collect(&self.context, dispatch, graded, taken, &finished)).catch_unwind();
         tokio::pin!(work);
         let ended = tokio::select! {
             biased;
@@ -180,11 +202,13 @@ async fn run_sample(request: &SampleRequest<'_>) -> Result<Vec<Sample>, Unfinish
 }
 
 /// Collects the samples of a group, filters the group and computes its advantages. Graded samples are passed
-/// to `heard` immediately. If the group is cut off, its graded samples stay in `graded`.
+/// to `heard` immediately. If the group is cut off, its graded samples stay in `graded`. Each sample that ends gives its
+/// place in `taken` back.
 async fn collect(
     context: &StepContext,
     dispatch: &Dispatch,
     graded: &Mutex<Vec<Sample>>,
+    taken: &Taken,
     heard: &(dyn Fn(&[Sample]) + Sync),
 ) -> GroupEnd {
     let dispatched_at = context.epoch.elapsed();
@@ -200,6 +224,7 @@ async fn collect(
     let run = |request| async move { (request, run_sample(request).await) };
     let mut pending: FuturesUnordered<_> = requests.iter().map(run).collect();
     while let Some((request, finished)) = pending.next().await {
+        taken.ended(request.count);
         match finished {
             Ok(finished) => {
                 heard(&finished);

@@ -68,6 +68,7 @@ pub(crate) fn rollout_config(recipe: &Recipe, run_id: &str, gates: Arc<Gates>) -
         seed: recipe.run.seed,
         workers: rollout.workers,
         max_concurrent_prompts: rollout.max_concurrent_prompts,
+        fill: rollout.fill,
         samples_per_prompt: rollout.samples_per_prompt,
         gen_batch_size: rollout.gen_batch_size,
         max_gen_batches: rollout.max_gen_batches,

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod capacities;
+mod fill;
 mod flow;
 mod hanging;
 mod history;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rolldock::rollout::{EarlyStop, StepMetrics, Stragglers, invariants};
+use rolldock::rollout::{EarlyStop, Fill, StepMetrics, Stragglers, invariants};
 use rolldock_loadbalancer::AdaptiveConfig;
 use rolldock_simengine::{Fault, ServerConfig};
 
@@ -16,6 +16,8 @@ fn step(stragglers: Stragglers, [first, second]: [f64; 2]) -> StepMetrics {
         let mut world = World::calm(2, 16);
         world.config.stragglers = stragglers;
         world.config.workers = 2;
+        // If samples were counted, new groups would fill the faster server until the step ends.
+        world.config.fill = Fill::Groups;
         world.config.max_response_length = 400;
         for (server, factor) in [("s0", first), ("s1", second)] {
             world.engine.server(server).unwrap().inject(Fault::Slow { factor });

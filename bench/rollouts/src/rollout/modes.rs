@@ -1,6 +1,6 @@
 //! The settings of the rollout that are compared.
 
-use rolldock::rollout::{EarlyStop, Launch, OnStop, Stragglers};
+use rolldock::rollout::{EarlyStop, Fill, Launch, OnStop, Stragglers};
 
 /// How the groups of a step are collected.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -53,6 +53,14 @@ impl Mode {
         match self {
             Self::Measured | Self::Hedging | Self::Moving => None,
             Self::Off | Self::First | Self::Fifo | Self::OnDemand => Some(super::PERMITS),
+        }
+    }
+
+    /// What a worker counts: groups in the settings that others publish, else samples.
+    pub(super) fn fill(self) -> Fill {
+        match self {
+            Self::Off | Self::First => Fill::Groups,
+            _ => Fill::Samples,
         }
     }
 

@@ -1,6 +1,6 @@
 //! How a step is collected, the deadlines, and the validation of the policy.
 
-use rolldock_dispatch::modes::{BiasGuard, EarlyStop, Launch, OnStop, RequestShape, Stragglers};
+use rolldock_dispatch::modes::{BiasGuard, EarlyStop, Fill, Launch, OnStop, RequestShape, Stragglers};
 use rolldock_engine::SamplingParams;
 use serde::{Deserialize, Serialize};
 
@@ -11,9 +11,13 @@ pub struct Rollout {
     /// Number of agent-loop workers.
     #[serde(default = "default_workers")]
     pub workers: usize,
-    /// Number of groups that a worker keeps running.
+    /// Number of groups that a worker keeps running. With `fill = "samples"` it is the number of groups whose samples a
+    /// worker keeps in flight.
     #[serde(default = "default_concurrent_prompts")]
     pub max_concurrent_prompts: usize,
+    /// Whether a worker counts `samples` in flight or running `groups` when it starts another group.
+    #[serde(default)]
+    pub fill: Fill,
     /// Number of samples of a group.
     pub samples_per_prompt: u32,
     /// Number of groups that a step must collect (`expected_prompt_num`).

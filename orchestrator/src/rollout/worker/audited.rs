@@ -25,6 +25,7 @@ use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::places::Taken;
 use super::{AgentLoopWorker, collect, panic_message};
 use crate::rollout::board::{Board, Dispatch, GroupEnd};
 use crate::rollout::meter::Meter;
@@ -127,6 +128,7 @@ impl Books {
 struct Audited {
     context: StepContext,
     dispatch: Dispatch,
+    taken: Taken,
     outcome: Arc<Outcome>,
     books: Books,
     board: Arc<Mutex<Board>>,
@@ -134,13 +136,14 @@ struct Audited {
 
 impl Audited {
     async fn run(self, ended: oneshot::Sender<GroupEnd>) {
-        let Self { context, dispatch, outcome, books, board } = self;
+        let Self { context, dispatch, taken, outcome, books, board } = self;
         let graded = Mutex::new(Vec::new());
         // No worker is woken here. If more groups are needed, workers start them when the next group ends.
         let heard = |samples: &[Sample]| {
             board.lock().finished(dispatch.id, dispatch.number, samples);
         };
-        let end = match AssertUnwindSafe(collect(&context, &dispatch, &graded, &heard)).catch_unwind().await {
+        let work = collect(&context, &dispatch, &graded, &taken, &heard);
+        let end = match AssertUnwindSafe(work).catch_unwind().await {
             Ok(end) => end,
             Err(panic) => GroupEnd::Failed(panic_message(&*panic)),
         };
@@ -160,12 +163,13 @@ impl Audited {
 impl AgentLoopWorker {
     /// Runs a group that [was drawn](Audits::takes). At a cut the call returns immediately, and the group
     /// runs on.
-    pub(super) async fn run_audited(&self, dispatch: Dispatch) -> (Dispatch, GroupEnd) {
+    pub(super) async fn run_audited(&self, dispatch: Dispatch, taken: Taken) -> (Dispatch, GroupEnd) {
         let outcome = Arc::<Outcome>::default();
         let (books, context) = Books::open(&self.context, Arc::clone(&outcome));
         let group = Audited {
             context,
             dispatch: dispatch.clone(),
+            taken,
             outcome: Arc::clone(&outcome),
             books,
             board: Arc::clone(&self.state.board),

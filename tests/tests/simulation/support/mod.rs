@@ -13,8 +13,8 @@ use rand::{RngExt, SeedableRng};
 use rolldock::engine::SamplingParams;
 use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::rollout::{
-    AgentLoopManager, CarryLimits, EarlyStop, Grading, Group, Launch, OnStop, RequestShape, RolloutConfig,
-    RolloutParts, RolloutTimeouts, Sample, Staleness, Stragglers, invariants, sample_seed,
+    AgentLoopManager, CarryLimits, EarlyStop, Fill, Grading, Group, Launch, OnStop, RequestShape,
+    RolloutConfig, RolloutParts, RolloutTimeouts, Sample, Staleness, Stragglers, invariants, sample_seed,
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{
@@ -59,6 +59,7 @@ fn random_config(seed: u64, samples_per_prompt: u32, rng: &mut StdRng) -> Rollou
     RolloutConfig {
         workers: rng.random_range(1..=3),
         max_concurrent_prompts: rng.random_range(1..=6),
+        fill: pick(rng, &[Fill::Samples, Fill::Groups]),
         samples_per_prompt,
         gen_batch_size: rng.random_range(6..=16),
         max_gen_batches: rng.random_range(1..=4),
@@ -150,6 +151,7 @@ fn plain_config(seed: u64) -> RolloutConfig {
         seed,
         workers: 1,
         max_concurrent_prompts: 4,
+        fill: Fill::Samples,
         samples_per_prompt: 4,
         gen_batch_size: 16,
         max_gen_batches: 1_000,

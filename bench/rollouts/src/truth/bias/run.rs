@@ -13,7 +13,7 @@ use rolldock::dispatch::bias::{Bias, BiasReading};
 use rolldock::dispatch::{TokenTotals, Totals};
 use rolldock::engine::{Engine, EngineError, FinishReason, GenerateRequest, Generation, SampleOutput};
 use rolldock::rollout::{
-    AgentLoopManager, BiasGuard, Grade, Grader, Grading, GuardAction, OnStop, PromptFeed, RequestShape,
+    AgentLoopManager, BiasGuard, Fill, Grade, Grader, Grading, GuardAction, OnStop, PromptFeed, RequestShape,
     RolloutConfig, RolloutOutput, RolloutParts, StepMetrics, Stragglers, sample_seed,
 };
 use rolldock::scope::Scope;
@@ -201,6 +201,7 @@ fn config_of(case: &Case, seed: u64) -> anyhow::Result<RolloutConfig> {
         seed,
         workers: 1,
         max_concurrent_prompts: 2 * case.target,
+        fill: Fill::default(),
         samples_per_prompt: SAMPLES,
         gen_batch_size: (case.target as f64 * case.oversampling) as usize,
         max_gen_batches: 50,
