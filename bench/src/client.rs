@@ -173,6 +173,7 @@ fn manager(urls: &[String], engine: HttpEngine, scope: &Scope) -> anyhow::Result
         bias_guard: None,
         bias_audit: 0.0,
         history: None,
+        stop_unlikely: None,
         cache_salt: false,
         timeouts: RolloutTimeouts {
             sample: hours,

@@ -249,6 +249,7 @@ pub(crate) fn config(shape: FleetShape, mode: Mode) -> anyhow::Result<RolloutCon
         bias_guard: None,
         bias_audit: 0.0,
         history: None,
+        stop_unlikely: None,
         cache_salt: false,
         timeouts: RolloutTimeouts {
             sample: Duration::from_secs(36_000),

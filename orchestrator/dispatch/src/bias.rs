@@ -9,9 +9,9 @@
 //! accepted. The figure of the accept rate compares the groups that ended before a cut with all groups. Only
 //! this figure counts filtered groups, because responses of valid and of filtered groups differ in length.
 //!
-//! If prompts are [chosen by difficulty](crate::history), each group has its importance weight in all of
-//! these means, so these means estimate the means over the data's own groups. Without such a choice all
-//! weights are 1.
+//! If prompts are [chosen by difficulty](crate::history), or if only a share of the
+//! [unlikely groups](crate::modes::StopUnlikely) runs on, each group has its [importance weight](crate::inclusion) in all
+//! of these means, so these means estimate the means over the data's own groups. Without such a choice all weights are 1.
 //!
 //! # What is known, and what is estimated
 //! A cohort counts when all of its numbers are decided, and cohorts count in order. The meter therefore makes
@@ -70,6 +70,9 @@ pub enum Decision {
     Missed(GroupFigures),
     /// The group is complete, and a gate rejected it.
     Filtered,
+    /// The group was stopped because it was unlikely to become valid. The groups like it that [run on](BiasEvent::RunsOn)
+    /// stand for it.
+    Stopped,
     /// The step had enough groups before this one in dispatch order.
     PassedOver,
     /// The group will never be complete, and the reason is not a cut.
@@ -86,6 +89,8 @@ pub enum Decision {
 pub enum BiasEvent {
     /// The final decision about the number. Only the first such event of a number counts.
     Decided(Decision),
+    /// The group was unlikely to become valid, and runs on with this probability. Its weight is divided by it.
+    RunsOn(f32),
     /// The group was cut off, and continues for an audit. The cut is not the final decision.
     AuditBegan,
     /// The audit of the group ended without a result: the group failed or was cut off again, or its process
@@ -215,13 +220,14 @@ impl BiasMeter {
 
     /// Notes an event of `number`. Events of numbers that the meter does not follow are ignored.
     pub fn learn(&mut self, number: u64, event: BiasEvent) {
-        let runs_on = self.under_audit.contains(&number);
-        let Some((undecided, place)) = place_of(&mut self.open, number) else { return };
+        let is_audited = self.under_audit.contains(&number);
+        let Some(Numbered { undecided, place, weight }) = place_of(&mut self.open, number) else { return };
         match (event, *place) {
+            (BiasEvent::RunsOn(share), None) => *weight /= share,
             (BiasEvent::AuditBegan, None) => {
                 self.under_audit.insert(number);
             }
-            (BiasEvent::Decided(Decision::Cut), None) if runs_on => {}
+            (BiasEvent::Decided(Decision::Cut), None) if is_audited => {}
             (BiasEvent::Decided(decision), None) => {
                 *place = Some(decision);
                 *undecided -= 1;
@@ -237,7 +243,10 @@ impl BiasMeter {
                 *undecided += 1;
             }
             (BiasEvent::TakenBack, None)
-            | (BiasEvent::AuditBegan | BiasEvent::Decided(_) | BiasEvent::AuditLost, Some(_)) => {}
+            | (
+                BiasEvent::AuditBegan | BiasEvent::Decided(_) | BiasEvent::AuditLost | BiasEvent::RunsOn(_),
+                Some(_),
+            ) => {}
         }
     }
 
@@ -299,12 +308,21 @@ impl BiasMeter {
     }
 }
 
-/// The number of undecided numbers in the cohort of `number`, and the decision about `number`.
-fn place_of(open: &mut VecDeque<Cohort>, number: u64) -> Option<(&mut usize, &mut Option<Decision>)> {
+/// A number that the meter follows.
+struct Numbered<'a> {
+    /// The number of undecided numbers in its cohort.
+    undecided: &'a mut usize,
+    /// The decision about it.
+    place: &'a mut Option<Decision>,
+    /// Its importance weight.
+    weight: &'a mut f32,
+}
+
+fn place_of(open: &mut VecDeque<Cohort>, number: u64) -> Option<Numbered<'_>> {
     let after = open.partition_point(|cohort| cohort.first <= number);
-    let cohort = open.get_mut(after.checked_sub(1)?)?;
-    let place = cohort.decisions.get_mut(usize::try_from(number - cohort.first).ok()?)?;
-    Some((&mut cohort.undecided, place))
+    let Cohort { first, decisions, weights, undecided, .. } = open.get_mut(after.checked_sub(1)?)?;
+    let index = usize::try_from(number - *first).ok()?;
+    Some(Numbered { undecided, place: decisions.get_mut(index)?, weight: weights.get_mut(index)? })
 }
 
 #[cfg(test)]

@@ -53,10 +53,10 @@ mod posterior;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::PromptUid;
 use crate::bias::GroupFigures;
+use crate::inclusion::uniform;
 use posterior::Population;
 
 /// The weight of the samples of earlier groups when a newer group has been graded.
@@ -262,8 +262,7 @@ pub fn is_kept(seed: u64, uid: PromptUid, visit: u32, keep: f32) -> bool {
     let mut key = *b"keep............";
     key[4..12].copy_from_slice(&uid.0.to_le_bytes());
     key[12..].copy_from_slice(&visit.to_le_bytes());
-    let drawn = (xxh3_64_with_seed(&key, seed) >> 11) as f64 / (1_u64 << 53) as f64;
-    drawn < f64::from(keep)
+    uniform(seed, &key) < f64::from(keep)
 }
 
 #[cfg(test)]

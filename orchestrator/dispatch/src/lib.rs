@@ -5,7 +5,7 @@
 //! ([`PromptUid`]), ends with exactly one [`Fate`], and may leave tokens ([`CarriedSample`]) from which the
 //! next dispatch of the prompt continues. [`Totals`] counts dispatches by fate, and [`TokenTotals`] counts
 //! response tokens by use. [`bias`] measures how the accepted groups differ from the groups that were sent
-//! out, and [`history`] chooses prompts by their results in earlier epochs.
+//! out, [`history`] chooses prompts by their results in earlier epochs, and [`inclusion`] undoes the bias of choices.
 //! A recipe chooses among [`modes`], and accepted samples become rows with the columns of [`rows`].
 //!
 //! # Invariants
@@ -19,6 +19,7 @@
 pub mod bias;
 mod fate;
 pub mod history;
+pub mod inclusion;
 pub mod invariants;
 pub mod modes;
 mod prompt;
@@ -28,6 +29,7 @@ mod tokens;
 mod totals;
 
 pub use fate::{DispatchId, Fate, interned_reason};
+pub use inclusion::Inclusion;
 pub use prompt::{Position, PromptUid};
 pub use sample::{CarriedSample, FinishReason, PartialOutput, Spent, Stamp, VersionSpan, version_of_label};
 pub use tokens::{Bucket, HandedOn, TokenTotals, Waste, WastedTokens};

@@ -116,6 +116,22 @@ pub enum OnSilence {
     Stop,
 }
 
+/// `[rollout.stop_unlikely]`: groups that are unlikely to become valid are stopped, except for a share of them that runs
+/// on and stands for all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct StopUnlikely {
+    /// A group is unlikely to become valid if the probability is below this one; above 0 and below 1.
+    pub below: f64,
+    /// The share of these groups that run on, above 0 and at most 1. Their importance weight is the inverse of it.
+    #[serde(default = "default_run_on")]
+    pub run_on: f64,
+}
+
+fn default_run_on() -> f64 {
+    0.25
+}
+
 /// The guard against a preference for short answers: its threshold and its action.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]

@@ -54,6 +54,10 @@ impl Encoder {
         self.0.extend_from_slice(&number.to_le_bytes());
     }
 
+    fn probability(&mut self, probability: f32) {
+        self.0.extend_from_slice(&probability.to_le_bytes());
+    }
+
     fn place(&mut self, place: &TokensPlace) {
         self.number(place.file);
         self.number(place.offset);
@@ -108,6 +112,14 @@ impl<'a> Decoder<'a> {
 
     fn float(&mut self) -> Result<f64, Expected> {
         self.eight().map(f64::from_le_bytes)
+    }
+
+    /// A number from `least` to 1.
+    fn probability(&mut self, least: f32) -> Result<f32, Expected> {
+        let mut four = [0; 4];
+        four.copy_from_slice(self.bytes(4)?);
+        let probability = f32::from_le_bytes(four);
+        (probability >= least && probability <= 1.0).then_some(probability).ok_or("a probability")
     }
 
     pub(super) fn text(&mut self) -> Result<&'a str, Expected> {

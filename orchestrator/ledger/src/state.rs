@@ -6,10 +6,12 @@ mod reconcile;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rolldock_dispatch::bias::BiasMeter;
-use rolldock_dispatch::history::{Chance, PromptHistory};
+use rolldock_dispatch::bias::{BiasEvent, BiasMeter};
+use rolldock_dispatch::history::PromptHistory;
 use rolldock_dispatch::invariants::{conservation, token_conservation};
-use rolldock_dispatch::{DispatchId, Fate, HandedOn, Position, PromptUid, StepEnd, TokenTotals, Totals};
+use rolldock_dispatch::{
+    DispatchId, Fate, HandedOn, Inclusion, Position, PromptUid, StepEnd, TokenTotals, Totals,
+};
 
 use super::{
     DispatchRecord, FORMAT, LedgerError, MetersRecord, Next, Record, RunRecord, StepEndRecord, StepRecord,
@@ -39,8 +41,8 @@ pub struct QueuedPrompt {
     pub returns: u32,
     /// The location of its tokens so far, which [`read_carried`](super::read_carried) reads.
     pub tokens: Option<TokensPlace>,
-    /// The probabilities by which the prompt was chosen.
-    pub chance: Option<Chance>,
+    /// The probabilities with which the prompt was sent out and its group ran on.
+    pub inclusion: Inclusion,
 }
 
 /// The state of a step.
@@ -86,6 +88,9 @@ pub struct LedgerState {
     accepted: BTreeMap<DispatchId, Accepted>,
     /// Prompts that wait for their next dispatch, by number.
     queued: BTreeMap<u64, QueuedPrompt>,
+    /// Numbers that are not settled and whose groups run on although they were unlikely to become valid, with the share
+    /// of such groups that run on.
+    running_on: BTreeMap<u64, f32>,
     /// Tokens of numbers that are not settled, by number.
     tokens: BTreeMap<u64, TokensPlace>,
     /// For each file of tokens, the number of its groups that are in `tokens`.
@@ -157,6 +162,9 @@ impl LedgerState {
                 Ok(())
             }
             Record::Bias { number, event } => {
+                if let BiasEvent::RunsOn(share) = event {
+                    self.running_on.insert(*number, *share);
+                }
                 self.bias.learn(*number, *event);
                 Ok(())
             }
@@ -237,7 +245,7 @@ impl LedgerState {
         self.queued.remove(&number);
         if parent.is_none() {
             step.sent_new += 1;
-            self.bias.sent(dispatch.step, number, Chance::weight_of(dispatch.chance));
+            self.bias.sent(dispatch.step, number, Inclusion::chosen(dispatch.chance).weight());
             self.history.sent(dispatch.visit, number);
         }
         for totals in [&mut self.totals, &mut step.totals] {
@@ -310,7 +318,7 @@ impl LedgerState {
             // The tokens of an accepted dispatch are kept until it is settled, because a restart may find
             // that the group is not in the queue.
             Next::Nothing if *fate == Fate::Accepted => return,
-            Next::Nothing => return self.let_go_of_tokens(number),
+            Next::Nothing => return self.let_go_of(number),
             Next::Again => {}
             Next::Anew { first_attempt: anew } => {
                 self.let_go_of_tokens(number);
@@ -332,9 +340,20 @@ impl LedgerState {
             first_attempt,
             returns: dispatch.returns.saturating_add(u32::from(*fate == Fate::Stale)),
             tokens: self.tokens.get(&number).copied(),
-            chance: dispatch.chance,
+            inclusion: Inclusion { chance: dispatch.chance, run_on: self.run_on(number) },
         };
         self.queued.insert(number, queued);
+    }
+
+    /// The share of the groups like that of `number` that run on.
+    fn run_on(&self, number: u64) -> f32 {
+        self.running_on.get(&number).copied().unwrap_or(1.0)
+    }
+
+    /// Forgets a number that is settled.
+    fn let_go_of(&mut self, number: u64) {
+        self.running_on.remove(&number);
+        self.let_go_of_tokens(number);
     }
 
     fn let_go_of_tokens(&mut self, number: u64) {
@@ -353,7 +372,7 @@ impl LedgerState {
         }
         for id in ids {
             if let Some(accepted) = self.accepted.remove(id) {
-                self.let_go_of_tokens(accepted.dispatch.number);
+                self.let_go_of(accepted.dispatch.number);
             }
         }
         Ok(())

@@ -215,6 +215,7 @@ const VERDICTS: &[(&[&str], Verdict)] = &[
     (&["rollout.sampling.*"], Verdict::Warned(SAMPLED)),
     (&["rollout.carry.*", "rollout.bias_audit"], Verdict::Allowed),
     (&["rollout.bias_guard.*"], Verdict::Warned(COLLECTED)),
+    (&["rollout.stop_unlikely.*"], Verdict::Warned(CHOSEN)),
     (&["agent.*", "gateway.*"], Verdict::Warned(SAMPLED)),
     (
         &[

@@ -28,6 +28,7 @@ use std::sync::Arc;
 
 use rolldock_dispatch::bias::GroupFigures;
 use rolldock_dispatch::history::{HistoryConfig, HistoryCounts};
+use rolldock_dispatch::modes::StopUnlikely;
 use rolldock_dispatch::{TokenTotals, Totals};
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +49,7 @@ mod restore;
 mod sending;
 mod steps;
 mod surplus;
+mod unlikely;
 
 /// The settings of the recipe that the board needs.
 #[derive(Debug, Clone)]
@@ -69,6 +71,8 @@ pub(crate) struct BoardConfig {
     pub(crate) seed: u64,
     /// What the run keeps of its prompts; `None` if it keeps nothing.
     pub(crate) history: Option<HistoryConfig>,
+    /// When a group is stopped; `None` if no group is.
+    pub(crate) stop_unlikely: Option<StopUnlikely>,
 }
 
 /// How a group ended, as its worker saw it.
@@ -89,6 +93,8 @@ pub(crate) enum GroupEnd {
     Stale,
     /// Given up by the watchdog.
     GivenUp,
+    /// Stopped because it was unlikely to become valid. The figures are those of its finished samples.
+    Unlikely(GroupFigures),
     /// Cut off because the step cannot need the group, and the next step could not use it.
     Surplus,
     /// The group cannot be completed, for this reason.
@@ -329,7 +335,7 @@ use prompts::Requeued;
 use surplus::NO_SURPLUS;
 
 pub use admission::Hold;
-pub(crate) use prompts::{Dispatch, Next};
+pub(crate) use prompts::{Dispatch, Heard, Next};
 use restore::BegunStep;
 
 pub use restore::Restored;

@@ -9,7 +9,9 @@ use rolldock_reward::{Estimator, Gates, Shaping};
 
 use crate::engine::SamplingParams;
 use crate::rollout::board::BoardConfig;
-use crate::rollout::{BiasGuard, EarlyStop, Fill, Launch, OnStop, RequestShape, Staleness, Stragglers};
+use crate::rollout::{
+    BiasGuard, EarlyStop, Fill, Launch, OnStop, RequestShape, Staleness, StopUnlikely, Stragglers,
+};
 
 /// The time limits of a step's waits.
 #[derive(Debug, Clone)]
@@ -73,6 +75,8 @@ pub struct RolloutConfig {
     pub bias_audit: f64,
     /// What the run keeps of its prompts; `None` if it keeps nothing.
     pub history: Option<HistoryConfig>,
+    /// When a group is stopped because it is unlikely to become valid; `None` if no group is.
+    pub stop_unlikely: Option<StopUnlikely>,
     /// Whether each policy version has its own prefix cache on the engines.
     pub cache_salt: bool,
     pub timeouts: RolloutTimeouts,
@@ -98,12 +102,13 @@ impl RolloutConfig {
             audits: self.audit_share() > 0.0,
             seed: self.seed,
             history: self.history,
+            stop_unlikely: self.stop_unlikely,
         }
     }
 
-    /// Whether the prompts of later epochs are chosen by difficulty.
-    pub(crate) fn chooses_prompts(&self) -> bool {
-        self.history.is_some_and(|history| history.chooses())
+    /// Whether groups are left out by chance, so that all rows have an importance weight.
+    pub(crate) fn weights_groups(&self) -> bool {
+        self.stop_unlikely.is_some() || self.history.is_some_and(|history| history.chooses())
     }
 
     /// The share of cut-off groups that run on. It is 0 unless the step discards groups because they take long,

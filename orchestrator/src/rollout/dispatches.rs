@@ -18,7 +18,9 @@ use std::sync::Arc;
 use rolldock_dispatch::bias::{BiasEvent, BiasMeter, BiasReading, Decision};
 use rolldock_dispatch::history::{Chance, GradedGroup, PromptHistory};
 use rolldock_dispatch::invariants::{Violation, conservation};
-use rolldock_dispatch::{Bucket, DispatchId, Fate, Position, PromptUid, StepEnd, TokenTotals, Totals, Waste};
+use rolldock_dispatch::{
+    Bucket, DispatchId, Fate, Inclusion, Position, PromptUid, StepEnd, TokenTotals, Totals, Waste,
+};
 
 use crate::data::Prompt;
 use crate::rollout::EarlyStop;
@@ -221,7 +223,7 @@ impl Dispatches {
         }
         self.open.insert(id, Entry { id, number, parent, prompt_uid: prompt.uid, step, fate: None });
         if parent.is_none() {
-            self.bias.sent(step, number, Chance::weight_of(sent.chance));
+            self.bias.sent(step, number, Inclusion::chosen(sent.chance).weight());
             self.history.sent(prompt.visit, number);
         }
         self.write(|| {

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rolldock_dispatch::bias::GroupFigures;
-use rolldock_dispatch::history::Chance;
-use rolldock_dispatch::{DispatchId, FinishReason, Spent, VersionSpan};
+use rolldock_dispatch::{DispatchId, FinishReason, Inclusion, Spent, VersionSpan};
 use rolldock_reward::{Parts, Rejection};
 use rolldock_trajectory::{Row, TurnAdvantages};
 
@@ -113,9 +112,9 @@ pub struct Group {
     pub is_stale: bool,
     /// Tokens of versions older than this are masked; 0 masks none.
     pub mask_before: u64,
-    /// The probabilities by which the prompt was chosen; `None` if it had no history.
-    pub chance: Option<Chance>,
-    /// Whether prompts are chosen by difficulty, so that all rows have an importance weight.
+    /// The probabilities with which the prompt was sent out and the group ran on.
+    pub inclusion: Inclusion,
+    /// Whether the run leaves groups out by chance, so that all rows have an importance weight.
     pub is_weighted: bool,
     /// The number of earlier groups of its prompt that were too old or were given up by the watchdog. It is
     /// set to 0 when the group has been held for a later step.
@@ -125,15 +124,14 @@ pub struct Group {
 impl Group {
     /// Response tokens of all samples.
     pub fn tokens(&self) -> u64 {
-        self.samples.iter().map(|sample| sample.response_ids.len() as u64).sum()
+        figures_of(&self.samples).tokens
     }
 
     /// The weight of the group; `None` if all groups have the same weight. The weighted mean over accepted
     /// groups estimates the mean over all valid groups of the data.
     pub fn importance_weight(&self) -> Option<f32> {
-        let weight = Chance::weight_of(self.chance);
-        // An earlier process of a resumed run may have chosen the prompt by difficulty, although this process
-        // no longer chooses prompts by difficulty.
+        let weight = self.inclusion.weight();
+        // An earlier process of a resumed run may have left groups out by chance, although this process does not.
         (self.is_weighted || weight > 1.0).then_some(weight)
     }
 
@@ -145,10 +143,15 @@ impl Group {
 
 impl From<&Group> for GroupFigures {
     fn from(group: &Group) -> Self {
-        Self {
-            samples: group.samples.len() as u32,
-            tokens: group.tokens(),
-            right: group.samples.iter().map(|sample| f64::from(sample.acc)).sum(),
-        }
+        figures_of(&group.samples)
+    }
+}
+
+/// The figures of these samples.
+pub(crate) fn figures_of(samples: &[Sample]) -> GroupFigures {
+    GroupFigures {
+        samples: samples.len() as u32,
+        tokens: samples.iter().map(|sample| sample.response_ids.len() as u64).sum(),
+        right: samples.iter().map(|sample| f64::from(sample.acc)).sum(),
     }
 }

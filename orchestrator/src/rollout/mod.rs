@@ -67,7 +67,8 @@ pub use look::{GroupLook, StepLook, WaitLook};
 pub use manager::{AgentLoopManager, RolloutOutput, RolloutParts};
 pub use meter::{ServerLoad, StepCosts};
 pub use rolldock_dispatch::modes::{
-    BiasGuard, EarlyStop, Fill, GuardAction, Launch, OnSilence, OnStale, OnStop, RequestShape, Stragglers,
+    BiasGuard, EarlyStop, Fill, GuardAction, Launch, OnSilence, OnStale, OnStop, RequestShape, StopUnlikely,
+    Stragglers,
 };
 pub use sample::{
     EndedTrajectory, ModelCalls, TrajectoryFailure, TrajectoryJob, TrajectoryRunner, TurnAnswer, TurnPrompt,

@@ -158,6 +158,25 @@ impl Outlook {
         if self.only_compares { self.proven } else { 0 }
     }
 
+    /// Whether the samples of a group that are still to finish decide whether it becomes valid.
+    pub(crate) fn is_open(&self, standing: &Standing) -> bool {
+        !standing.is_proven && (1..self.samples).contains(&standing.finished.samples())
+    }
+
+    /// The probability that an [open](Self::is_open) group becomes valid.
+    pub(crate) fn chance(&self, standing: &Standing) -> f64 {
+        let (right, row) =
+            (usize::from(standing.finished.first_is_right()), self.row(standing.finished.samples()));
+        let mut of_group = 0.0;
+        self.for_each_chance(right, |other, chance| of_group = if other == row { chance } else { of_group });
+        self.passed() * of_group
+    }
+
+    /// The share of the groups with differing samples that pass the other gates.
+    fn passed(&self) -> f64 {
+        if self.only_compares { 1.0 } else { self.others.mean() }
+    }
+
     /// Removes a group that no longer runs.
     pub(crate) fn leave(&mut self, standing: &Standing) {
         let place = self.place(standing);
@@ -220,7 +239,7 @@ impl Outlook {
 
     /// The distribution of the number of valid groups among the running groups and the `waiting` prompts.
     fn valid(&self, waiting: usize) -> Normal {
-        let passed = if self.only_compares { 1.0 } else { self.others.mean() };
+        let passed = self.passed();
         let (mut mean, mut variance, mut uncertain) = (0.0, 0.0, 0.0);
         let mut add = |groups: usize, chance: f64| {
             let groups = groups as f64;

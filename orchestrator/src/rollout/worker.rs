@@ -17,6 +17,7 @@ use crate::rollout::advantages::estimate;
 use crate::rollout::board::{Dispatch, GroupEnd, Next};
 use crate::rollout::carry::CarriedGroup;
 use crate::rollout::grading::gate_row;
+use crate::rollout::group::figures_of;
 use crate::rollout::reasons::counted_as;
 use crate::rollout::sample::{SampleRequest, StepContext, Unfinished};
 use crate::rollout::waits::{Phase, Subject};
@@ -202,14 +203,14 @@ async fn run_sample(request: &SampleRequest<'_>) -> Result<Vec<Sample>, Unfinish
 }
 
 /// Collects the samples of a group, filters the group and computes its advantages. Graded samples are passed
-/// to `heard` immediately. If the group is cut off, its graded samples stay in `graded`. Each sample that ends gives its
+/// to `hear` immediately, which returns whether the group is stopped. If the group is cut off, its graded samples stay in `graded`. Each sample that ends gives its
 /// place in `taken` back.
 async fn collect(
     context: &StepContext,
     dispatch: &Dispatch,
     graded: &Mutex<Vec<Sample>>,
     taken: &Taken,
-    heard: &(dyn Fn(&[Sample]) + Sync),
+    hear: &(dyn Fn(&[Sample]) -> bool + Sync),
 ) -> GroupEnd {
     let dispatched_at = context.epoch.elapsed();
     let _running = context.waits.begin_group(dispatch.id);
@@ -227,8 +228,12 @@ async fn collect(
         taken.ended(request.count);
         match finished {
             Ok(finished) => {
-                heard(&finished);
+                let is_stopped = hear(&finished);
                 graded.lock().extend(finished);
+                if is_stopped {
+                    // The requests of its other samples are dropped, which cancels them.
+                    return GroupEnd::Unlikely(figures_of(&graded.lock()));
+                }
             }
             Err(Unfinished::Cut(sample)) => {
                 is_cut = true;
@@ -263,8 +268,8 @@ async fn collect(
         staleness: 0,
         is_stale: false,
         mask_before: 0,
-        chance: dispatch.chance,
-        is_weighted: context.config.chooses_prompts(),
+        inclusion: dispatch.inclusion,
+        is_weighted: context.config.weights_groups(),
         returns: dispatch.returns,
     };
     context.tokens.complete(dispatch.id, group.tokens());

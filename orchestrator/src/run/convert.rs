@@ -94,6 +94,7 @@ pub(crate) fn rollout_config(recipe: &Recipe, run_id: &str, gates: Arc<Gates>) -
         bias_guard: rollout.bias_guard,
         bias_audit: rollout.bias_audit,
         history: recipe.data.history,
+        stop_unlikely: rollout.stop_unlikely,
         cache_salt: recipe.policy.update.cache_salt,
         timeouts: RolloutTimeouts {
             sample: seconds(timeouts.sample),

@@ -19,6 +19,7 @@ mod support;
 mod surplus;
 mod trajectories;
 mod truth;
+mod unlikely;
 mod watchdog;
 
 /// Counts the bytes that the tests of `scale` measure.

@@ -117,7 +117,7 @@ impl CohortSums {
                     sums.complete += 1;
                 }
                 Decision::Failed if place < end => sums.failed += 1,
-                Decision::Filtered | Decision::Failed | Decision::PassedOver => {}
+                Decision::Filtered | Decision::Failed | Decision::PassedOver | Decision::Stopped => {}
                 Decision::Cut => sums.cut += 1,
                 Decision::Audited(ended) => sums.add_audited(ended.as_ref(), weight),
             }

@@ -232,3 +232,31 @@ fn groups_count_with_their_importance_weights() {
     assert!((accuracy.dispatched - 10.0 / 16.0).abs() < 1e-9, "{accuracy:?}");
     assert!((accept_rate.dispatched - 8.0 / 11.0).abs() < 1e-9, "{accept_rate:?}");
 }
+
+/// Of four unlikely groups one runs on and stands for all four. The figures equal those of a run that stops no group, if
+/// the stopped groups have the same figures.
+#[test]
+fn groups_that_run_on_stand_for_those_that_are_stopped() {
+    let mut meter = BiasMeter::default();
+    (0..10).for_each(|number| meter.sent(1, number, 1.0));
+    for number in [0, 5] {
+        meter.learn(number, BiasEvent::RunsOn(0.25));
+        (1..4).for_each(|next| meter.learn(number + next, BiasEvent::Decided(Decision::Stopped)));
+    }
+    for (number, decision) in [
+        (0, Decision::Accepted(group(400, 1.0))),
+        (4, Decision::Accepted(group(100, 2.0))),
+        (5, Decision::Filtered),
+        (9, Decision::Missed(group(100, 2.0))),
+    ] {
+        meter.learn(number, BiasEvent::Decided(decision));
+        meter.learn(number, BiasEvent::RunsOn(0.5));
+    }
+    meter.close(1);
+    let BiasReading { length, accept_rate, .. } = meter.reading(false);
+    let (length, accept_rate) = (length.unwrap(), accept_rate.unwrap());
+    // Four groups with 400 tokens and two with 100 are valid, and one with 100 was not accepted. Each group has two samples.
+    assert!((length.accepted - 1700.0 / 10.0).abs() < 1e-9, "{length:?}");
+    assert!((length.dispatched - 1800.0 / 12.0).abs() < 1e-9, "{length:?}");
+    assert!((accept_rate.dispatched - 6.0 / 10.0).abs() < 1e-9, "{accept_rate:?}");
+}

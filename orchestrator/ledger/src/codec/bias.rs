@@ -18,8 +18,13 @@ pub(super) fn encode(event: &BiasEvent, into: &mut Encoder) {
         BiasEvent::AuditBegan => (8, None),
         BiasEvent::AuditLost => (9, None),
         BiasEvent::TakenBack => (10, None),
+        BiasEvent::Decided(Decision::Stopped) => (11, None),
+        BiasEvent::RunsOn(_) => (12, None),
     };
     into.byte(kind);
+    if let BiasEvent::RunsOn(share) = event {
+        into.probability(*share);
+    }
     if let Some(group) = group {
         encode_group(group, into);
     }
@@ -45,6 +50,8 @@ pub(super) fn decode(from: &mut Decoder<'_>) -> Result<BiasEvent, Expected> {
         8 => BiasEvent::AuditBegan,
         9 => BiasEvent::AuditLost,
         10 => BiasEvent::TakenBack,
+        11 => BiasEvent::Decided(Decision::Stopped),
+        12 => BiasEvent::RunsOn(from.probability(f32::MIN_POSITIVE)?),
         _ => return Err("a known event of the bias meter"),
     })
 }

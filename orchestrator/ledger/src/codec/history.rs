@@ -28,16 +28,10 @@ pub(super) fn decode(from: &mut Decoder<'_>) -> Result<GradedGroup, Expected> {
 }
 
 pub(super) fn encode_chance(chance: &Chance, into: &mut Encoder) {
-    into.0.extend_from_slice(&chance.keep.to_le_bytes());
-    into.0.extend_from_slice(&chance.valid.to_le_bytes());
+    into.probability(chance.keep);
+    into.probability(chance.valid);
 }
 
 pub(super) fn decode_chance(from: &mut Decoder<'_>) -> Result<Chance, Expected> {
-    let mut share = |least: f32| {
-        let mut four = [0; 4];
-        four.copy_from_slice(from.bytes(4)?);
-        let share = f32::from_le_bytes(four);
-        (share >= least && share <= 1.0).then_some(share).ok_or("a probability")
-    };
-    Ok(Chance { keep: share(f32::MIN_POSITIVE)?, valid: share(0.0)? })
+    Ok(Chance { keep: from.probability(f32::MIN_POSITIVE)?, valid: from.probability(0.0)? })
 }

@@ -95,13 +95,14 @@ fn all_kinds() -> Vec<Record> {
         Decision::Accepted(group),
         Decision::Missed(group),
         Decision::Filtered,
+        Decision::Stopped,
         Decision::PassedOver,
         Decision::Failed,
         Decision::Cut,
         Decision::Audited(None),
         Decision::Audited(Some(group)),
     ];
-    let others = [BiasEvent::AuditBegan, BiasEvent::AuditLost, BiasEvent::TakenBack];
+    let others = [BiasEvent::AuditBegan, BiasEvent::AuditLost, BiasEvent::TakenBack, BiasEvent::RunsOn(0.25)];
     let events = decisions.map(BiasEvent::Decided).into_iter().chain(others);
     records.extend(events.map(|event| Record::Bias { number: u64::MAX, event }));
     records.push(Record::Rule { early_stop: "fifo".into() });

@@ -190,6 +190,31 @@ fn a_step_continues_if_it_has_not_ended() {
 }
 
 #[test]
+fn a_group_that_runs_on_keeps_its_weight_until_it_is_settled() {
+    let runs_on = |number| Record::Bias { number, event: BiasEvent::RunsOn(0.25) };
+    let mut records = vec![
+        fixture::dispatch(0, 0, 1),
+        fixture::dispatch(1, 1, 1),
+        fixture::dispatch(2, 2, 1),
+        runs_on(0),
+        runs_on(1),
+        // One group is cut off, one is accepted and does not reach the queue, and one is in flight.
+        Record::end(DispatchId(0), Fate::Requeued),
+        accepted(1),
+    ];
+    let shares = |records: &[Record]| -> Vec<(u64, f32)> {
+        let resumed = state(records).reconcile(&[]).unwrap();
+        resumed.queued.iter().map(|queued| (queued.number, queued.inclusion.run_on)).collect()
+    };
+    assert_eq!(shares(&records), [(0, 0.25), (1, 0.25), (2, 1.0)]);
+    records.push(fixture::continued(3, 0, 0, 1));
+    assert_eq!(shares(&records), [(0, 0.25), (1, 0.25), (2, 1.0)], "dispatched again");
+
+    records.extend([accepted(3), Record::Settled { ids: vec![DispatchId(1), DispatchId(3)] }]);
+    assert!(state(&records).running_on.is_empty(), "nothing is kept of settled groups");
+}
+
+#[test]
 fn settled_is_for_good() {
     let mut state = state(&[
         fixture::dispatch(0, 0, 1),

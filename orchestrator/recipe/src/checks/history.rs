@@ -1,4 +1,4 @@
-//! Checks of `[data.history]` and of the column that it adds.
+//! Checks of `[data.history]`, and of the column that it and `[rollout.stop_unlikely]` add.
 
 use rolldock_dispatch::rows::IMPORTANCE_WEIGHT;
 
@@ -17,10 +17,14 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
         "without [filter] every group is accepted, and nothing is gained by \"difficulty\"; expected \"all\""
             .to_owned()
     });
+    let has_weights = chooses || recipe.rollout.stop_unlikely.is_some();
     for task in recipe.queue.tasks.specs() {
         let waits = task.columns.iter().any(|column| column == IMPORTANCE_WEIGHT);
-        checks.require(!waits || chooses, &format!("queue.tasks.{}.columns", task.name), || {
-            format!("rows have {IMPORTANCE_WEIGHT} only with data.history.sampling = \"difficulty\"")
+        checks.require(!waits || has_weights, &format!("queue.tasks.{}.columns", task.name), || {
+            format!(
+                "rows have {IMPORTANCE_WEIGHT} only with data.history.sampling = \"difficulty\" or \
+                 [rollout.stop_unlikely]"
+            )
         });
     }
     let is_declared = recipe.queue.columns.contains_key(IMPORTANCE_WEIGHT);

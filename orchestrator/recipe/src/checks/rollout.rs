@@ -1,12 +1,16 @@
-//! Checks of the keys for work that is cut off, and of the bias guard.
+//! Checks of the keys for work that is cut off or stopped, and of the bias guard.
 
-use rolldock_dispatch::modes::{OnStop, RequestShape};
+use rolldock_dispatch::modes::{OnStop, RequestShape, StopUnlikely};
 
 use super::{Checks, SECONDS_MAX};
 use crate::Recipe;
 
 /// Maximum of `segments_max`. With more requests, a response would consist of very short segments.
 const SEGMENTS_MAX: u32 = 4096;
+
+/// The least share of unlikely groups that run on. With a smaller share single groups would have weights that no mean
+/// over a batch can bear.
+const RUN_ON_MIN: f64 = 0.01;
 
 /// Seconds that a group needs to return the tokens from its engine.
 const HAND_OVER: f64 = 1.0;
@@ -36,9 +40,27 @@ pub(super) fn check_cut_off(recipe: &Recipe, checks: &mut Checks<'_>) {
         });
     }
     check_bias_audit(recipe, checks);
+    check_stop_unlikely(recipe, checks);
     let confidence = rollout.launch_confidence;
     checks.require((0.5..1.0).contains(&confidence), "rollout.launch_confidence", || {
         format!("expected a probability from 0.5 to below 1, found {confidence}")
+    });
+}
+
+fn check_stop_unlikely(recipe: &Recipe, checks: &mut Checks<'_>) {
+    let Some(StopUnlikely { below, run_on }) = recipe.rollout.stop_unlikely else { return };
+    checks.require(below > 0.0 && below < 1.0, "rollout.stop_unlikely.below", || {
+        format!("expected a probability above 0 and below 1, found {below}")
+    });
+    checks.require(run_on >= RUN_ON_MIN && run_on <= 1.0, "rollout.stop_unlikely.run_on", || {
+        format!("expected a share from {RUN_ON_MIN} to 1, found {run_on}")
+    });
+    checks.require(recipe.filter.enable, "rollout.stop_unlikely", || {
+        "without [filter] every group is accepted, and none is unlikely to be".to_owned()
+    });
+    let ends_one_by_one = recipe.rollout.request == RequestShape::Sample;
+    checks.require(ends_one_by_one, "rollout.stop_unlikely", || {
+        "the samples of a request end together: expected rollout.request = \"sample\"".to_owned()
     });
 }
 

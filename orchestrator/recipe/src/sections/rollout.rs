@@ -1,6 +1,8 @@
 //! How a step is collected, the deadlines, and the validation of the policy.
 
-use rolldock_dispatch::modes::{BiasGuard, EarlyStop, Fill, Launch, OnStop, RequestShape, Stragglers};
+use rolldock_dispatch::modes::{
+    BiasGuard, EarlyStop, Fill, Launch, OnStop, RequestShape, StopUnlikely, Stragglers,
+};
 use rolldock_engine::SamplingParams;
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +61,9 @@ pub struct Rollout {
     /// A guard that acts if early stopping prefers short answers; off if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bias_guard: Option<BiasGuard>,
+    /// When a group is stopped because it is unlikely to become valid; no group is if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_unlikely: Option<StopUnlikely>,
     /// The share, from 0 to 1, of the groups cut off by `first` with `discard` that continue to run, so that
     /// the bias can be measured. These groups are never accepted, and no step waits for them.
     #[serde(default)]

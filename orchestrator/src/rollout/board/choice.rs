@@ -54,7 +54,7 @@ impl Board {
         if self.config.history.is_none() {
             return;
         }
-        if let Some(chance) = dispatch.chance {
+        if let Some(chance) = dispatch.inclusion.chance {
             let step = &mut self.chosen.step;
             step.foreseen += 1;
             step.expected_valid += f64::from(chance.valid);

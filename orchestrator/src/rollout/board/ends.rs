@@ -6,6 +6,7 @@ use rolldock_dispatch::bias::{BiasEvent, Decision, GroupFigures};
 use rolldock_dispatch::modes::DecisionOrder;
 use rolldock_dispatch::{Bucket, DispatchId, Fate, Waste};
 
+use super::unlikely::UNLIKELY;
 use super::{Board, Dispatch, GroupEnd, Requeued, Slot};
 use crate::rollout::carry::CarriedGroup;
 use crate::rollout::outlook::Standing;
@@ -29,15 +30,22 @@ impl Board {
                 self.dispatches.decided(number, Decision::Filtered);
                 self.dispatches.end(id, Fate::Filtered(reason), Bucket::Filtered);
             }
-            GroupEnd::SetAside(group) => {
+            GroupEnd::SetAside(mut group) => {
+                group.inclusion = dispatch.inclusion;
                 self.judged(&dispatch, &standing, ((&*group).into(), false));
                 self.set_aside.insert(number, group);
+            }
+            GroupEnd::Unlikely(figures) => {
+                self.remember(&dispatch, figures, false);
+                self.dispatches.decided(number, Decision::Stopped);
+                self.dispatches.end(id, Fate::Filtered(UNLIKELY), Bucket::Filtered);
             }
             GroupEnd::Failed(reason) => {
                 self.dispatches.decided(number, Decision::Failed);
                 self.dispatches.end(id, Fate::Failed(reason), Bucket::Wasted(Waste::FailedAttempt));
             }
-            GroupEnd::Valid(group) => {
+            GroupEnd::Valid(mut group) => {
+                group.inclusion = dispatch.inclusion;
                 self.judged(&dispatch, &standing, ((&*group).into(), true));
                 self.keep_valid(number, group);
             }
@@ -81,7 +89,7 @@ impl Board {
             self.dispatches.end(dispatch.id, Fate::Cancelled, Bucket::Wasted(Waste::Cut));
             return;
         }
-        let Dispatch { id, number, first_attempt, returns, was_judged, chance, .. } = dispatch;
+        let Dispatch { id, number, first_attempt, returns, was_judged, inclusion, .. } = dispatch;
         let prompt = dispatch.prompt;
         match &carried {
             Some(carried) => {
@@ -99,7 +107,7 @@ impl Board {
         let carried = carried.map(Arc::from).or(dispatch.carried);
         let (parent, kept_in) = (id, Bucket::Carried);
         let requeued =
-            Requeued { parent, prompt, first_attempt, carried, kept_in, returns, was_judged, chance };
+            Requeued { parent, prompt, first_attempt, carried, kept_in, returns, was_judged, inclusion };
         self.queue(number, requeued);
     }
 
@@ -135,6 +143,7 @@ impl Board {
             | GroupEnd::Stale
             | GroupEnd::GivenUp
             | GroupEnd::Surplus
+            | GroupEnd::Unlikely(_)
             | GroupEnd::Failed(_) => BiasEvent::AuditLost,
         };
         self.dispatches.note_bias(number, event);
@@ -143,20 +152,20 @@ impl Board {
     /// Ends a dispatch whose tokens are too old. Under `requeue`, its prompt repeats its draw with newer
     /// weights, up to `RETURNS_MAX` times.
     fn retire(&mut self, dispatch: Dispatch) {
-        let Dispatch { id, number, prompt, first_attempt, returns, chance, .. } = dispatch;
+        let Dispatch { id, number, prompt, first_attempt, returns, inclusion, .. } = dispatch;
         if self.config.staleness.on_stale != OnStale::Requeue || returns >= RETURNS_MAX {
             self.dispatches.decided(number, Decision::Failed);
             self.dispatches.end(id, Fate::Stale, Bucket::Wasted(Waste::Stale));
         } else {
             self.dispatches.end_anew(id, Fate::Stale, first_attempt, Waste::Stale);
-            self.queue(number, Requeued::anew(id, (prompt, chance), first_attempt, returns + 1));
+            self.queue(number, Requeued::anew(id, (prompt, inclusion), first_attempt, returns + 1));
         }
     }
 
     /// Ends a dispatch that the watchdog has given up. Its prompt is sent out again, up to `RETURNS_MAX`
     /// times.
     fn give_up(&mut self, dispatch: Dispatch) {
-        let Dispatch { id, number, prompt, first_attempt, returns, chance, .. } = dispatch;
+        let Dispatch { id, number, prompt, first_attempt, returns, inclusion, .. } = dispatch;
         if returns >= RETURNS_MAX {
             let fate = Fate::Failed(format!("given up times={}", returns + 1));
             self.dispatches.decided(number, Decision::Failed);
@@ -164,7 +173,7 @@ impl Board {
             return;
         }
         self.dispatches.end_anew(id, Fate::Requeued, first_attempt, Waste::FailedAttempt);
-        self.queue(number, Requeued::anew(id, (prompt, chance), first_attempt, returns + 1));
+        self.queue(number, Requeued::anew(id, (prompt, inclusion), first_attempt, returns + 1));
     }
 
     pub(super) fn queue(&mut self, number: u64, requeued: Requeued) {

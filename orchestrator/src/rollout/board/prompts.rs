@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use rolldock_dispatch::history::Chance;
-use rolldock_dispatch::{Bucket, DispatchId};
+use rolldock_dispatch::{Bucket, DispatchId, Inclusion};
 
 use crate::data::Prompt;
 use crate::rollout::carry::CarriedGroup;
@@ -24,8 +23,8 @@ pub(crate) struct Dispatch {
     pub(crate) returns: u32,
     /// Whether an earlier process has judged the group and counted the result.
     pub(crate) was_judged: bool,
-    /// The probabilities by which the prompt was chosen; `None` if it had no history.
-    pub(crate) chance: Option<Chance>,
+    /// The probabilities with which the prompt was sent out and its group runs on.
+    pub(crate) inclusion: Inclusion,
 }
 
 /// The next action of a worker.
@@ -37,6 +36,15 @@ pub(crate) enum Next {
     Wait,
     /// The step has no more groups.
     Done,
+}
+
+/// What follows from samples that have finished.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Heard {
+    /// New prompts are needed now that were not needed before, so workers must be woken.
+    pub(crate) needs_more: bool,
+    /// The group is unlikely to become valid, and is stopped.
+    pub(crate) stops_group: bool,
 }
 
 /// A prompt that waits for its next dispatch.
@@ -51,18 +59,18 @@ pub(super) struct Requeued {
     pub(super) returns: u32,
     /// Whether an earlier process has judged the group and counted the result.
     pub(super) was_judged: bool,
-    pub(super) chance: Option<Chance>,
+    pub(super) inclusion: Inclusion,
 }
 
 impl Requeued {
     /// A prompt that is sent out again without tokens.
     pub(super) fn anew(
         parent: DispatchId,
-        (prompt, chance): (Arc<Prompt>, Option<Chance>),
+        (prompt, inclusion): (Arc<Prompt>, Inclusion),
         first_attempt: u32,
         returns: u32,
     ) -> Self {
         let (carried, kept_in) = (None, Bucket::Carried);
-        Self { parent, prompt, first_attempt, carried, kept_in, returns, was_judged: false, chance }
+        Self { parent, prompt, first_attempt, carried, kept_in, returns, was_judged: false, inclusion }
     }
 }

@@ -62,12 +62,12 @@ impl Board {
         for (queued, prompt, kept) in queued {
             let carried =
                 kept.map(|kept| Arc::new(CarriedGroup { graded: Vec::new(), samples: kept.samples }));
-            let QueuedPrompt { number, parent, first_attempt, returns, chance, .. } = queued;
+            let QueuedPrompt { number, parent, first_attempt, returns, inclusion, .. } = queued;
             let prompt = Arc::new(prompt);
             let kept_in = bucket_of(&queued.fate);
             let was_judged = kept_in == Bucket::Held;
             let requeued =
-                Requeued { parent, prompt, first_attempt, carried, kept_in, returns, was_judged, chance };
+                Requeued { parent, prompt, first_attempt, carried, kept_in, returns, was_judged, inclusion };
             self.queue(number, requeued);
         }
         let Some(first_open) = resumption.open_steps.first().map(|open| open.step) else {

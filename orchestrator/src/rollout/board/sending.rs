@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use rolldock_dispatch::DispatchId;
+use rolldock_dispatch::{DispatchId, Inclusion};
 
-use super::{Board, Dispatch, Next, Requeued, Slot};
+use super::{Board, Dispatch, Heard, Next, Requeued, Slot};
 use crate::rollout::Sample;
 use crate::rollout::dispatches::SentOut;
 use crate::rollout::feed::Drawn;
@@ -58,12 +58,12 @@ impl Board {
             carried: None,
             returns: 0,
             was_judged: false,
-            chance,
+            inclusion: Inclusion::chosen(chance),
         }))
     }
 
     fn send_out_again(&mut self, number: u64, requeued: Requeued) -> Dispatch {
-        let Requeued { parent, prompt, first_attempt, carried, kept_in, returns, was_judged, chance } =
+        let Requeued { parent, prompt, first_attempt, carried, kept_in, returns, was_judged, inclusion } =
             requeued;
         // If a carried token is too old, all carried tokens are dropped and the group starts again.
         let fresh_from = self.config.staleness.fresh_from(self.claim_version());
@@ -84,7 +84,7 @@ impl Board {
             first_attempt,
             returns,
             drawn_to: None,
-            chance,
+            chance: inclusion.chance,
             brought,
         });
         // Without its carried tokens, the group is generated and judged anew.
@@ -98,7 +98,7 @@ impl Board {
             carried,
             returns,
             was_judged,
-            chance,
+            inclusion,
         })
     }
 
@@ -112,13 +112,14 @@ impl Board {
     }
 
     /// Notes samples of a running group that have finished. The cost is constant for each sample, except for the sample
-    /// that proves its group valid when enough groups are certain. Returns
-    /// whether new prompts are needed now that were not needed before, so that workers must be woken.
-    pub(crate) fn finished(&mut self, id: DispatchId, number: u64, samples: &[Sample]) -> bool {
+    /// that proves its group valid when enough groups are certain.
+    pub(crate) fn finished(&mut self, id: DispatchId, number: u64, samples: &[Sample]) -> Heard {
         let were_needed = self.wants_new();
-        let Some(Slot::Running(dispatch, standing)) = self.slots.get_mut(&number) else { return false };
+        let Some(Slot::Running(dispatch, standing)) = self.slots.get_mut(&number) else {
+            return Heard::default();
+        };
         if dispatch.id != id {
-            return false;
+            return Heard::default();
         }
         let was_certain = self.outlook.is_certain(standing);
         for sample in samples {
@@ -127,6 +128,8 @@ impl Board {
         if !was_certain && self.outlook.is_certain(standing) {
             self.note_surplus();
         }
-        !self.stopped && !were_needed && self.wants_new()
+        let stops_group = self.stops_unlikely(number);
+        let needs_more = !self.stopped && !were_needed && self.wants_new();
+        Heard { needs_more, stops_group }
     }
 }

@@ -54,7 +54,7 @@ impl Board {
                 first_attempt: earliest_attempt(&group),
                 returns: group.returns,
                 drawn_to: None,
-                chance: group.chance,
+                chance: group.inclusion.chance,
                 brought: Some((Bucket::Held, group.tokens())),
             });
             self.keep_valid(number, group);
@@ -160,9 +160,9 @@ impl Board {
             self.dispatches.end(group.dispatch, Fate::Stale, Bucket::Wasted(Waste::Stale));
             return;
         }
-        let Group { dispatch, number, prompt, returns, chance, .. } = group;
+        let Group { dispatch, number, prompt, returns, inclusion, .. } = group;
         self.dispatches.end_anew(dispatch, Fate::Stale, first_attempt, Waste::Stale);
-        self.queue(number, Requeued::anew(dispatch, (prompt, chance), first_attempt, returns + 1));
+        self.queue(number, Requeued::anew(dispatch, (prompt, inclusion), first_attempt, returns + 1));
     }
 
     /// Notes that a complete, valid group is not accepted.

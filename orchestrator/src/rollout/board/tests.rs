@@ -6,6 +6,7 @@ mod batches;
 mod restored;
 mod schedules;
 mod surplus;
+mod unlikely;
 
 use std::time::Duration;
 
@@ -69,7 +70,7 @@ fn group(dispatch: &Dispatch, version: u64) -> Box<Group> {
         staleness: 0,
         is_stale: false,
         mask_before: 0,
-        chance: dispatch.chance,
+        inclusion: dispatch.inclusion,
         is_weighted: false,
         returns: dispatch.returns,
     })
@@ -100,6 +101,7 @@ fn config(early_stop: EarlyStop, on_stop: OnStop, launch: Launch) -> BoardConfig
         audits: false,
         seed: 42,
         history: None,
+        stop_unlikely: None,
     }
 }
 
@@ -281,12 +283,13 @@ fn on_demand_launches_nothing_beyond_what_is_proven_and_more_for_what_is_useless
     let started = run_all(&mut board, &mut row);
     let launched = started.len();
     for dispatch in &started[..4] {
-        let needs_more = board.finished(dispatch.id, dispatch.number, &graded(dispatch, &[1.0, 0.0]));
-        assert!(!needs_more);
+        let heard = board.finished(dispatch.id, dispatch.number, &graded(dispatch, &[1.0, 0.0]));
+        assert_eq!(heard, Heard::default());
     }
     // The target is certain to be reached, so no result of the other groups makes new prompts necessary.
     for dispatch in &started[4..] {
-        assert!(!board.finished(dispatch.id, dispatch.number, &graded(dispatch, &[1.0; 4])));
+        let heard = board.finished(dispatch.id, dispatch.number, &graded(dispatch, &[1.0; 4]));
+        assert_eq!(heard, Heard::default());
     }
     assert!(run_all(&mut board, &mut row).is_empty());
 
@@ -296,7 +299,7 @@ fn on_demand_launches_nothing_beyond_what_is_proven_and_more_for_what_is_useless
     assert_eq!(started.len(), launched);
     let woken: Vec<bool> = started
         .iter()
-        .map(|dispatch| board.finished(dispatch.id, dispatch.number, &graded(dispatch, &[1.0; 4])))
+        .map(|dispatch| board.finished(dispatch.id, dispatch.number, &graded(dispatch, &[1.0; 4])).needs_more)
         .collect();
     assert_eq!(woken.iter().filter(|woken| **woken).count(), 1, "workers are woken once: {woken:?}");
     assert!(run_all(&mut board, &mut row).len() >= 4, "before the first group has ended");

@@ -224,3 +224,45 @@ fn evidence_is_restored_from_its_bits() {
     other.restore(AcceptRate::default(), &[f64::NAN.to_bits(); 18]);
     assert_eq!(other.chances(0), before, "evidence that does not fit is ignored");
 }
+
+#[test]
+fn the_chance_of_a_group_falls_with_each_alike_sample_while_it_is_open() {
+    let gates = published();
+    let mut outlook = Outlook::new(SAMPLES, 0.9, &gates);
+    let mut draws = Draws(9);
+    for _ in 0..500 {
+        let standing = add(&mut outlook, &gates, &draws.group());
+        outlook.leave(&standing);
+    }
+    for (right, acc) in [(0, 0.0), (1, 1.0)] {
+        let chances = outlook.chances(right);
+        let mut standing = outlook.enter(&gates, std::iter::empty());
+        assert!(!outlook.is_open(&standing), "no sample has finished");
+        for alike in 1..SAMPLES {
+            outlook.finish(&gates, &mut standing, acc, acc);
+            assert!(outlook.is_open(&standing));
+            // The samples of this group are evidence too.
+            assert!((outlook.chance(&standing) - chances[alike as usize - 1]).abs() < 0.01);
+        }
+        outlook.finish(&gates, &mut standing, acc, acc);
+        assert!(!outlook.is_open(&standing), "all samples have finished");
+        outlook.leave(&standing);
+    }
+    let proven = add(&mut outlook, &gates, &[1.0, 0.0]);
+    assert!(!outlook.is_open(&proven));
+}
+
+/// Where other gates reject some of the groups whose samples differ, an alike group is less likely to be valid.
+#[test]
+fn the_chance_of_a_group_counts_the_other_gates() {
+    let mut config = GatesConfig::from(GroupFilter::default());
+    let rule = GateRule::Length { mean_tokens_min: None, mean_tokens_max: Some(100.0) };
+    config.gates.push(GateConfig { name: None, rule });
+    let gates = Gates::new(&config).unwrap();
+    let mut outlook = Outlook::new(SAMPLES, 0.9, &gates);
+    let alike = add(&mut outlook, &gates, &[0.0]);
+    let before = outlook.chance(&alike);
+    let proven = add(&mut outlook, &gates, &[1.0, 0.0]);
+    (0..50).for_each(|_| outlook.judged(&proven, false));
+    assert!(outlook.chance(&alike) < 0.1 * before);
+}

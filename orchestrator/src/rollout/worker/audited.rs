@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use futures::FutureExt;
 use parking_lot::Mutex;
+use rolldock_dispatch::inclusion::uniform;
 use rolldock_reward::Gates;
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::places::Taken;
 use super::{AgentLoopWorker, collect, panic_message};
@@ -71,7 +71,7 @@ impl Audits {
 fn drawn(seed: u64, number: u64) -> f64 {
     let mut key = *b"audit...........";
     key[8..].copy_from_slice(&number.to_le_bytes());
-    (xxh3_64_with_seed(&key, seed) >> 11) as f64 / (1_u64 << 53) as f64
+    uniform(seed, &key)
 }
 
 /// Whether a group ended or was cut off first. Only the first change has an effect.
@@ -139,10 +139,9 @@ impl Audited {
         let Self { context, dispatch, taken, outcome, books, board } = self;
         let graded = Mutex::new(Vec::new());
         // No worker is woken here. If more groups are needed, workers start them when the next group ends.
-        let heard = |samples: &[Sample]| {
-            board.lock().finished(dispatch.id, dispatch.number, samples);
-        };
-        let work = collect(&context, &dispatch, &graded, &taken, &heard);
+        let hear =
+            |samples: &[Sample]| board.lock().finished(dispatch.id, dispatch.number, samples).stops_group;
+        let work = collect(&context, &dispatch, &graded, &taken, &hear);
         let end = match AssertUnwindSafe(work).catch_unwind().await {
             Ok(end) => end,
             Err(panic) => GroupEnd::Failed(panic_message(&*panic)),

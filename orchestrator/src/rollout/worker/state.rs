@@ -97,17 +97,19 @@ impl StepState {
         self.signals.changed.notify_waiters();
     }
 
-    /// Tells the board about finished samples of a group. Their values may prove that the group is valid.
-    pub(super) fn finished(&self, dispatch: &Dispatch, samples: &[Sample]) {
-        let needs_more = {
+    /// Tells the board about finished samples of a group. Their values may prove that the group is valid. Returns whether
+    /// the group is stopped because it is unlikely to become valid.
+    pub(super) fn finished(&self, dispatch: &Dispatch, samples: &[Sample]) -> bool {
+        let heard = {
             let mut board = self.board.lock();
-            let needs_more = board.finished(dispatch.id, dispatch.number, samples);
+            let heard = board.finished(dispatch.id, dispatch.number, samples);
             self.tell_surplus(&board);
-            needs_more
+            heard
         };
-        if needs_more {
+        if heard.needs_more {
             self.signals.changed.notify_waiters();
         }
+        heard.stops_group
     }
 
     /// Cuts off the groups that the step cannot need.

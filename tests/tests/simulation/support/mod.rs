@@ -10,11 +10,13 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use rolldock::data::Prompt;
 use rolldock::engine::SamplingParams;
 use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::rollout::{
     AgentLoopManager, CarryLimits, EarlyStop, Fill, Grading, Group, Launch, OnStop, RequestShape,
-    RolloutConfig, RolloutParts, RolloutTimeouts, Sample, Staleness, Stragglers, invariants, sample_seed,
+    RolloutConfig, RolloutParts, RolloutTimeouts, Sample, Staleness, StopUnlikely, Stragglers, invariants,
+    sample_seed,
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{
@@ -24,14 +26,14 @@ use rolldock_loadbalancer::{
 use rolldock_reward::{
     Advantage, Estimator, FilterMetric, GateConfig, GateRule, Gates, GatesConfig, GroupFilter, Shaping,
 };
-use rolldock_simengine::{Fault, LengthConfig, ServerConfig, SimServer, Workload, WorkloadConfig};
+use rolldock_simengine::{AnswerKey, Fault, LengthConfig, ServerConfig, SimServer, Workload, WorkloadConfig};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use lies::{Dropping, Lie, Lying};
 use problems::EOS;
 
-pub(crate) use problems::{EveryPrompt, LastToken, prompt, prompts};
+pub(crate) use problems::{EveryPrompt, LastToken, ThreeKinds, prompt, prompts};
 
 /// Draws gates: the published filter, which is sometimes off, and sometimes a gate on length. In some draws a
 /// short step may ignore the gate on length.
@@ -71,6 +73,7 @@ fn random_config(seed: u64, samples_per_prompt: u32, rng: &mut StdRng) -> Rollou
         request,
         gates: Arc::new(random_gates(rng)),
         carry: CarryLimits { stream: rng.random_bool(0.3), ..CarryLimits::default() },
+        stop_unlikely: rng.random_bool(0.3).then(|| StopUnlikely { below: 0.4, run_on: 0.5 }),
         timeouts: RolloutTimeouts {
             sample: Duration::from_secs(120),
             permit: Duration::from_secs(60),
@@ -118,6 +121,7 @@ pub(crate) struct World {
     pub(crate) others_until: BTreeMap<String, Instant>,
     pub(crate) grading: Grading,
     pub(crate) workload: Arc<Workload>,
+    pub(crate) answers: Arc<dyn AnswerKey>,
     pub(crate) scope: Scope,
 }
 
@@ -138,9 +142,14 @@ fn start_workload(seed: u64) -> Arc<Workload> {
     Arc::new(Workload::new(WorkloadConfig { seed, eos_id: EOS, length, ..WorkloadConfig::default() }))
 }
 
-fn start_server(config: ServerConfig, workload: &Arc<Workload>, scope: &Scope) -> SimServer {
+fn start_server(
+    config: ServerConfig,
+    workload: &Arc<Workload>,
+    answers: &Arc<dyn AnswerKey>,
+    scope: &Scope,
+) -> SimServer {
     let (tracker, cancel) = (scope.tracker(), scope.token().clone());
-    SimServer::start(config, Arc::clone(workload), Arc::new(EveryPrompt), tracker, cancel).unwrap()
+    SimServer::start(config, Arc::clone(workload), Arc::clone(answers), tracker, cancel).unwrap()
 }
 
 /// A configuration without randomness, whose deadlines are after the end of a test.
@@ -173,6 +182,7 @@ fn plain_config(seed: u64) -> RolloutConfig {
         bias_guard: None,
         bias_audit: 0.0,
         history: None,
+        stop_unlikely: None,
         cache_salt: false,
         timeouts: RolloutTimeouts { sample: FAR, permit: FAR, reward: FAR, drain: Duration::from_secs(5) },
         ledger_entries_max: 64,
@@ -183,24 +193,30 @@ fn plain_config(seed: u64) -> RolloutConfig {
 impl World {
     /// Equal servers named `s0`, `s1` and so on, each with `capacity` permits, and `plain_config`.
     pub(crate) fn calm(servers: usize, capacity: u32) -> Self {
-        Self::calm_of(start_workload(0), servers, capacity, &ServerConfig::default())
+        Self::calm_with(start_workload(0), servers, capacity)
     }
 
     /// As [`Self::calm`], with another simulated model.
     pub(crate) fn calm_with(workload: Arc<Workload>, servers: usize, capacity: u32) -> Self {
-        Self::calm_of(workload, servers, capacity, &ServerConfig::default())
+        Self::calm_of((workload, Arc::new(EveryPrompt)), servers, capacity, &ServerConfig::default())
     }
 
     /// As [`Self::calm`], with servers of this configuration.
     pub(crate) fn calm_on(servers: usize, capacity: u32, config: &ServerConfig) -> Self {
-        Self::calm_of(start_workload(0), servers, capacity, config)
+        Self::calm_of((start_workload(0), Arc::new(EveryPrompt)), servers, capacity, config)
     }
 
-    fn calm_of(workload: Arc<Workload>, servers: usize, capacity: u32, config: &ServerConfig) -> Self {
+    /// As [`Self::calm`], with another simulated model and prompts of these answers.
+    pub(crate) fn calm_of(
+        (workload, answers): (Arc<Workload>, Arc<dyn AnswerKey>),
+        servers: usize,
+        capacity: u32,
+        config: &ServerConfig,
+    ) -> Self {
         let scope = Scope::new();
         let server = |number: usize| {
             let config = ServerConfig { name: format!("s{number}"), ..config.clone() };
-            start_server(config, &workload, &scope)
+            start_server(config, &workload, &answers, &scope)
         };
         let engine = SimulatedEngine::new((0..servers).map(server));
         let specs = (0..servers).map(|number| ServerSpec::unreached(format!("s{number}"), capacity));
@@ -217,6 +233,7 @@ impl World {
             others_until: BTreeMap::new(),
             grading: Grading::Inline(Arc::new(LastToken)),
             workload,
+            answers,
             scope,
         }
     }
@@ -225,6 +242,7 @@ impl World {
     pub(crate) fn random(seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let (scope, workload) = (Scope::new(), start_workload(seed));
+        let answers: Arc<dyn AnswerKey> = Arc::new(EveryPrompt);
         let samples_per_prompt = rng.random_range(2..=4);
         let servers: Vec<SimServer> = (0..rng.random_range(2..=4))
             .map(|number| {
@@ -234,7 +252,7 @@ impl World {
                     speed: pick(&mut rng, &[0.3, 1.0, 1.0, 2.0]),
                     ..ServerConfig::default()
                 };
-                start_server(config, &workload, &scope)
+                start_server(config, &workload, &answers, &scope)
             })
             .collect();
         let capacity = samples_per_prompt + rng.random_range(0..8);
@@ -263,6 +281,7 @@ impl World {
             others_until: BTreeMap::new(),
             grading: Grading::Inline(Arc::new(LastToken)),
             workload,
+            answers,
             scope,
         }
     }
@@ -344,10 +363,7 @@ impl World {
     pub(crate) fn check_samples(&self, group: &Group) {
         assert_eq!(group.samples.len() as u32, self.config.samples_per_prompt);
         for sample in &group.samples {
-            let seed = sample_seed(self.config.seed, group.prompt.uid.0, group.prompt.visit, sample.attempt)
-                + u64::from(sample.index);
-            let draw = self.workload.draw(&group.prompt.ids, seed, &EveryPrompt);
-            let length = draw.length.min(self.config.max_response_length);
+            let (length, is_right) = self.drawn(&group.prompt, sample.attempt, sample.index);
             assert_eq!(sample.response_ids.len() as u32, length, "length of {group:?}");
             assert_eq!(sample.logprobs.len(), sample.response_ids.len());
             let covered = sample.version_spans.iter().fold(0, |end, span| {
@@ -356,8 +372,16 @@ impl World {
             });
             assert_eq!(covered, length, "spans of {sample:?}");
             check_versions(sample);
-            assert_eq!(sample.acc == 1.0, draw.correct && draw.length <= length, "correctness");
+            assert_eq!(sample.acc == 1.0, is_right, "correctness");
         }
+    }
+
+    /// The length of a sample in tokens and whether it is right, from its draw alone.
+    pub(crate) fn drawn(&self, prompt: &Prompt, attempt: u32, index: u32) -> (u32, bool) {
+        let seed = sample_seed(self.config.seed, prompt.uid.0, prompt.visit, attempt) + u64::from(index);
+        let draw = self.workload.draw(&prompt.ids, seed, &*self.answers);
+        let length = draw.length.min(self.config.max_response_length);
+        (length, draw.correct && draw.length <= length)
     }
 
     pub(crate) fn check_between_steps(&self, manager: &AgentLoopManager) {

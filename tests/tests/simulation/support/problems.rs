@@ -19,6 +19,16 @@ impl AnswerKey for EveryPrompt {
     }
 }
 
+/// Prompts that are solved always, every second time, or never, with equal shares.
+pub(crate) struct ThreeKinds;
+
+impl AnswerKey for ThreeKinds {
+    fn answer(&self, prompt_hash: u64) -> Option<Answer> {
+        let difficulty = Some([0.0, 0.5, 1.0][(prompt_hash % 3) as usize]);
+        Some(Answer { difficulty, ..EveryPrompt.answer(prompt_hash)? })
+    }
+}
+
 pub(crate) struct LastToken;
 
 impl Grader for LastToken {

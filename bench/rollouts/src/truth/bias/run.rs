@@ -214,6 +214,7 @@ fn config_of(case: &Case, seed: u64) -> anyhow::Result<RolloutConfig> {
         request: RequestShape::Group,
         bias_audit: case.audit,
         history: None,
+        stop_unlikely: None,
         // In a biased mode the guard would change the mode.
         bias_guard: case.is_unbiased().then_some(BiasGuard { share: 0.01, action: GuardAction::LongRound }),
         ledger_entries_max: 0,
