@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use rolldock_bench_figures::{Counting, Report};
 use rolldock_bench_reward as reward;
-use rolldock_bench_rollouts::{history, lifecycle, rollout, scale, truth};
+use rolldock_bench_rollouts::{history, lifecycle, rollout, scale, truth, unlikely};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -95,6 +95,9 @@ struct RolloutOptions {
     /// Measures what one epoch of history saves, and the bias of its choice, in each mode
     #[arg(long, conflicts_with = "cells")]
     history: bool,
+    /// Measures what stopping unlikely groups saves and costs, and its bias
+    #[arg(long, conflicts_with_all = ["cells", "history"])]
+    unlikely: bool,
 }
 
 #[derive(Args)]
@@ -148,6 +151,9 @@ fn main() -> anyhow::Result<ExitCode> {
     let (figures, options) = match Cli::parse().command {
         Command::Rollout(RolloutOptions { options, history: true, .. }) => {
             (history::measure(options.quick)?, options)
+        }
+        Command::Rollout(RolloutOptions { options, unlikely: true, .. }) => {
+            (unlikely::measure(options.quick)?, options)
         }
         Command::Rollout(RolloutOptions { options, cells, .. }) => match cells {
             Some(cells) => (rollout::measure_cells(options.quick, &cells)?, options),

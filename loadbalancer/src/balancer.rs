@@ -373,6 +373,12 @@ impl LoadBalancer {
         self.shared.state.lock().snapshot()
     }
 
+    /// Whether a further request would wait: for a permit, or on every server that could take it. What waits on a server
+    /// is what it reported at the monitor's last look.
+    pub fn is_full(&self) -> bool {
+        self.shared.state.lock().is_full()
+    }
+
     /// Capacity of the largest live server, or of the largest server if none is live, but at most the bound
     /// on the whole fleet ([`BalancerConfig::capacity_total`]).
     pub fn largest_capacity(&self) -> u32 {

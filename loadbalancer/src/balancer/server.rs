@@ -111,6 +111,11 @@ impl Server {
         self.admin == AdminState::Active && self.breaker.is_open() && self.gate.hold().is_none()
     }
 
+    /// Whether requests waited on the engine at the last look.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.decode_rate.waiting() > 0
+    }
+
     /// Whether waiting for this server makes sense.
     pub(super) fn is_live(&self) -> bool {
         self.breaker.health() != Health::Dead && self.admin != AdminState::Draining

@@ -316,6 +316,12 @@ impl State {
         config.capacity_total.unwrap_or(u32::MAX).saturating_sub(self.in_use)
     }
 
+    /// Whether a further request would wait, for a permit or on every open server.
+    pub(super) fn is_full(&self) -> bool {
+        let mut open = self.servers.iter().filter(|server| server.is_open());
+        self.waiters.len() > 0 || open.all(Server::has_waiting)
+    }
+
     pub(super) fn snapshot(&self) -> FleetSnapshot {
         FleetSnapshot {
             servers: self.servers.iter().map(Server::snapshot).collect(),

@@ -57,7 +57,7 @@ impl AgentLoopWorker {
                 if self.state.stop.is_cancelled() {
                     break true;
                 }
-                if !places.have_room(running.len()) {
+                if !places.have_room(running.len(), || self.context.balancer.is_full()) {
                     break false;
                 }
                 let (next, low) = {

@@ -28,6 +28,8 @@ fn steps(cache_tokens: u32, start: Option<u32>) -> Steps {
             kv_blocks: cache_tokens / 16,
             block_tokens: 16,
             max_num_seqs: PERMITS,
+            // Three times the default: a preempted sample has to be computed again, and this is what is gained.
+            prefill_ns_per_token: 100_000,
             ..ServerConfig::default()
         };
         let mut world = World::calm_on(SERVERS, start.unwrap_or(PERMITS), &server);
@@ -44,7 +46,8 @@ fn steps(cache_tokens: u32, start: Option<u32>) -> Steps {
         let monitor = world.start_monitor();
         let mut manager = world.manager();
         let mut steps = Steps { seconds: 0.0, preemptions: 0, capacities: Vec::new() };
-        for _ in 0..4 {
+        // A single step may take no time, because the step before it has held enough groups.
+        for _ in 0..8 {
             let output = manager.generate(&prompts(10_000), 256).await.unwrap();
             output.groups.iter().for_each(|group| world.check_samples(group));
             world.check_between_steps(&manager);
@@ -63,7 +66,7 @@ fn measured_permits_win_where_the_caches_are_full() {
     let [fixed, measured] = [None, Some(64)].map(|start| steps(4_000, start));
     let Steps { seconds, preemptions, .. } = measured;
     assert!(preemptions < fixed.preemptions / 2, "{preemptions} preemptions of {}", fixed.preemptions);
-    assert!(seconds < 0.97 * fixed.seconds, "{seconds} s, and {} s with {PERMITS} permits", fixed.seconds);
+    assert!(seconds < 0.95 * fixed.seconds, "{seconds} s, and {} s with {PERMITS} permits", fixed.seconds);
 }
 
 #[test]

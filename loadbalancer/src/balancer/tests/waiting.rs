@@ -383,3 +383,29 @@ async fn series_of_servers_that_have_left_are_left_out() {
     balancer.add(spec("s0", 1)).unwrap();
     assert_eq!(balancer.series_of_members(text), text);
 }
+
+#[tokio::test]
+async fn a_fleet_is_full_when_a_further_request_would_wait() {
+    let balancer = fleet(&[2, 2], Policy::LeastLoad);
+    assert!(!balancer.is_full());
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(balancer.acquire(request(1)).await.unwrap());
+    }
+    let mut waits = Box::pin(balancer.acquire(request(1)));
+    assert!((&mut waits).now_or_never().is_none());
+    assert!(balancer.is_full(), "a request waits for a permit");
+    drop(waits);
+    assert!(!balancer.is_full());
+
+    let servers: Vec<ServerId> = balancer.snapshot().servers.iter().map(|server| server.id).collect();
+    let generation_tokens_total = Some(0);
+    let waiting = EngineLoad { running: 2, waiting: 1, generation_tokens_total, ..EngineLoad::default() };
+    balancer.observe(servers[0], &waiting, 2).unwrap();
+    assert!(!balancer.is_full(), "the other server has room");
+    balancer.observe(servers[1], &waiting, 2).unwrap();
+    assert!(balancer.is_full(), "requests wait on both servers");
+    balancer.set_draining(servers[1]).unwrap();
+    balancer.observe(servers[0], &EngineLoad { waiting: 0, ..waiting }, 2).unwrap();
+    assert!(!balancer.is_full(), "a server that is closed takes no request");
+}

@@ -2,7 +2,8 @@
 //!
 //! Long samples keep a group running although most of its samples have ended. If a worker counted groups only, half of
 //! its samples would be in flight on average. So a group gives back the place of each sample as soon as the sample has
-//! ended, and a new group starts when there are places for all of its samples.
+//! ended. A further group starts when there are places for all of its samples, and when the fleet is not full. On full
+//! servers it would only take places from the earlier groups, which a step in dispatch order needs first.
 //!
 //! # Invariants
 //! - The samples in flight are the unfinished samples of the running groups: each [`Taken`] gives back exactly the places
@@ -11,7 +12,7 @@
 //!   [`GROUPS_MAX_FACTOR`] x `max_concurrent_prompts` groups.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
@@ -23,35 +24,49 @@ const GROUPS_MAX_FACTOR: usize = 2;
 /// The places of one worker.
 #[derive(Debug)]
 pub(super) struct Places {
-    groups_max: usize,
-    /// Maximum number of samples in flight.
-    samples_max: usize,
+    fill: Fill,
+    /// `max_concurrent_prompts`.
+    groups: usize,
     samples_per_group: usize,
     in_flight: AtomicUsize,
+    /// Whether the worker waits until the fleet is not full any more.
+    awaits_fleet: AtomicBool,
     freed: Notify,
 }
 
 impl Places {
-    /// The places of a worker with `max_concurrent_prompts = groups`.
     pub(super) fn new(fill: Fill, groups: usize, samples_per_group: usize) -> Self {
-        let (groups_max, samples_max) = match fill {
-            Fill::Groups => (groups, usize::MAX),
-            Fill::Samples => {
-                (groups.saturating_mul(GROUPS_MAX_FACTOR), groups.saturating_mul(samples_per_group))
-            }
-        };
-        let (in_flight, freed) = (AtomicUsize::new(0), Notify::new());
-        Self { groups_max, samples_max, samples_per_group, in_flight, freed }
+        Self {
+            fill,
+            groups,
+            samples_per_group,
+            in_flight: AtomicUsize::new(0),
+            awaits_fleet: AtomicBool::new(false),
+            freed: Notify::new(),
+        }
     }
 
-    /// Whether another group may start beside `running` groups.
-    pub(super) fn have_room(&self, running: usize) -> bool {
-        running < self.groups_max && self.fits(self.in_flight.load(Ordering::Acquire))
+    /// Whether another group may start beside `running` groups. `is_fleet_full` tells whether a further
+    /// request would wait.
+    pub(super) fn have_room(&self, running: usize, is_fleet_full: impl FnOnce() -> bool) -> bool {
+        if running < self.groups {
+            return true;
+        }
+        let is_allowed = self.fill == Fill::Samples
+            && running < self.groups.saturating_mul(GROUPS_MAX_FACTOR)
+            && self.fits(self.in_flight.load(Ordering::Acquire));
+        if !is_allowed {
+            return false;
+        }
+        let is_held = is_fleet_full();
+        self.awaits_fleet.store(is_held, Ordering::Release);
+        !is_held
     }
 
     /// Whether all samples of a group fit beside `in_flight` samples.
     fn fits(&self, in_flight: usize) -> bool {
-        in_flight.saturating_add(self.samples_per_group) <= self.samples_max
+        let samples_max = self.groups.saturating_mul(self.samples_per_group);
+        in_flight.saturating_add(self.samples_per_group) <= samples_max
     }
 
     /// Takes places for `samples` samples of a group.
@@ -60,15 +75,20 @@ impl Places {
         Taken { places: Arc::clone(self), left: AtomicUsize::new(samples) }
     }
 
-    /// Completes when samples have ended and a whole group fits again. Cancel-safe: the next call completes at once if
-    /// this one is dropped.
+    /// Completes when samples have ended and a further group may fit. Cancel-safe: if the call is dropped, the next call
+    /// completes at once.
     pub(super) async fn freed(&self) {
         self.freed.notified().await;
     }
 
     fn give_back(&self, samples: usize) {
         let before = self.in_flight.fetch_sub(samples, Ordering::AcqRel);
-        if !self.fits(before) && self.fits(before.saturating_sub(samples)) {
+        if self.fill == Fill::Groups || !self.fits(before.saturating_sub(samples)) {
+            return;
+        }
+        let did_not_fit = !self.fits(before);
+        // Each sample that ends may have been the last one for which others waited.
+        if self.awaits_fleet.swap(false, Ordering::AcqRel) || did_not_fit {
             self.freed.notify_one();
         }
     }

@@ -73,7 +73,7 @@ fn random_config(seed: u64, samples_per_prompt: u32, rng: &mut StdRng) -> Rollou
         request,
         gates: Arc::new(random_gates(rng)),
         carry: CarryLimits { stream: rng.random_bool(0.3), ..CarryLimits::default() },
-        stop_unlikely: rng.random_bool(0.3).then(|| StopUnlikely { below: 0.4, run_on: 0.5 }),
+        stop_unlikely: rng.random_bool(0.3).then_some(StopUnlikely { below: 0.4, run_on: 0.5 }),
         timeouts: RolloutTimeouts {
             sample: Duration::from_secs(120),
             permit: Duration::from_secs(60),

@@ -12,7 +12,7 @@ fn places(fill: Fill, groups: usize) -> Arc<Places> {
 /// Starts groups until there is no room, and returns them.
 fn filled(places: &Arc<Places>) -> Vec<Taken> {
     let mut groups = Vec::new();
-    while places.have_room(groups.len()) {
+    while places.have_room(groups.len(), || false) {
         groups.push(places.take(SAMPLES));
     }
     groups
@@ -24,10 +24,10 @@ fn a_group_starts_when_a_whole_group_of_samples_has_ended() {
     let groups = filled(&places);
     assert_eq!(groups.len(), 2);
     groups[0].ended(3);
-    assert!(!places.have_room(2), "three places are too few");
+    assert!(!places.have_room(2, || false), "three places are too few");
     assert!(places.freed().now_or_never().is_none());
     groups[1].ended(1);
-    assert!(places.have_room(2));
+    assert!(places.have_room(2, || false));
     assert!(places.freed().now_or_never().is_some(), "the worker is woken");
     groups[1].ended(1);
     assert!(places.freed().now_or_never().is_none(), "and only once");
@@ -39,13 +39,28 @@ fn samples_are_counted_in_at_most_twice_as_many_groups() {
     let mut groups = filled(&places);
     groups.iter().for_each(|group| group.ended(3));
     for running in 2..4 {
-        assert!(places.have_room(running));
+        assert!(places.have_room(running, || false));
         let group = places.take(SAMPLES);
         group.ended(3);
         groups.push(group);
     }
     assert_eq!(places.in_flight.load(Ordering::Acquire), 4, "there are places for a group's samples");
-    assert!(!places.have_room(4) && places.have_room(3));
+    assert!(!places.have_room(4, || false) && places.have_room(3, || false));
+}
+
+#[test]
+fn no_further_group_starts_while_the_fleet_is_full() {
+    let places = places(Fill::Samples, 2);
+    let groups = filled(&places);
+    groups[0].ended(4);
+    assert!(places.freed().now_or_never().is_some());
+    assert!(!places.have_room(2, || true) && places.have_room(1, || true));
+    assert!(places.freed().now_or_never().is_none());
+    groups[1].ended(1);
+    assert!(places.freed().now_or_never().is_some(), "the worker looks again when a sample has ended");
+    assert!(places.have_room(2, || false));
+    groups[1].ended(1);
+    assert!(places.freed().now_or_never().is_none(), "it does not wait for the fleet any more");
 }
 
 #[test]
@@ -54,7 +69,7 @@ fn groups_are_counted_as_published() {
     let groups = filled(&places);
     assert_eq!(groups.len(), 2);
     groups[0].ended(4);
-    assert!(!places.have_room(2) && places.have_room(1));
+    assert!(!places.have_room(2, || false) && places.have_room(1, || false));
     assert!(places.freed().now_or_never().is_none(), "a worker that counts groups is not woken for samples");
 }
 
@@ -69,7 +84,7 @@ proptest! {
         let mut groups: Vec<Taken> = Vec::new();
         for (action, which, samples) in actions {
             match action {
-                0 if places.have_room(groups.len()) => groups.push(places.take(samples)),
+                0 if places.have_room(groups.len(), || false) => groups.push(places.take(samples)),
                 1 if which < groups.len() => drop(groups.swap_remove(which)),
                 2 if which < groups.len() && groups[which].left.load(Ordering::Acquire) > 0 => groups[which].ended(1),
                 _ => {}
