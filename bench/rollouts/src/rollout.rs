@@ -197,12 +197,11 @@ pub(crate) fn start_balancer(
     let specs = named.map(|name| ServerSpec::unreached(name, capacity)).collect();
     let config = BalancerConfig { policy, seed: SEED, ..BalancerConfig::default() };
     let balancer = LoadBalancer::new(config, specs)?;
-    if permits.is_none() {
-        let config = MonitorConfig { adaptive: Some(adaptive), ..MonitorConfig::default() };
-        let monitor = Monitor::new(balancer.clone(), Arc::new(engine.clone()), config);
-        let end = scope.token().clone();
-        scope.spawn_detached("server monitor", async move { monitor.run(end).await });
-    }
+    let config =
+        MonitorConfig { adaptive: permits.is_none().then_some(adaptive), ..MonitorConfig::default() };
+    let monitor = Monitor::new(balancer.clone(), Arc::new(engine.clone()), config);
+    let end = scope.token().clone();
+    scope.spawn_detached("server monitor", async move { monitor.run(end).await });
     Ok(balancer)
 }
 
