@@ -319,7 +319,7 @@ impl State {
     /// Whether a further request would wait, for a permit or on every open server.
     pub(super) fn is_full(&self) -> bool {
         let mut open = self.servers.iter().filter(|server| server.is_open());
-        self.waiters.len() > 0 || open.all(Server::has_waiting)
+        !self.waiters.is_empty() || open.all(Server::has_waiting)
     }
 
     pub(super) fn snapshot(&self) -> FleetSnapshot {

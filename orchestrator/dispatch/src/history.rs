@@ -56,7 +56,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::PromptUid;
 use crate::bias::GroupFigures;
-use crate::inclusion::uniform;
+use crate::draw::uniform;
 use posterior::Population;
 
 /// The weight of the samples of earlier groups when a newer group has been graded.

@@ -17,6 +17,7 @@
 //! the ledger stores these types.
 
 pub mod bias;
+pub mod draw;
 mod fate;
 pub mod history;
 pub mod inclusion;

@@ -14,7 +14,7 @@
 //!   wrong, because the draw does not depend on the group's samples.
 
 use rolldock_dispatch::bias::BiasEvent;
-use rolldock_dispatch::inclusion::uniform;
+use rolldock_dispatch::draw::uniform;
 
 use super::{Board, Slot};
 

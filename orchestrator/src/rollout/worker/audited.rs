@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use futures::FutureExt;
 use parking_lot::Mutex;
-use rolldock_dispatch::inclusion::uniform;
+use rolldock_dispatch::draw::uniform;
 use rolldock_reward::Gates;
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
