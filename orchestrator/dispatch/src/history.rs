@@ -2,9 +2,9 @@
 //!
 //! A group whose samples are all right or all wrong teaches nothing, and most of its tokens are wasted. The
 //! result of a prompt in the last epoch indicates how likely its next group is to be valid. [`PromptHistory`]
-//! keeps the results of all graded groups by prompt. [`PromptHistory::chance`] computes from them the
-//! probability that the next group is valid, and the probability with which the prompt is sent out. A prompt
-//! that is not sent out waits for the next epoch.
+//! keeps the results of all graded groups by prompt. A group that was stopped counts with its finished samples.
+//! [`PromptHistory::chance`] computes from them the probability that the next group is valid, and the probability
+//! with which the prompt is sent out. A prompt that is not sent out waits for the next epoch.
 //!
 //! # The posterior
 //! A sample of a prompt is right with probability `q`. The prior of `q` is a Beta distribution, fitted by

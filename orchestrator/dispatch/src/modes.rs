@@ -54,10 +54,11 @@ impl fmt::Display for Launch {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fill {
-    /// Samples in flight. A group starts when there are places for all of its samples, in at most twice as many groups.
+    /// Samples in flight. Beyond the published rule, a group starts when there are places for all of its samples and the
+    /// fleet is not full, in at most twice as many groups.
     #[default]
     Samples,
-    /// Running groups. A group starts when another group has ended.
+    /// Running groups: the published rule. A group starts when another group has ended.
     Groups,
 }
 
@@ -123,7 +124,7 @@ pub enum OnSilence {
 pub struct StopUnlikely {
     /// A group is unlikely to become valid if the probability is below this one; above 0 and below 1.
     pub below: f64,
-    /// The share of these groups that run on, above 0 and at most 1. Their importance weight is the inverse of it.
+    /// The share of these groups that run on, above 0 and below 1. Their importance weight is the inverse of it.
     #[serde(default = "default_run_on")]
     pub run_on: f64,
 }

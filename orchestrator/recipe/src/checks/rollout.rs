@@ -52,8 +52,8 @@ fn check_stop_unlikely(recipe: &Recipe, checks: &mut Checks<'_>) {
     checks.require(below > 0.0 && below < 1.0, "rollout.stop_unlikely.below", || {
         format!("expected a probability above 0 and below 1, found {below}")
     });
-    checks.require((RUN_ON_MIN..=1.0).contains(&run_on), "rollout.stop_unlikely.run_on", || {
-        format!("expected a share from {RUN_ON_MIN} to 1, found {run_on}")
+    checks.require((RUN_ON_MIN..1.0).contains(&run_on), "rollout.stop_unlikely.run_on", || {
+        format!("expected a share from {RUN_ON_MIN} to below 1, found {run_on}")
     });
     checks.require(recipe.filter.enable, "rollout.stop_unlikely", || {
         "without [filter] every group is accepted, and none is unlikely to be".to_owned()

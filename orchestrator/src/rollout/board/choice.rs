@@ -60,6 +60,18 @@ impl Board {
             step.expected_valid += f64::from(chance.valid);
             step.valid += u64::from(is_valid);
         }
+        self.keep_result(dispatch, figures, is_valid);
+    }
+
+    /// Adds the samples that a stopped group has finished to the history of its prompt. What was foreseen cannot be compared
+    /// with such a group.
+    pub(super) fn remember_stopped(&mut self, dispatch: &Dispatch, figures: GroupFigures) {
+        if self.config.history.is_some() {
+            self.keep_result(dispatch, figures, false);
+        }
+    }
+
+    fn keep_result(&mut self, dispatch: &Dispatch, figures: GroupFigures, is_valid: bool) {
         let (prompt_uid, visit) = (dispatch.prompt.uid, dispatch.prompt.visit);
         let number = dispatch.number;
         self.dispatches.note_graded(GradedGroup { prompt_uid, visit, number, figures, is_valid });

@@ -36,7 +36,7 @@ impl Board {
                 self.set_aside.insert(number, group);
             }
             GroupEnd::Unlikely(figures) => {
-                self.remember(&dispatch, figures, false);
+                self.remember_stopped(&dispatch, figures);
                 self.dispatches.decided(number, Decision::Stopped);
                 self.dispatches.end(id, Fate::Filtered(UNLIKELY), Bucket::Filtered);
             }

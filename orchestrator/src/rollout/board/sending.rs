@@ -112,7 +112,8 @@ impl Board {
     }
 
     /// Notes samples of a running group that have finished. The cost is constant for each sample, except for the sample
-    /// that proves its group valid when enough groups are certain.
+    /// that proves its group valid when enough groups are certain. If unlikely groups are stopped, a sample of a group
+    /// that is not proven costs as many steps as a group has samples.
     pub(crate) fn finished(&mut self, id: DispatchId, number: u64, samples: &[Sample]) -> Heard {
         let were_needed = self.wants_new();
         let Some(Slot::Running(dispatch, standing)) = self.slots.get_mut(&number) else {

@@ -96,6 +96,20 @@ fn groups_that_may_be_valid_and_complete_groups_are_not_stopped() {
 }
 
 #[test]
+fn the_history_counts_the_finished_samples_of_a_stopped_group() {
+    let mut board = board(0.25);
+    board.config.history = Some(HistoryConfig::default());
+    let [stopped, _] = after_two_samples(&mut board);
+    let dispatch = &stopped[0];
+    let figures = GroupFigures { samples: 2, tokens: 30, right: 2.0 };
+    board.end(dispatch.id, dispatch.number, GroupEnd::Unlikely(figures));
+    let history = board.dispatches().history();
+    let record = history.prompt(dispatch.prompt.uid).unwrap();
+    assert_eq!((history.prompts(), record.groups, record.valid), (1, 1, 0));
+    assert_eq!((record.accuracy(), record.length()), (1.0, 15.0));
+}
+
+#[test]
 fn without_the_rule_no_group_is_stopped() {
     let mut board = Board::new(config(EarlyStop::Fifo, OnStop::Requeue, Launch::Batch));
     board.begin_step(1, 8);
