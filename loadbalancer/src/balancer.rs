@@ -29,7 +29,7 @@ use crate::metered;
 use crate::policy::{self, Ask, RoutingPolicy};
 use crate::server::{AdminState, ServerId};
 use crate::snapshot::FleetSnapshot;
-use crate::{BalancerConfig, BalancerError, EngineLoad, PermitRequest, ServerSpec};
+use crate::{BalancerConfig, BalancerError, EngineLoad, PermitRequest, Priority, ServerSpec};
 
 use grant::Grant;
 use server::Server;
@@ -373,10 +373,10 @@ impl LoadBalancer {
         self.shared.state.lock().snapshot()
     }
 
-    /// Whether a further request would wait: for a permit, or on every server that could take it. What waits on a server
-    /// is what it reported at the monitor's last look.
-    pub fn is_full(&self) -> bool {
-        self.shared.state.lock().is_full()
+    /// Whether a further request of this priority would wait: for a permit, or on every server that could take it. A
+    /// server is full if requests wait on it or if its KV cache is nearly full, as it reported at the monitor's last look.
+    pub fn is_full(&self, priority: Priority) -> bool {
+        self.shared.state.lock().is_full(priority)
     }
 
     /// Capacity of the largest live server, or of the largest server if none is live, but at most the bound

@@ -22,6 +22,9 @@ use breaker::{Breaker, Health};
 use gate::Gate;
 use speed::{DecodeRate, Speed};
 
+/// The share of a KV cache in use from which on a server takes no further sample without preempting others soon.
+const KV_USAGE_FULL: f64 = 0.9;
+
 /// A server of the fleet. All changes go through [`State::change`](super::state::State::change).
 #[derive(Debug)]
 pub(super) struct Server {
@@ -111,9 +114,9 @@ impl Server {
         self.admin == AdminState::Active && self.breaker.is_open() && self.gate.hold().is_none()
     }
 
-    /// Whether requests waited on the engine at the last look.
-    pub(super) fn has_waiting(&self) -> bool {
-        self.decode_rate.waiting() > 0
+    /// Whether requests waited on the engine at the last look, or would have to soon.
+    pub(super) fn is_engine_full(&self) -> bool {
+        self.decode_rate.waiting() > 0 || self.decode_rate.kv_cache_usage() >= KV_USAGE_FULL
     }
 
     /// Whether waiting for this server makes sense.

@@ -14,7 +14,7 @@ use super::waiting::{Waiter, WaitingList};
 use crate::policy::{Ask, Candidates, RoutingPolicy};
 use crate::server::{AdminState, ServerId};
 use crate::snapshot::FleetSnapshot;
-use crate::{BalancerConfig, BalancerError};
+use crate::{BalancerConfig, BalancerError, Priority};
 
 /// Factor on the earlier measurements of the fleet at each new measurement.
 const MEAN_MEMORY: f64 = 0.99;
@@ -316,10 +316,11 @@ impl State {
         config.capacity_total.unwrap_or(u32::MAX).saturating_sub(self.in_use)
     }
 
-    /// Whether a further request would wait, for a permit or on every open server.
-    pub(super) fn is_full(&self) -> bool {
+    /// Whether a further request of this priority would wait, for a permit or on every open server.
+    pub(super) fn is_full(&self, priority: Priority) -> bool {
         let mut open = self.servers.iter().filter(|server| server.is_open());
-        !self.waiters.is_empty() || open.all(Server::has_waiting)
+        self.waiters.next(None).is_some_and(|(first, _)| first <= priority)
+            || open.all(Server::is_engine_full)
     }
 
     pub(super) fn snapshot(&self) -> FleetSnapshot {

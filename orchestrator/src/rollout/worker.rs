@@ -57,7 +57,7 @@ impl AgentLoopWorker {
                 if self.state.stop.is_cancelled() {
                     break true;
                 }
-                if !places.have_room(running.len(), || self.context.balancer.is_full()) {
+                if !places.have_room(running.len(), || self.is_fleet_full()) {
                     break false;
                 }
                 let (next, low) = {
@@ -86,9 +86,14 @@ impl AgentLoopWorker {
                     self.state.end(&self.context, &dispatch, end);
                 }
                 () = &mut changed => {}
-                () = places.freed() => {}
+                () = places.may_have_room() => {}
             }
         }
+    }
+
+    /// Whether the samples of a new group would wait.
+    fn is_fleet_full(&self) -> bool {
+        self.context.balancer.is_full(self.context.config.priority_new)
     }
 
     /// The number of samples that a dispatch still has to generate and grade.

@@ -125,11 +125,19 @@ impl Records {
     /// Ends the services, closes the ledger and the queue, and ends the run's other tasks. Returns the number
     /// of rows in the queue.
     async fn close(&self, run: &Run, services: &Scope) -> anyhow::Result<u64> {
-        services.close(CLOSE_LIMIT).await;
+        close(services, "services").await;
         self.ledger.close().await?;
         let rows_left = self.queue.close().await?;
-        run.scope.close(CLOSE_LIMIT).await;
+        close(&run.scope, "the run").await;
         Ok(rows_left)
+    }
+}
+
+/// Closes a scope. Tasks that do not end in time are reported, because the run has waited for them in vain.
+async fn close(scope: &Scope, of: &str) {
+    if !scope.close(CLOSE_LIMIT).await {
+        let tasks = scope.tracker().len();
+        tracing::warn!(tasks, "tasks of {of} have not ended in {} s", CLOSE_LIMIT.as_secs());
     }
 }
 
@@ -195,7 +203,8 @@ async fn collect(
         prompts,
         scope,
     };
-    let _ledger = services.spawn("ledger after an interrupt", ledger.stop_waiting_after(interrupted.clone()));
+    let ledger_after_interrupt =
+        services.spawn("ledger after an interrupt", ledger.stop_waiting_after(interrupted.clone()));
     let outcome = steps.collect().await;
     serving.meters.enter(Stage::Serving);
     // The next process of an interrupted run puts the rest of the step. A consumer that hears of an end would train on a
@@ -205,6 +214,8 @@ async fn collect(
         run.agents.iter().for_each(|agents| agents.end_of_tasks());
     }
     let consumed_groups = serving.until_taken(queue, outcome.is_ok(), &interrupted).await?;
+    // The run is over, so no interrupt follows for which this task would wait.
+    drop(ledger_after_interrupt);
     let rows_left = records.close(run, services).await?;
     Ok((outcome?, consumed_groups, rows_left))
 }

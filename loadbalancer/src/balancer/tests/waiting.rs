@@ -387,25 +387,34 @@ async fn series_of_servers_that_have_left_are_left_out() {
 #[tokio::test]
 async fn a_fleet_is_full_when_a_further_request_would_wait() {
     let balancer = fleet(&[2, 2], Policy::LeastLoad);
-    assert!(!balancer.is_full());
+    assert!(!balancer.is_full(Priority::New));
     let mut held = Vec::new();
     for _ in 0..4 {
         held.push(balancer.acquire(request(1)).await.unwrap());
     }
     let mut waits = Box::pin(balancer.acquire(request(1)));
     assert!((&mut waits).now_or_never().is_none());
-    assert!(balancer.is_full(), "a request waits for a permit");
+    assert!(balancer.is_full(Priority::New), "a request waits for a permit");
     drop(waits);
-    assert!(!balancer.is_full());
+    assert!(!balancer.is_full(Priority::New));
+    let validation = PermitRequest { priority: Priority::Validation, ..request(1) };
+    let mut waits = Box::pin(balancer.acquire(validation));
+    assert!((&mut waits).now_or_never().is_none());
+    assert!(!balancer.is_full(Priority::New), "a new group would go first");
+    assert!(balancer.is_full(Priority::Validation));
+    drop(waits);
 
     let servers: Vec<ServerId> = balancer.snapshot().servers.iter().map(|server| server.id).collect();
     let generation_tokens_total = Some(0);
     let waiting = EngineLoad { running: 2, waiting: 1, generation_tokens_total, ..EngineLoad::default() };
     balancer.observe(servers[0], &waiting, 2).unwrap();
-    assert!(!balancer.is_full(), "the other server has room");
+    assert!(!balancer.is_full(Priority::New), "the other server has room");
     balancer.observe(servers[1], &waiting, 2).unwrap();
-    assert!(balancer.is_full(), "requests wait on both servers");
+    assert!(balancer.is_full(Priority::New), "requests wait on both servers");
     balancer.set_draining(servers[1]).unwrap();
-    balancer.observe(servers[0], &EngineLoad { waiting: 0, ..waiting }, 2).unwrap();
-    assert!(!balancer.is_full(), "a server that is closed takes no request");
+    balancer.observe(servers[0], &EngineLoad { waiting: 0, ..waiting.clone() }, 2).unwrap();
+    assert!(!balancer.is_full(Priority::New), "a server that is closed takes no request");
+    let cached = EngineLoad { waiting: 0, kv_cache_usage: 0.95, ..waiting };
+    balancer.observe(servers[0], &cached, 2).unwrap();
+    assert!(balancer.is_full(Priority::New), "its cache has no room");
 }

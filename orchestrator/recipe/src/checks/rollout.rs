@@ -58,6 +58,12 @@ fn check_stop_unlikely(recipe: &Recipe, checks: &mut Checks<'_>) {
     checks.require(recipe.filter.enable, "rollout.stop_unlikely", || {
         "without [filter] every group is accepted, and none is unlikely to be".to_owned()
     });
+    let keeps_alike = recipe.filter.keep_if_short.iter().any(|gate| gate == "variance");
+    checks.require(!keeps_alike, "rollout.stop_unlikely", || {
+        "groups whose samples are alike are stopped before a short step could keep them: expected \
+         filter.keep_if_short without \"variance\""
+            .to_owned()
+    });
     let ends_one_by_one = recipe.rollout.request == RequestShape::Sample;
     checks.require(ends_one_by_one, "rollout.stop_unlikely", || {
         "the samples of a request end together: expected rollout.request = \"sample\"".to_owned()

@@ -13,6 +13,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -20,6 +21,9 @@ use crate::rollout::Fill;
 
 /// The maximum number of running groups, as a multiple of `max_concurrent_prompts`, if samples are counted.
 const GROUPS_MAX_FACTOR: usize = 2;
+
+/// The time after which a worker looks again whether the fleet is still full.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The places of one worker.
 #[derive(Debug)]
@@ -75,10 +79,14 @@ impl Places {
         Taken { places: Arc::clone(self), left: AtomicUsize::new(samples) }
     }
 
-    /// Completes when samples have ended and a further group may fit. Cancel-safe: if the call is dropped, the next call
-    /// completes at once.
-    pub(super) async fn freed(&self) {
-        self.freed.notified().await;
+    /// Completes when another group may have room: when samples have ended, or while the worker waits for a full fleet, from
+    /// time to time. Cancel-safe: if the call is dropped after samples have ended, the next call completes at once.
+    pub(super) async fn may_have_room(&self) {
+        if !self.awaits_fleet.load(Ordering::Acquire) {
+            return self.freed.notified().await;
+        }
+        // A fleet gets room in many ways of which the worker is not told, as when a server joins.
+        let _ = tokio::time::timeout(LOOK_AGAIN, self.freed.notified()).await;
     }
 
     fn give_back(&self, samples: usize) {

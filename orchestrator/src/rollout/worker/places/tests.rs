@@ -9,6 +9,11 @@ fn places(fill: Fill, groups: usize) -> Arc<Places> {
     Arc::new(Places::new(fill, groups, SAMPLES))
 }
 
+/// Whether the worker of these places is woken now.
+fn woken(places: &Places) -> Option<()> {
+    places.freed.notified().now_or_never()
+}
+
 /// Starts groups until there is no room, and returns them.
 fn filled(places: &Arc<Places>) -> Vec<Taken> {
     let mut groups = Vec::new();
@@ -25,12 +30,12 @@ fn a_group_starts_when_a_whole_group_of_samples_has_ended() {
     assert_eq!(groups.len(), 2);
     groups[0].ended(3);
     assert!(!places.have_room(2, || false), "three places are too few");
-    assert!(places.freed().now_or_never().is_none());
+    assert!(woken(&places).is_none());
     groups[1].ended(1);
     assert!(places.have_room(2, || false));
-    assert!(places.freed().now_or_never().is_some(), "the worker is woken");
+    assert!(woken(&places).is_some(), "the worker is woken");
     groups[1].ended(1);
-    assert!(places.freed().now_or_never().is_none(), "and only once");
+    assert!(woken(&places).is_none(), "and only once");
 }
 
 #[test]
@@ -53,14 +58,29 @@ fn no_further_group_starts_while_the_fleet_is_full() {
     let places = places(Fill::Samples, 2);
     let groups = filled(&places);
     groups[0].ended(4);
-    assert!(places.freed().now_or_never().is_some());
+    assert!(woken(&places).is_some());
     assert!(!places.have_room(2, || true) && places.have_room(1, || true));
-    assert!(places.freed().now_or_never().is_none());
+    assert!(woken(&places).is_none());
     groups[1].ended(1);
-    assert!(places.freed().now_or_never().is_some(), "the worker looks again when a sample has ended");
+    assert!(woken(&places).is_some(), "the worker looks again when a sample has ended");
     assert!(places.have_room(2, || false));
     groups[1].ended(1);
-    assert!(places.freed().now_or_never().is_none(), "it does not wait for the fleet any more");
+    assert!(woken(&places).is_none(), "it does not wait for the fleet any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_looks_again_whether_the_fleet_is_full() {
+    let places = places(Fill::Samples, 2);
+    let groups = filled(&places);
+    groups[0].ended(4);
+    places.may_have_room().await;
+    assert!(!places.have_room(2, || true));
+    let before = tokio::time::Instant::now();
+    places.may_have_room().await;
+    assert_eq!(before.elapsed(), LOOK_AGAIN);
+    assert!(places.have_room(2, || false));
+    let waits = tokio::time::timeout(100 * LOOK_AGAIN, places.may_have_room()).await;
+    assert!(waits.is_err(), "nothing is looked at while the fleet is not awaited");
 }
 
 #[test]
@@ -70,7 +90,7 @@ fn groups_are_counted_as_published() {
     assert_eq!(groups.len(), 2);
     groups[0].ended(4);
     assert!(!places.have_room(2, || false) && places.have_room(1, || false));
-    assert!(places.freed().now_or_never().is_none(), "a worker that counts groups is not woken for samples");
+    assert!(woken(&places).is_none(), "a worker that counts groups is not woken for samples");
 }
 
 proptest! {

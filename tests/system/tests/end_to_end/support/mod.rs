@@ -132,6 +132,7 @@ impl Rolldock {
         };
         assert_eq!(ended.code, Some(code), "{:?}\n{}\n{}", self.0, ended.stdout, ended.stderr);
         assert!(!ended.stderr.contains("panicked"), "{}", ended.stderr);
+        assert!(!ended.stderr.contains("have not ended in"), "{}", ended.stderr);
         ended
     }
 
