@@ -53,18 +53,18 @@ impl Places {
     /// Whether another group may start beside `running` groups. `is_fleet_full` tells whether a further
     /// request would wait.
     pub(super) fn have_room(&self, running: usize, is_fleet_full: impl FnOnce() -> bool) -> bool {
-        if running < self.groups {
-            return true;
-        }
-        let is_allowed = self.fill == Fill::Samples
-            && running < self.groups.saturating_mul(GROUPS_MAX_FACTOR)
-            && self.fits(self.in_flight.load(Ordering::Acquire));
-        if !is_allowed {
-            return false;
-        }
-        let is_held = is_fleet_full();
+        let is_further = running >= self.groups;
+        let is_allowed = !is_further || self.allows_further(running);
+        let is_held = is_allowed && is_further && is_fleet_full();
         self.awaits_fleet.store(is_held, Ordering::Release);
-        !is_held
+        is_allowed && !is_held
+    }
+
+    /// Whether the worker may start a group beyond `max_concurrent_prompts`.
+    fn allows_further(&self, running: usize) -> bool {
+        self.fill == Fill::Samples
+            && running < self.groups.saturating_mul(GROUPS_MAX_FACTOR)
+            && self.fits(self.in_flight.load(Ordering::Acquire))
     }
 
     /// Whether all samples of a group fit beside `in_flight` samples.

@@ -59,7 +59,7 @@ fn no_further_group_starts_while_the_fleet_is_full() {
     let groups = filled(&places);
     groups[0].ended(4);
     assert!(woken(&places).is_some());
-    assert!(!places.have_room(2, || true) && places.have_room(1, || true));
+    assert!(places.have_room(1, || true) && !places.have_room(2, || true));
     assert!(woken(&places).is_none());
     groups[1].ended(1);
     assert!(woken(&places).is_some(), "the worker looks again when a sample has ended");
