@@ -81,6 +81,20 @@ impl Step {
         since.elapsed()
     }
 
+    /// Waits until `further` more steps have ended, interrupts the run, and checks that every group of its steps is
+    /// complete.
+    fn ends_after(self, further: usize) -> Vec<serde_json::Value> {
+        let steps = |text: &str| text.matches("target reached").count();
+        let steps_before = steps(&self.process.stdout_so_far());
+        wait_within(GENERATED, "more steps", || {
+            steps(&self.process.stdout_so_far()) >= steps_before + further
+        });
+        self.process.interrupt();
+        let ended = self.process.wait();
+        assert_eq!(ended.code, Some(0), "{}\n{}", ended.stdout, ended.stderr);
+        whole_groups(&self.out, steps(&ended.stdout) * GROUPS)
+    }
+
     /// Waits for the end of the run, and checks that every group of `steps` steps is complete.
     fn ends_whole(mut self, steps: usize) -> (Ended, Vec<serde_json::Value>) {
         wait_within(GENERATED, "end of the run", || self.process.has_ended());
@@ -137,25 +151,21 @@ pub(super) fn a_killed_server_is_replaced_and_used_again_when_it_is_back(first: 
     wait_for("request on the server that came back", || {
         metric(&first.url, "vllm:generation_tokens_total") > 0.0
     });
-    let steps = |text: &str| text.matches("target reached").count();
-    let steps_before = steps(&step.process.stdout_so_far());
-    wait_within(GENERATED, "two more steps", || steps(&step.process.stdout_so_far()) >= steps_before + 2);
-    step.process.interrupt();
-    let ended = step.process.wait();
-    assert_eq!(ended.code, Some(0), "{}\n{}", ended.stdout, ended.stderr);
-    let rows = whole_groups(&step.out, steps(&ended.stdout) * GROUPS);
+    let rows = step.ends_after(2);
     assert!(new_attempts(&rows) > 0, "what ran on it was begun anew");
     eprintln!("killed: {} of {} samples begun anew", new_attempts(&rows), rows.len());
 }
 
 pub(super) fn a_server_after_sigterm_is_found_by_the_stall_rule(first: &Vllm, second: &Vllm) {
-    let mut step = Step::start(1, [first, second]);
+    let mut step = Step::start(1_000, [first, second]);
+    // Its requests may have ended while the test waited for those of the other server.
+    wait_for("requests on the server that ends", || running_on(&second.url) > 0.0);
     let since = Instant::now();
     second.terminate();
     let noticed = step.time_to_lose(second, since);
     eprintln!("SIGTERM: noticed after {noticed:?}");
     assert!(noticed <= STALL + NOTICED, "{noticed:?}");
-    let (_, rows) = step.ends_whole(1);
+    let rows = step.ends_after(1);
     assert!(new_attempts(&rows) > 0, "what ran on it was begun anew");
 }
 
