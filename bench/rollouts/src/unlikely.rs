@@ -1,7 +1,7 @@
 //! `rollout --unlikely`: what stopping unlikely groups saves, what it costs, and whether the importance weights of the groups
 //! that run on undo the bias.
 //!
-//! Each rule runs over the same rows once. The first rule stops nothing. The truth is the mean over all valid groups of all
+//! Each rule runs over the same rows once, and is compared with a run without a rule. The truth is the mean over all valid groups of all
 //! rows.
 
 use rolldock::rollout::{RolloutConfig, StopUnlikely};
