@@ -1,31 +1,18 @@
 //! Tests of `rollout.fill`: what a worker counts when it starts groups, when counting samples saves time, and when it
 //! costs tokens.
 
-use std::time::Duration;
+use rolldock::rollout::{EarlyStop, Fill, OnStop, StepMetrics};
 
-use rolldock::rollout::{EarlyStop, Fill, OnStop, StepMetrics, invariants};
+use crate::support::{World, in_virtual_time};
 
-use crate::support::{World, in_virtual_time, prompts};
-
-/// Collects a step of 24 groups on a server that has room for all samples. Checks that each sample equals its draw, and
-/// that every token that the server generated is in a bucket.
+/// Collects a step of 24 groups on a server that has room for all samples.
 fn step(fill: Fill, set: impl FnOnce(&mut World)) -> StepMetrics {
     in_virtual_time(async {
         let mut world = World::calm(1, 256);
         world.config.fill = fill;
         world.config.max_response_length = 400;
         set(&mut world);
-        let monitor = world.start_monitor();
-        let mut manager = world.manager();
-        let output = manager.generate(&prompts(1_000), 24).await.unwrap();
-        assert_eq!(output.groups.len(), 24);
-        output.groups.iter().for_each(|group| world.check_samples(group));
-        world.check_between_steps(&manager);
-        let generated = world.engine.servers().map(|server| server.stats().generation_tokens_total).sum();
-        invariants::tokens_counted(&output.metrics.tokens_run, generated).unwrap();
-        drop(monitor);
-        world.scope.close(Duration::from_secs(1)).await;
-        output.metrics
+        world.collect_step(24).await
     })
 }
 

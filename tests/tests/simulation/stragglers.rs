@@ -9,8 +9,7 @@ use rolldock_simengine::{Fault, ServerConfig};
 
 use crate::support::{World, in_virtual_time, prompts};
 
-/// Collects a step on two servers, which are slower than usual by these factors. Checks that each sample equals its
-/// draw, and that every token that the servers generated is in a bucket.
+/// Collects a step on two servers, which are slower than usual by these factors.
 fn step(stragglers: Stragglers, [first, second]: [f64; 2]) -> StepMetrics {
     in_virtual_time(async {
         let mut world = World::calm(2, 16);
@@ -22,17 +21,7 @@ fn step(stragglers: Stragglers, [first, second]: [f64; 2]) -> StepMetrics {
         for (server, factor) in [("s0", first), ("s1", second)] {
             world.engine.server(server).unwrap().inject(Fault::Slow { factor });
         }
-        let monitor = world.start_monitor();
-        let mut manager = world.manager();
-        let output = manager.generate(&prompts(1_000), 8).await.unwrap();
-        assert_eq!(output.groups.len(), 8);
-        output.groups.iter().for_each(|group| world.check_samples(group));
-        world.check_between_steps(&manager);
-        let generated = world.engine.servers().map(|server| server.stats().generation_tokens_total).sum();
-        invariants::tokens_counted(&output.metrics.tokens_run, generated).unwrap();
-        drop(monitor);
-        world.scope.close(Duration::from_secs(1)).await;
-        output.metrics
+        world.collect_step(8).await
     })
 }
 

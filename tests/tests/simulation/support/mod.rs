@@ -15,8 +15,8 @@ use rolldock::engine::SamplingParams;
 use rolldock::engine::simulated::SimulatedEngine;
 use rolldock::rollout::{
     AgentLoopManager, CarryLimits, EarlyStop, Fill, Grading, Group, Launch, OnStop, RequestShape,
-    RolloutConfig, RolloutParts, RolloutTimeouts, Sample, Staleness, StopUnlikely, Stragglers, invariants,
-    sample_seed,
+    RolloutConfig, RolloutParts, RolloutTimeouts, Sample, Staleness, StepMetrics, StopUnlikely, Stragglers,
+    invariants, sample_seed,
 };
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{
@@ -382,6 +382,22 @@ impl World {
         let draw = self.workload.draw(&prompt.ids, seed, &*self.answers);
         let length = draw.length.min(self.config.max_response_length);
         (length, draw.correct && draw.length <= length)
+    }
+
+    /// Collects a step of `groups` groups, and ends the fleet. Checks that each sample equals its draw, and that every token
+    /// that the servers generated is in a bucket.
+    pub(crate) async fn collect_step(self, groups: usize) -> StepMetrics {
+        let monitor = self.start_monitor();
+        let mut manager = self.manager();
+        let output = manager.generate(&prompts(1_000), groups).await.unwrap();
+        assert_eq!(output.groups.len(), groups);
+        output.groups.iter().for_each(|group| self.check_samples(group));
+        self.check_between_steps(&manager);
+        let generated = self.engine.servers().map(|server| server.stats().generation_tokens_total).sum();
+        invariants::tokens_counted(&output.metrics.tokens_run, generated).unwrap();
+        drop(monitor);
+        self.scope.close(Duration::from_secs(1)).await;
+        output.metrics
     }
 
     pub(crate) fn check_between_steps(&self, manager: &AgentLoopManager) {
