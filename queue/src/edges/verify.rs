@@ -107,8 +107,8 @@ pub enum Problem {
         /// The violated invariant.
         violation: Violation,
     },
-    /// A segment file contains no live row. The newest one is a problem only if no record names it. When the queue is opened, the file is deleted if its rows were
-    /// freed, and otherwise set aside.
+    /// A segment file contains no live row. The newest one is a problem only if no record names it. When the queue is
+    /// opened, the file is deleted if its rows were freed, and otherwise set aside.
     #[error("file={file} of bytes={bytes} belongs to no row")]
     Stray {
         /// The file.

@@ -174,7 +174,12 @@ impl Replay {
                     self.free(&table.chunk_ids());
                 }
             }
-            Record::Floor { generation, .. } => self.generation_floor = self.generation_floor.max(generation),
+            Record::Floor { generation, file, .. } => {
+                self.generation_floor = self.generation_floor.max(generation);
+                if let (Some(plane), Some(file)) = (&self.plane, file) {
+                    plane.own().keep_file(file);
+                }
+            }
         }
         Ok(())
     }

@@ -106,7 +106,8 @@ fn writing_side(partitions: &Partitions, plane: &Plane, floor: &Arc<AtomicU32>) 
     let (live_partitions, live_plane, live_floor) =
         (Arc::clone(partitions), plane.clone(), Arc::clone(floor));
     let live: LiveRecords = Box::new(move |sink, rewrites| {
-        sink.push(&Record::Floor { generation: live_floor.load(Ordering::Relaxed), rewrites })?;
+        let (generation, file) = (live_floor.load(Ordering::Relaxed), live_plane.own().newest_file());
+        sink.push(&Record::Floor { generation, rewrites, file })?;
         let locate = |chunk| live_plane.note(chunk);
         // Partitions are also declared and removed on this thread, so the set does not change in the
         // meantime.

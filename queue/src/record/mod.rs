@@ -132,6 +132,10 @@ pub(crate) enum Record {
         /// How often the journal was rewritten.
         #[serde(default, skip_serializing_if = "is_zero")]
         rewrites: u64,
+        /// The newest file of the store. No other record of a rewritten journal names this file if all of its rows
+        /// were freed.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        file: Option<u64>,
     },
 }
 

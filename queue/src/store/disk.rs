@@ -380,6 +380,15 @@ impl Store for Arc<DiskStore> {
         Ok(strays)
     }
 
+    fn newest_file(&self) -> Option<u64> {
+        // Segments that were deleted before the queue was opened may be in the index, without contents.
+        self.index.lock().segments.iter().rev().find(|(_, segment)| !segment.is_empty()).map(|found| *found.0)
+    }
+
+    fn keep_file(&self, file: u64) {
+        self.index.lock().segments.entry(file).or_default();
+    }
+
     fn unnamed_newest(&self) -> Result<Option<Stray>, QueueError> {
         let Some((segment, file)) = self.files()?.into_iter().max() else { return Ok(None) };
         if self.index.lock().segments.contains_key(&segment) {

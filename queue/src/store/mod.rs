@@ -310,6 +310,15 @@ pub trait Store: Send + Sync + 'static {
         Ok(Vec::new())
     }
 
+    /// The number of the newest file that has or had chunks of the queue. A rewritten journal names this file, because
+    /// its other records name only files with live rows, and the process may die before it puts the next row.
+    fn newest_file(&self) -> Option<u64> {
+        None
+    }
+
+    /// Learns while the journal is replayed that a record names the file with this number.
+    fn keep_file(&self, _file: u64) {}
+
     /// The newest file of the store, if no record has ever named it. [`strays`](Self::strays) leaves it out where
     /// another process may be filling it, so the caller has to know that no process does. This call blocks.
     fn unnamed_newest(&self) -> Result<Option<Stray>, QueueError> {

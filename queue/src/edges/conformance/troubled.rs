@@ -150,6 +150,14 @@ impl Store for Troubled {
         self.store.strays()
     }
 
+    fn newest_file(&self) -> Option<u64> {
+        self.store.newest_file()
+    }
+
+    fn keep_file(&self, file: u64) {
+        self.store.keep_file(file);
+    }
+
     fn unnamed_newest(&self) -> Result<Option<Stray>, QueueError> {
         self.store.unnamed_newest()
     }

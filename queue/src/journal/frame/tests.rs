@@ -9,7 +9,7 @@ const JOURNAL: &[u8] = b"ROLLDOCK-QUEUE-3\n\
     {\"is\":\"floor\",\"generation\":7}\n{\"is\":\"end\",\"partition\":\"p\"}\n";
 
 fn records() -> [Record; 2] {
-    [Record::Floor { generation: 7, rewrites: 0 }, Record::End { partition: "p".to_owned() }]
+    [Record::Floor { generation: 7, rewrites: 0, file: None }, Record::End { partition: "p".to_owned() }]
 }
 
 fn read(bytes: &[u8]) -> Result<(Vec<Record>, u64), QueueError> {
