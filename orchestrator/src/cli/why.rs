@@ -106,6 +106,8 @@ impl Found {
         };
         let accepted = format!("{} of {} groups accepted", step.totals.accepted, step.target);
         let again = format!("`rolldock run --resume {dir}` continues the run.");
+        let more_epochs =
+            format!("`rolldock run --resume {dir} --set data.epochs=N` continues it with more epochs.");
         let in_flight = self.state.open().count();
         if step.end.is_none() {
             return format!(
@@ -122,6 +124,9 @@ impl Found {
         let (done, next) = match self.steps {
             Some(steps) if *number >= steps && step.end != Some(StepEnd::Interrupted) => {
                 (format!("The run is complete: it has done {}.", plural(steps, "step")), "")
+            }
+            _ if step.end == Some(StepEnd::OutOfPrompts) && in_flight == 0 => {
+                ("The run is complete.".to_owned(), more_epochs.as_str())
             }
             _ => ("Nothing is waited for.".to_owned(), again.as_str()),
         };

@@ -19,6 +19,7 @@ use super::queue::RunQueue;
 use super::{Run, convert};
 use crate::data::{Dataset, DrawCounts};
 use crate::policy::PolicyMode;
+use crate::process::say;
 use crate::recipe::{OnShort, Validation};
 use crate::report::{Progress, Stage, step_table, validation_line};
 use crate::rollout::{AgentLoopManager, PromptFeed, RolloutControl, StepMetrics};
@@ -36,6 +37,8 @@ pub(super) struct Steps<'a> {
     pub(super) manager: AgentLoopManager,
     pub(super) advantage: Estimator,
     pub(super) prompts: PromptFeed,
+    /// Whether an earlier process has used all data, and no step is left to continue.
+    pub(super) is_data_used: bool,
     /// The scope of the steps only. The engines and the queue have their own scopes, because they have to
     /// outlive the steps.
     pub(super) scope: Scope,
@@ -71,6 +74,14 @@ impl<'a> Steps<'a> {
         let collecting = async {
             let _stop = stop.clone().drop_guard();
             self.validate_missed().await?;
+            if self.is_data_used {
+                let last = self.manager.next_step() - 1;
+                say(&format!(
+                    "the data has ended with step {last}, and nothing is left to generate; a larger data.epochs \
+                     continues the run"
+                ));
+                return Ok((last, false));
+            }
             match recipe.policy.mode {
                 PolicyMode::FullyAsync => self.flows().await,
                 PolicyMode::Off | PolicyMode::Sync | PolicyMode::OneStepOff => self.step_by_step().await,

@@ -155,3 +155,52 @@ fn a_run_that_is_under_way_is_not_resumed_and_its_process_is_named() {
     assert!(!refused.contains("cannot listen") && !refused.contains("go on with"), "{refused}");
     run.kill();
 }
+
+/// A small run over the first rows of the data, with all groups valid.
+fn run_of_rows(rows: usize, dir: &Path) -> Rolldock {
+    let all = fs::read_to_string(root().join("data/arithmetic/train.jsonl")).unwrap();
+    let file = dir.join("rows.jsonl");
+    fs::write(&file, all.lines().take(rows).map(|row| format!("{row}\n")).collect::<String>()).unwrap();
+    let run = small_run(&dir.join("run"), "100").set(&format!("data.train={}", file.display()));
+    run.set("filter.enable=false").set("data.epochs=1")
+}
+
+/// The numbers of steps, of accepted groups, and of groups in flight.
+fn collected(out: &Path) -> (usize, u64, usize) {
+    LedgerState::read(out)
+        .map_or((0, 0, 0), |(state, _)| (state.steps().len(), state.totals().accepted, state.open().count()))
+}
+
+/// Six rows are one step of four groups and a short one of two. In `fully_async` no trainer announces a version for a
+/// step after the short one.
+#[test]
+fn a_run_whose_data_has_ended_gets_no_further_step_when_it_is_resumed() {
+    let asynchronous =
+        ["policy.mode=fully_async", "queue.consumer={task=\"train\",take_groups=4,announces=true}"];
+    for (mode, settings) in [("off", &[][..]), ("fully_async", &asynchronous[..])] {
+        let dir = TempDir::new().unwrap();
+        let out = dir.path().join("run");
+        let run = settings.iter().fold(run_of_rows(6, dir.path()), |run, set| run.set(set));
+        let begun = run.succeeds();
+        assert!(begun.stdout.contains("the data set has no more prompts"), "{mode}: {}", begun.stdout);
+        assert_eq!(collected(&out), (2, 6, 0), "{mode}");
+        for _ in 0..2 {
+            let again = resumed(&out).succeeds().stdout;
+            assert!(
+                again.contains("the data has ended with step 2, and nothing is left to generate"),
+                "{again}"
+            );
+            assert!(again.contains("done: 2 steps; 6 groups accepted"), "{mode}: {again}");
+            assert_eq!(collected(&out), (2, 6, 0), "{mode}");
+        }
+        let why = Rolldock::new(&["why"]).arg(&out).succeeds().stdout;
+        assert!(
+            why.contains("the data had no more prompts. The run is complete. `rolldock run --resume "),
+            "{why}"
+        );
+        if mode == "off" {
+            resumed(&out).set("data.epochs=2").succeeds();
+            assert_eq!(collected(&out), (4, 12, 0), "the second epoch is a step and a short one");
+        }
+    }
+}
