@@ -3,6 +3,7 @@
 use rolldock_queue::TaskStats;
 
 use super::status::{QueueStatus, ServerStatus, Stage, Status};
+use crate::process::plural;
 use crate::rollout::{EarlyStop, GroupLook, Hold, Phase, RequestShape, StepLook, WaitLook};
 
 /// The maximum number of samples of a group that are listed one by one.
@@ -267,7 +268,7 @@ fn held_back(status: &Status) -> Vec<String> {
         Some(Hold::Reward) => {
             lines.push("New groups are held back until the outage of the reward ends.".to_owned());
         }
-        None => {}
+        None => lines.extend(held_workers(status)),
     }
     if status.waiting_for_permits > 0 {
         let active = status.servers.iter().filter(|server| server.state == "active");
@@ -293,6 +294,28 @@ fn held_back(status: &Status) -> Vec<String> {
         });
     }
     lines
+}
+
+/// Describes the workers that start no group although the step needs new ones.
+fn held_workers(status: &Status) -> Vec<String> {
+    let StepLook { is_open, wants_new, workers_without_places, workers_at_full_fleet, .. } = status.step;
+    if !is_open || !wants_new {
+        return Vec::new();
+    }
+    let workers = |count: usize| plural(count as u64, "worker");
+    let at_full_fleet = (workers_at_full_fleet > 0).then(|| {
+        format!(
+            "The fleet is full, which holds further groups back on {}: with rollout.fill = \"samples\", groups beyond \
+             rollout.max_concurrent_prompts start only on a fleet with room.",
+            workers(workers_at_full_fleet)
+        )
+    });
+    let without_places = (workers_without_places > 0).then(|| {
+        let has = if workers_without_places == 1 { "has" } else { "have" };
+        let workers = workers(workers_without_places);
+        format!("{workers} {has} as many groups as rollout.max_concurrent_prompts and rollout.fill allow.")
+    });
+    at_full_fleet.into_iter().chain(without_places).collect()
 }
 
 fn room(queue: &QueueStatus) -> String {

@@ -23,6 +23,7 @@ pub struct RolloutView {
     pub(crate) board: Arc<Mutex<Board>>,
     pub(crate) meter: Arc<Meter>,
     pub(crate) waits: Arc<Waits>,
+    pub(crate) signals: Arc<Signals>,
 }
 
 impl RolloutView {

@@ -75,6 +75,12 @@ pub struct StepLook {
     pub is_open: bool,
     /// Whether the step needs new groups. `counts.hold` is the reason why they are held back.
     pub wants_new: bool,
+    /// The workers that start no group because they have as many groups, or samples in flight, as the recipe allows.
+    #[serde(default)]
+    pub workers_without_places: usize,
+    /// The workers that have places for a further group and start none because the fleet is full (`rollout.fill`).
+    #[serde(default)]
+    pub workers_at_full_fleet: usize,
     /// The rule by which the step accepts groups and ends.
     pub early_stop: EarlyStop,
     /// Groups by state.
@@ -112,11 +118,14 @@ impl RolloutView {
         // The locks of the board and of the waits are never held together.
         let (oldest, oldest_waits) = (self.oldest(), self.waits.oldest());
         let counted = |phase: Phase| Some((phase, self.waits.count(phase))).filter(|(_, count)| *count > 0);
+        let held = &self.signals.held_workers;
         let board = self.board.lock();
         StepLook {
             step: board.step(),
             is_open: !board.is_stopped(),
             wants_new: board.has_use_for_new(),
+            workers_without_places: held.by_places(),
+            workers_at_full_fleet: held.by_fleet(),
             early_stop: board.early_stop(),
             counts: board.counts(),
             policy_version: board.policy_version(),

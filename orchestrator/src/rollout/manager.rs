@@ -131,6 +131,7 @@ impl AgentLoopManager {
             board: Arc::clone(&self.board),
             meter: Arc::clone(&self.meter),
             waits: Arc::clone(&self.waits),
+            signals: Arc::clone(&self.signals),
         }
     }
 

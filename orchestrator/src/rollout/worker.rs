@@ -27,7 +27,7 @@ pub(crate) mod audited;
 mod places;
 mod state;
 
-use places::{Places, Taken};
+use places::{Counted, Places, Taken};
 
 pub(crate) use state::{Signals, StepState};
 
@@ -46,6 +46,7 @@ impl AgentLoopWorker {
         let mut running = FuturesUnordered::new();
         let RolloutConfig { fill, max_concurrent_prompts, samples_per_prompt, .. } = *self.context.config;
         let places = Arc::new(Places::new(fill, max_concurrent_prompts, samples_per_prompt as usize));
+        let mut counted = Counted::new(&self.state.signals.held_workers);
         loop {
             // The waiter is registered before the board is read, so that it misses no change.
             let changed = self.state.signals.changed.notified();
@@ -57,7 +58,7 @@ impl AgentLoopWorker {
                 if self.state.stop.is_cancelled() {
                     break true;
                 }
-                if !places.have_room(running.len(), || self.is_fleet_full()) {
+                if !counted.note(places.room(running.len(), || self.is_fleet_full())) {
                     break false;
                 }
                 let (next, low) = {

@@ -1,9 +1,12 @@
 //! Tests of `rollout.fill`: what a worker counts when it starts groups, when counting samples saves time, and when it
 //! costs tokens.
 
-use rolldock::rollout::{EarlyStop, Fill, OnStop, StepMetrics};
+use std::time::Duration;
 
-use crate::support::{World, in_virtual_time};
+use rolldock::rollout::{EarlyStop, Fill, OnStop, StepMetrics};
+use tokio::time::sleep;
+
+use crate::support::{World, in_virtual_time, prompts};
 
 /// Collects a step of 24 groups on a server that has room for all samples.
 fn step(fill: Fill, set: impl FnOnce(&mut World)) -> StepMetrics {
@@ -46,4 +49,34 @@ fn counting_samples_costs_tokens_where_running_groups_are_discarded() {
     assert!(samples.elapsed < groups.elapsed);
     let [groups, samples] = [groups, samples].map(|step| step.tokens.wasted.cut);
     assert!(samples > groups, "{samples} tokens are cut off, and {groups} if groups are counted");
+}
+
+/// With fewer permits than samples the fleet is full, although samples of the groups have ended.
+#[test]
+fn a_look_at_a_step_counts_the_workers_that_a_full_fleet_holds_back() {
+    in_virtual_time(async {
+        let world = World::calm(1, 8);
+        let mut manager = world.manager();
+        let view = manager.view();
+        let held = async {
+            loop {
+                sleep(Duration::from_millis(10)).await;
+                let look = view.look();
+                if look.wants_new && look.workers_at_full_fleet > 0 {
+                    return look;
+                }
+            }
+        };
+        let feed = prompts(1_000);
+        let look = tokio::select! {
+            biased;
+            look = held => look,
+            ended = manager.generate(&feed, 24) => panic!("no worker was held back: {ended:?}"),
+        };
+        assert_eq!((look.workers_at_full_fleet, look.workers_without_places), (1, 0));
+        assert!(look.counts.running >= 4 && look.counts.hold.is_none(), "{look:?}");
+        world.scope.close(Duration::from_secs(1)).await;
+        let look = view.look();
+        assert_eq!((look.workers_at_full_fleet, look.workers_without_places), (0, 0), "no worker is left");
+    });
 }

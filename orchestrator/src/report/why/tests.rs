@@ -44,6 +44,8 @@ fn status() -> Status {
             step: 12,
             is_open: true,
             wants_new: false,
+            workers_without_places: 0,
+            workers_at_full_fleet: 0,
             early_stop: EarlyStop::Fifo,
             counts,
             policy_version: 11,
@@ -157,6 +159,25 @@ fn the_reason_that_holds_groups_back_is_named() {
     assert_says(&held, &["No new group is sent out: the groups in flight may be enough."]);
     held.step.wants_new = true;
     assert_says(&held, &["Nothing holds new groups back."]);
+}
+
+#[test]
+fn workers_that_start_no_group_are_named_while_the_step_needs_groups() {
+    let mut held = status();
+    held.waiting_for_permits = 0;
+    held.step.workers_at_full_fleet = 3;
+    assert_says(&held, &["No new group is sent out: the groups in flight may be enough."]);
+    held.step.wants_new = true;
+    let by_fleet =
+        "The fleet is full, which holds further groups back on 3 workers: with rollout.fill = \"samples\",";
+    assert_says(&held, &[by_fleet]);
+    held.step.workers_without_places = 1;
+    let by_places = "1 worker has as many groups as rollout.max_concurrent_prompts and rollout.fill allow.";
+    assert_says(&held, &[by_fleet, by_places]);
+    held.step.workers_at_full_fleet = 0;
+    assert_says(&held, &[by_places]);
+    let text = why(&held);
+    assert!(!text.contains("Nothing holds") && !text.contains("The fleet is full"), "{text}");
 }
 
 #[test]

@@ -22,6 +22,76 @@ use crate::rollout::Fill;
 /// The maximum number of running groups, as a multiple of `max_concurrent_prompts`, if samples are counted.
 const GROUPS_MAX_FACTOR: usize = 2;
 
+/// Whether a worker may start another group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Room {
+    /// It may.
+    Free,
+    /// It has as many groups, or as many samples in flight, as the recipe allows.
+    NoPlaces,
+    /// It has places for a further group, and the fleet is full.
+    FullFleet,
+}
+
+/// The number of workers that may start no group, by reason.
+#[derive(Debug, Default)]
+pub(crate) struct HeldWorkers {
+    no_places: AtomicUsize,
+    full_fleet: AtomicUsize,
+}
+
+impl HeldWorkers {
+    /// The workers that have as many groups or samples as the recipe allows.
+    pub(crate) fn by_places(&self) -> usize {
+        self.no_places.load(Ordering::Relaxed)
+    }
+
+    /// The workers that start no further group because the fleet is full.
+    pub(crate) fn by_fleet(&self) -> usize {
+        self.full_fleet.load(Ordering::Relaxed)
+    }
+
+    fn of(&self, room: Room) -> Option<&AtomicUsize> {
+        match room {
+            Room::Free => None,
+            Room::NoPlaces => Some(&self.no_places),
+            Room::FullFleet => Some(&self.full_fleet),
+        }
+    }
+}
+
+/// One worker's part of the [`HeldWorkers`]. When it is dropped, the worker counts no longer.
+#[derive(Debug)]
+pub(super) struct Counted<'a> {
+    held: &'a HeldWorkers,
+    room: Room,
+}
+
+impl<'a> Counted<'a> {
+    pub(super) fn new(held: &'a HeldWorkers) -> Self {
+        Self { held, room: Room::Free }
+    }
+
+    /// Notes the worker's room. Returns whether the worker may start another group.
+    pub(super) fn note(&mut self, room: Room) -> bool {
+        if room != self.room {
+            if let Some(before) = self.held.of(std::mem::replace(&mut self.room, room)) {
+                before.fetch_sub(1, Ordering::Relaxed);
+            }
+            if let Some(now) = self.held.of(room) {
+                now.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        room == Room::Free
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.note(Room::Free);
+    }
+}
+
 /// The time after which a worker looks again whether the fleet is still full.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
@@ -50,14 +120,18 @@ impl Places {
         }
     }
 
-    /// Whether another group may start beside `running` groups. `is_fleet_full` tells whether a further
-    /// request would wait.
-    pub(super) fn have_room(&self, running: usize, is_fleet_full: impl FnOnce() -> bool) -> bool {
+    /// The room for another group beside `running` groups. `is_fleet_full` tells whether a further request would wait.
+    pub(super) fn room(&self, running: usize, is_fleet_full: impl FnOnce() -> bool) -> Room {
         let is_further = running >= self.groups;
-        let is_allowed = !is_further || self.allows_further(running);
-        let is_held = is_allowed && is_further && is_fleet_full();
-        self.awaits_fleet.store(is_held, Ordering::Release);
-        is_allowed && !is_held
+        let room = if is_further && !self.allows_further(running) {
+            Room::NoPlaces
+        } else if is_further && is_fleet_full() {
+            Room::FullFleet
+        } else {
+            Room::Free
+        };
+        self.awaits_fleet.store(room == Room::FullFleet, Ordering::Release);
+        room
     }
 
     /// Whether the worker may start a group beyond `max_concurrent_prompts`.

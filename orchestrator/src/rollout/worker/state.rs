@@ -9,6 +9,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::audited::Audits;
+use super::places::HeldWorkers;
 use crate::rollout::Sample;
 use crate::rollout::board::{Board, Decided, Dispatch, GroupEnd};
 use crate::rollout::sample::StepContext;
@@ -32,6 +33,8 @@ pub(crate) struct Signals {
     pub(crate) given_up: Signal<Option<DispatchId>>,
     /// The first dispatch number that the step cannot need.
     pub(crate) surplus_from: Signal<u64>,
+    /// The workers that may start no group. This is for displays, and wakes nobody.
+    pub(crate) held_workers: HeldWorkers,
 }
 
 impl Default for Signals {
@@ -42,6 +45,7 @@ impl Default for Signals {
             fresh_from: Signal::new(0),
             given_up: Signal::new(None),
             surplus_from: Signal::new(u64::MAX),
+            held_workers: HeldWorkers::default(),
         }
     }
 }

@@ -17,7 +17,7 @@ fn woken(places: &Places) -> Option<()> {
 /// Starts groups until there is no room, and returns them.
 fn filled(places: &Arc<Places>) -> Vec<Taken> {
     let mut groups = Vec::new();
-    while places.have_room(groups.len(), || false) {
+    while places.room(groups.len(), || false) == Room::Free {
         groups.push(places.take(SAMPLES));
     }
     groups
@@ -29,10 +29,10 @@ fn a_group_starts_when_a_whole_group_of_samples_has_ended() {
     let groups = filled(&places);
     assert_eq!(groups.len(), 2);
     groups[0].ended(3);
-    assert!(!places.have_room(2, || false), "three places are too few");
+    assert_eq!(places.room(2, || true), Room::NoPlaces, "three places are too few");
     assert!(woken(&places).is_none());
     groups[1].ended(1);
-    assert!(places.have_room(2, || false));
+    assert_eq!(places.room(2, || false), Room::Free);
     assert!(woken(&places).is_some(), "the worker is woken");
     groups[1].ended(1);
     assert!(woken(&places).is_none(), "and only once");
@@ -44,13 +44,13 @@ fn samples_are_counted_in_at_most_twice_as_many_groups() {
     let mut groups = filled(&places);
     groups.iter().for_each(|group| group.ended(3));
     for running in 2..4 {
-        assert!(places.have_room(running, || false));
+        assert_eq!(places.room(running, || false), Room::Free);
         let group = places.take(SAMPLES);
         group.ended(3);
         groups.push(group);
     }
     assert_eq!(places.in_flight.load(Ordering::Acquire), 4, "there are places for a group's samples");
-    assert!(!places.have_room(4, || false) && places.have_room(3, || false));
+    assert_eq!([3, 4].map(|running| places.room(running, || false)), [Room::Free, Room::NoPlaces]);
 }
 
 #[test]
@@ -59,11 +59,11 @@ fn no_further_group_starts_while_the_fleet_is_full() {
     let groups = filled(&places);
     groups[0].ended(4);
     assert!(woken(&places).is_some());
-    assert!(places.have_room(1, || true) && !places.have_room(2, || true));
+    assert_eq!([1, 2].map(|running| places.room(running, || true)), [Room::Free, Room::FullFleet]);
     assert!(woken(&places).is_none());
     groups[1].ended(1);
     assert!(woken(&places).is_some(), "the worker looks again when a sample has ended");
-    assert!(places.have_room(2, || false));
+    assert_eq!(places.room(2, || false), Room::Free);
     groups[1].ended(1);
     assert!(woken(&places).is_none(), "it does not wait for the fleet any more");
 }
@@ -74,11 +74,11 @@ async fn a_worker_looks_again_whether_the_fleet_is_full() {
     let groups = filled(&places);
     groups[0].ended(4);
     places.may_have_room().await;
-    assert!(!places.have_room(2, || true));
+    assert_eq!(places.room(2, || true), Room::FullFleet);
     let before = tokio::time::Instant::now();
     places.may_have_room().await;
     assert_eq!(before.elapsed(), LOOK_AGAIN);
-    assert!(places.have_room(2, || false));
+    assert_eq!(places.room(2, || false), Room::Free);
     let waits = tokio::time::timeout(100 * LOOK_AGAIN, places.may_have_room()).await;
     assert!(waits.is_err(), "nothing is looked at while the fleet is not awaited");
 }
@@ -89,8 +89,21 @@ fn groups_are_counted_as_published() {
     let groups = filled(&places);
     assert_eq!(groups.len(), 2);
     groups[0].ended(4);
-    assert!(!places.have_room(2, || false) && places.have_room(1, || false));
+    assert_eq!([1, 2].map(|running| places.room(running, || false)), [Room::Free, Room::NoPlaces]);
     assert!(woken(&places).is_none(), "a worker that counts groups is not woken for samples");
+}
+
+#[test]
+fn workers_that_may_start_no_group_are_counted() {
+    let held = HeldWorkers::default();
+    let counts = || (held.by_places(), held.by_fleet());
+    let (mut one, mut other) = (Counted::new(&held), Counted::new(&held));
+    assert!(one.note(Room::Free) && counts() == (0, 0));
+    assert!(!one.note(Room::NoPlaces) && !other.note(Room::FullFleet) && counts() == (1, 1));
+    assert!(!one.note(Room::FullFleet) && !one.note(Room::FullFleet) && counts() == (0, 2));
+    drop(one);
+    assert_eq!(counts(), (0, 1), "a worker that has ended is not counted");
+    assert!(other.note(Room::Free) && counts() == (0, 0));
 }
 
 proptest! {
@@ -104,7 +117,7 @@ proptest! {
         let mut groups: Vec<Taken> = Vec::new();
         for (action, which, samples) in actions {
             match action {
-                0 if places.have_room(groups.len(), || false) => groups.push(places.take(samples)),
+                0 if places.room(groups.len(), || false) == Room::Free => groups.push(places.take(samples)),
                 1 if which < groups.len() => drop(groups.swap_remove(which)),
                 2 if which < groups.len() && groups[which].left.load(Ordering::Acquire) > 0 => groups[which].ended(1),
                 _ => {}
