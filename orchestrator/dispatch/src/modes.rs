@@ -122,7 +122,8 @@ pub enum OnSilence {
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct StopUnlikely {
-    /// A group is unlikely to become valid if the probability is below this one; above 0 and below 1.
+    /// A group is unlikely to become valid if the probability that its samples will differ is below this one; above 0
+    /// and below 1.
     pub below: f64,
     /// The share of these groups that run on, above 0 and below 1. Their importance weight is the inverse of it.
     #[serde(default = "default_run_on")]

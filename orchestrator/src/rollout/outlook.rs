@@ -163,13 +163,14 @@ impl Outlook {
         !standing.is_proven && (1..self.samples).contains(&standing.finished.samples())
     }
 
-    /// The probability that an [open](Self::is_open) group becomes valid.
-    pub(crate) fn chance(&self, standing: &Standing) -> f64 {
+    /// The probability that the samples of an [open](Self::is_open) group will differ. The other gates are not counted:
+    /// they are as likely to reject the group that would take its place.
+    pub(crate) fn chance_to_differ(&self, standing: &Standing) -> f64 {
         let (right, row) =
             (usize::from(standing.finished.first_is_right()), self.row(standing.finished.samples()));
         let mut of_group = 0.0;
         self.for_each_chance(right, |other, chance| of_group = if other == row { chance } else { of_group });
-        self.passed() * of_group
+        of_group
     }
 
     /// The share of the groups with differing samples that pass the other gates.

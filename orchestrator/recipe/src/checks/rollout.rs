@@ -58,6 +58,11 @@ fn check_stop_unlikely(recipe: &Recipe, checks: &mut Checks<'_>) {
     checks.require(recipe.filter.enable, "rollout.stop_unlikely", || {
         "without [filter] every group is accepted, and none is unlikely to be".to_owned()
     });
+    checks.require(recipe.filter.compares_samples() || !recipe.filter.enable, "rollout.stop_unlikely", || {
+        "no gate compares the samples of a group, so finished samples that are alike prove nothing: expected \
+         filter.metric = \"acc\" or \"reward\", or a gate with the rule \"variance\"; found filter.metric = \"none\""
+            .to_owned()
+    });
     let keeps_alike = recipe.filter.keep_if_short.iter().any(|gate| gate == "variance");
     checks.require(!keeps_alike, "rollout.stop_unlikely", || {
         "groups whose samples are alike are stopped before a short step could keep them: expected \

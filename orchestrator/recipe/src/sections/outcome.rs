@@ -64,10 +64,20 @@ impl Filter {
         Ok(gates)
     }
 
+    /// Whether a gate compares the samples of a group with each other.
+    pub fn compares_samples(&self) -> bool {
+        self.metric.is_some() || self.has_variance_rule()
+    }
+
+    fn has_variance_rule(&self) -> bool {
+        self.gates.iter().any(|gate| matches!(gate.rule, GateRule::Variance { .. }))
+    }
+
     fn rules(&self) -> GatesConfig {
-        let has_variance = self.gates.iter().any(|gate| matches!(gate.rule, GateRule::Variance { .. }));
-        let published =
-            self.metric.filter(|_| !has_variance).map(|metric| GroupFilter { enable: true, metric });
+        let published = self
+            .metric
+            .filter(|_| !self.has_variance_rule())
+            .map(|metric| GroupFilter { enable: true, metric });
         let mut config = published.map(GatesConfig::from).unwrap_or_default();
         config.gates.extend(self.gates.iter().cloned());
         let is_inside = |name: &&String| !self.outside.iter().any(|outside| outside.name == **name);

@@ -78,6 +78,7 @@ fn a_value_that_cannot_work_is_refused_with_its_key() {
         (&["rollout.stop_unlikely={below=0.1, run_on=0.0}"], "rollout.stop_unlikely.run_on"),
         (&["rollout.stop_unlikely={below=0.1, run_on=1.0}"], "rollout.stop_unlikely.run_on"),
         (&["rollout.stop_unlikely.below=0.1", "filter.enable=false"], "rollout.stop_unlikely"),
+        (&["rollout.stop_unlikely.below=0.1", "filter.metric=none"], "rollout.stop_unlikely"),
         (&["rollout.stop_unlikely.below=0.1", "rollout.request=group"], "rollout.stop_unlikely"),
         (
             &["rollout.stop_unlikely.below=0.1", "filter.keep_if_short=[\"variance\"]"],
@@ -232,6 +233,7 @@ fn boundary_values_and_valid_combinations_are_accepted() {
         &["rollout.request=group", "rollout.samples_per_prompt=300"],
         &["rollout.request=group", "rollout.fill=samples"],
         &["rollout.stop_unlikely={below=0.99,run_on=0.99}"],
+        &["rollout.stop_unlikely.below=0.1", "filter={metric=\"none\",gates=[{gate=\"variance\"}]}"],
         &["rollout.stop_unlikely.below=0.1", "queue.tasks={a={columns=[\"importance_weight\"]}}"],
         &["rollout.sampling.temperature=0", "filter.enable=false"],
         &["reward.overlong={buffer_length=129,penalty_factor=0.0}"],

@@ -1,11 +1,12 @@
 //! Groups that are stopped because they are unlikely to become valid (`rollout.stop_unlikely`).
 //!
-//! A group whose finished samples are alike becomes valid with a probability that the [outlook](super::Outlook) estimates
-//! from the run's own groups. When the probability falls below the bound of the recipe, the rest of the group costs more
-//! tokens than it is worth. But the groups that become valid late differ from the others: nearly all of their samples are
-//! right or nearly all are wrong, and their short samples are alike. If all of them were stopped, the data would lack
-//! them. So a share of them, `run_on`, runs to its end, and each of these groups stands for `1 / run_on` groups by its
-//! importance weight.
+//! A group whose finished samples are alike becomes valid only if a further sample differs. The
+//! [outlook](super::Outlook) estimates the probability of that from the run's own groups. When the probability falls
+//! below the bound of the recipe, the rest of the group costs more tokens than it is worth. Gates that reject groups on
+//! other grounds do not count: they are as likely to reject the group that takes its place. But the groups that become
+//! valid late differ from the others: nearly all of their samples are right or nearly all are wrong, and their short
+//! samples are alike. If all of them were stopped, the data would lack them. So a share of them, `run_on`, runs to its
+//! end, and each of these groups stands for `1 / run_on` groups by its importance weight.
 //!
 //! # Invariants
 //! - A group is drawn at most once: the draw depends only on the run's seed and the dispatch number, so a group that is
@@ -30,7 +31,7 @@ impl Board {
         if dispatch.was_judged || dispatch.inclusion.run_on < 1.0 {
             return false;
         }
-        if !self.outlook.is_open(standing) || self.outlook.chance(standing) >= rule.below {
+        if !self.outlook.is_open(standing) || self.outlook.chance_to_differ(standing) >= rule.below {
             return false;
         }
         let share = rule.run_on as f32;
