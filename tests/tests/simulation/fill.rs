@@ -1,9 +1,14 @@
 //! Tests of `rollout.fill`: what a worker counts when it starts groups, when counting samples saves time, and when it
 //! costs tokens.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rolldock::rollout::{EarlyStop, Fill, OnStop, StepMetrics};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use rolldock::rollout::{EarlyStop, Fill, OnStop, RequestShape, StepMetrics};
+use rolldock_reward::{Gates, GatesConfig, RewardError, RewardJob, RewardRunner, Score};
 use tokio::time::sleep;
 
 use crate::support::{World, in_virtual_time, prompts};
@@ -79,4 +84,47 @@ fn a_look_at_a_step_counts_the_workers_that_a_full_fleet_holds_back() {
         let look = view.look();
         assert_eq!((look.workers_at_full_fleet, look.workers_without_places), (0, 0), "no worker is left");
     });
+}
+
+/// A gate that accepts each group after half a minute, which is far longer than a group is generated.
+#[derive(Default)]
+struct Slow {
+    asked: AtomicUsize,
+    asked_max: AtomicUsize,
+}
+
+impl RewardRunner for Slow {
+    fn score<'a>(&'a self, _job: &'a RewardJob) -> BoxFuture<'a, Result<Score, RewardError>> {
+        async {
+            let asked = 1 + self.asked.fetch_add(1, Ordering::Relaxed);
+            self.asked_max.fetch_max(asked, Ordering::Relaxed);
+            sleep(Duration::from_secs(30)).await;
+            self.asked.fetch_sub(1, Ordering::Relaxed);
+            Ok(Score::right_or_wrong(true, None))
+        }
+        .boxed()
+    }
+}
+
+/// The samples of one request end together, so only a gate that is asked after them gives places to further groups.
+#[test]
+fn groups_of_one_request_start_beyond_the_limit_only_while_a_gate_is_asked() {
+    let whole = |world: &mut World| world.config.request = RequestShape::Group;
+    let [groups, samples] = both(whole);
+    assert_eq!((samples.elapsed, samples.tokens), (groups.elapsed, groups.tokens));
+
+    let asked_max = |fill: Fill| {
+        let gate = Arc::new(Slow::default());
+        let metrics = step(fill, |world| {
+            whole(world);
+            let mut gates = Gates::new(&GatesConfig::default()).unwrap();
+            gates.push_outside("slow", Arc::clone(&gate) as Arc<dyn RewardRunner>, false).unwrap();
+            world.config.gates = Arc::new(gates);
+        });
+        (gate.asked_max.load(Ordering::Relaxed), metrics.elapsed)
+    };
+    let (groups, groups_time) = asked_max(Fill::Groups);
+    let (samples, samples_time) = asked_max(Fill::Samples);
+    assert_eq!((groups, samples), (4, 8), "the second rule has at most twice as many groups");
+    assert!(samples_time < groups_time.mul_f64(0.6), "{samples_time:?}, {groups_time:?}");
 }
