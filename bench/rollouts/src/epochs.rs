@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use rolldock::data::{DataError, Prompt, PromptSource};
 use rolldock::engine::simulated::SimulatedEngine;
-use rolldock::rollout::{AgentLoopManager, Grading, Group, Handed, PromptFeed, RolloutConfig, RolloutParts};
+use rolldock::rollout::{
+    AgentLoopManager, Grading, Group, GroupWeights, Handed, PromptFeed, RolloutConfig, RolloutParts,
+};
 use rolldock::scope::Scope;
 use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, ServerSpec};
 use rolldock_simengine::Workload;
@@ -77,28 +79,23 @@ pub(crate) struct Outcome {
     /// Accepted samples of each epoch: weighted with the weights of their groups, and unweighted.
     pub(crate) weighted: [Sums; 2],
     pub(crate) plain: [Sums; 2],
-    /// Accepted groups of each epoch.
-    pub(crate) groups: [f64; 2],
-    /// For each epoch, the sums of the weights of its groups, and of their squares.
-    weights: [[f64; 2]; 2],
+    /// The weights of the accepted groups of each epoch.
+    pub(crate) weights: [GroupWeights; 2],
 }
 
 impl Outcome {
     fn accept(&mut self, group: &Group) {
         let samples = samples_of(group);
-        let weight = f64::from(group.importance_weight().unwrap_or(1.0));
+        let weight = group.importance_weight().unwrap_or(1.0);
         let epoch = usize::from(group.prompt.visit > 0);
-        self.weighted[epoch].add(weight, &samples);
+        self.weighted[epoch].add(f64::from(weight), &samples);
         self.plain[epoch].add(1.0, &samples);
-        self.groups[epoch] += 1.0;
-        self.weights[epoch][0] += weight;
-        self.weights[epoch][1] += weight * weight;
+        self.weights[epoch].add(weight);
     }
 
-    /// The number of equally weighted groups that would give a mean of equal precision, per accepted group of an epoch.
-    pub(crate) fn effective_share(&self, epoch: usize) -> f64 {
-        let [sum, squares] = self.weights[epoch];
-        sum * sum / squares / self.groups[epoch]
+    /// The number of accepted groups of an epoch.
+    pub(crate) fn groups(&self, epoch: usize) -> f64 {
+        self.weights[epoch].groups() as f64
     }
 }
 

@@ -78,8 +78,8 @@ pub fn measure(quick: bool) -> anyhow::Result<Vec<Figure>> {
 
 fn figures_of(plan: Plan, one: &Outcome, two: &Outcome, truth: &[Sums; 2], quick: bool) -> Vec<Figure> {
     let name = |what: &str| format!("history, {}: {what}", plan.name());
-    let without = one.tokens as f64 / one.groups[0];
-    let with = (two.tokens as f64 - one.tokens as f64) / two.groups[1];
+    let without = one.tokens as f64 / one.groups(0);
+    let with = (two.tokens as f64 - one.tokens as f64) / two.groups(1);
     let bias = |what: &str, of: fn(&Sums) -> f64| {
         let of_epoch = |epoch: usize| of(&two.weighted[epoch]) / of(&truth[epoch]);
         let figure = Figure::new(name(what), of_epoch(1), "x").against_named("without history", of_epoch(0));
@@ -93,6 +93,6 @@ fn figures_of(plan: Plan, one: &Outcome, two: &Outcome, truth: &[Sums; 2], quick
         bias("length bias after weights", Sums::length),
         bias("accuracy bias after weights", Sums::acc),
         Figure::new(name("length bias without weights"), two.plain[1].length() / truth[1].length(), "x"),
-        Figure::new(name("effective groups / accepted groups"), two.effective_share(1), "x"),
+        Figure::new(name("effective groups / accepted groups"), two.weights[1].effective_share(), "x"),
     ]
 }

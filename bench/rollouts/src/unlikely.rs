@@ -50,15 +50,15 @@ fn figures_of(
         // The short form has fewer rows, so its standard error is 2 %.
         if quick { figure } else { figure.bar(Bar::Within(0.98, 1.02)) }
     };
-    let effective = |outcome: &Outcome| outcome.groups[0] * outcome.effective_share(0);
+    let effective = |outcome: &Outcome| outcome.weights[0].effective_groups();
     vec![
-        ratio("decoded tokens of an accepted group", &|run| run.tokens as f64 / run.groups[0], "tokens"),
+        ratio("decoded tokens of an accepted group", &|run| run.tokens as f64 / run.groups(0), "tokens"),
         ratio("decoded tokens of an effective group", &|run| run.tokens as f64 / effective(run), "tokens"),
-        ratio("time of an accepted group", &|run| run.elapsed.as_secs_f64() / run.groups[0], "s"),
+        ratio("time of an accepted group", &|run| run.elapsed.as_secs_f64() / run.groups(0), "s"),
         bias("length bias after weights", Sums::length),
         bias("accuracy bias after weights", Sums::acc),
         Figure::new(name("length bias without weights"), with.plain[0].length() / truth.length(), "x"),
         Figure::new(name("accuracy bias without weights"), with.plain[0].acc() / truth.acc(), "x"),
-        Figure::new(name("effective groups / accepted groups"), with.effective_share(0), "x"),
+        Figure::new(name("effective groups / accepted groups"), with.weights[0].effective_share(), "x"),
     ]
 }

@@ -35,9 +35,55 @@ impl Inclusion {
     }
 }
 
+/// The importance weights of accepted groups, and what they cost in precision.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct GroupWeights {
+    groups: u64,
+    sum: f64,
+    squares: f64,
+}
+
+impl GroupWeights {
+    /// Adds the weight of a group.
+    pub fn add(&mut self, weight: f32) {
+        let weight = f64::from(weight);
+        self.groups += 1;
+        self.sum += weight;
+        self.squares += weight * weight;
+    }
+
+    /// The number of groups.
+    pub fn groups(&self) -> u64 {
+        self.groups
+    }
+
+    /// The number of groups with equal weights whose mean would be as precise (Kish, 1965); 0 without groups.
+    pub fn effective_groups(&self) -> f64 {
+        if self.groups == 0 { 0.0 } else { self.sum * self.sum / self.squares }
+    }
+
+    /// The effective groups of an accepted group, at most 1; not a number without groups.
+    pub fn effective_share(&self) -> f64 {
+        self.effective_groups() / self.groups as f64
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unequal_weights_cost_precision() {
+        let of = |weights: &[f32]| {
+            let mut added = GroupWeights::default();
+            weights.iter().for_each(|weight| added.add(*weight));
+            added
+        };
+        assert_eq!(of(&[2.0, 2.0, 2.0]).effective_groups(), 3.0);
+        assert_eq!(of(&[1.0, 1.0, 4.0]).effective_groups(), 2.0);
+        assert_eq!(of(&[1.0, 1.0, 4.0]).effective_share(), 2.0 / 3.0);
+        assert_eq!((of(&[]).groups(), of(&[]).effective_groups()), (0, 0.0));
+    }
 
     #[test]
     fn a_weight_is_the_inverse_of_all_probabilities() {

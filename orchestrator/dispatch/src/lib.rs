@@ -30,7 +30,7 @@ mod tokens;
 mod totals;
 
 pub use fate::{DispatchId, Fate, interned_reason};
-pub use inclusion::Inclusion;
+pub use inclusion::{GroupWeights, Inclusion};
 pub use prompt::{Position, PromptUid};
 pub use sample::{CarriedSample, FinishReason, PartialOutput, Spent, Stamp, VersionSpan, version_of_label};
 pub use tokens::{Bucket, HandedOn, TokenTotals, Waste, WastedTokens};

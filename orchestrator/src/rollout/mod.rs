@@ -66,6 +66,7 @@ pub use group::{Group, Sample, SampleRows};
 pub use look::{GroupLook, StepLook, WaitLook};
 pub use manager::{AgentLoopManager, RolloutOutput, RolloutParts};
 pub use meter::{ServerLoad, StepCosts};
+pub use rolldock_dispatch::GroupWeights;
 pub use rolldock_dispatch::modes::{
     BiasGuard, EarlyStop, Fill, GuardAction, Launch, OnSilence, OnStale, OnStop, RequestShape, StopUnlikely,
     Stragglers,

@@ -9,7 +9,7 @@ use rolldock_simulate::ratio::Ratio;
 use serde::Serialize;
 
 use crate::report::figures::KeptTimeline;
-use crate::rollout::{Group, StepMetrics, StepTimeline};
+use crate::rollout::{Group, GroupWeights, StepMetrics, StepTimeline};
 
 /// The times of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -51,6 +51,9 @@ pub struct Outcome {
     /// The share of right answers in the accepted groups, divided by the share in the reference groups of
     /// `length_bias`.
     pub accuracy_bias: Option<Ratio>,
+    /// How many groups with equal weights are worth as much as an accepted group: the effective groups, divided by the
+    /// accepted groups. `None` if no group has an importance weight.
+    pub effective_groups: Option<f64>,
     /// Claimed groups by staleness. Without a trainer all groups have the staleness 0.
     pub staleness: BTreeMap<u64, u64>,
     /// Dispatches that were given up because they had become too old.
@@ -89,13 +92,23 @@ pub(super) struct Accepted {
     /// The groups that were accepted because their step was short.
     pub(super) kept_if_short: u64,
     steps: Vec<Lengths>,
+    weights: GroupWeights,
+    is_weighted: bool,
     /// The times of the requests of the last step that has ended.
     last: Option<(u64, Arc<StepTimeline>)>,
 }
 
 impl Accepted {
     pub(super) fn new(target: usize) -> Self {
-        Self { target, groups: 0, kept_if_short: 0, steps: Vec::new(), last: None }
+        Self {
+            target,
+            groups: 0,
+            kept_if_short: 0,
+            steps: Vec::new(),
+            weights: GroupWeights::default(),
+            is_weighted: false,
+            last: None,
+        }
     }
 
     /// Adds a group. Every `target` groups form a step.
@@ -105,6 +118,9 @@ impl Accepted {
         }
         self.groups += 1;
         self.kept_if_short += u64::from(group.set_aside.is_some());
+        let weight = group.importance_weight();
+        self.is_weighted |= weight.is_some();
+        self.weights.add(weight.unwrap_or(1.0));
         let Some(step) = self.steps.last_mut() else { return };
         for sample in &group.samples {
             step.add(sample.response_ids.len() as u32, sample.acc == 1.0);
@@ -154,6 +170,7 @@ impl Counted {
             filtered: tokens.filtered as f64 / generated,
             length_bias: accepted.bias(reference, Lengths::mean_length),
             accuracy_bias: accepted.bias(reference, Lengths::mean_acc),
+            effective_groups: accepted.is_weighted.then(|| accepted.weights.effective_share()),
             staleness,
             stale,
             preemptions,

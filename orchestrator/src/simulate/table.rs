@@ -5,8 +5,11 @@ use serde_json::{Map, Value, json};
 
 use super::{Outcome, Setting};
 
+/// The column of the effective groups. A table has it if a setting weights its groups.
+const EFFECTIVE: &str = "effective groups";
+
 /// The columns after those of the swept keys.
-const COLUMNS: [&str; 10] = [
+const COLUMNS: [&str; 11] = [
     "step, s",
     "x FIFO bound",
     "x saturation",
@@ -15,6 +18,7 @@ const COLUMNS: [&str; 10] = [
     "filtered",
     "length bias",
     "accuracy bias",
+    EFFECTIVE,
     "staleness",
     "preempted",
 ];
@@ -22,10 +26,11 @@ const COLUMNS: [&str; 10] = [
 /// A Markdown table with one row for each setting, aligned for a terminal.
 pub fn table(results: &[(Setting, Outcome)]) -> String {
     let keys = results.first().map(|(setting, _)| setting.changes.iter().map(|change| change.key.clone()));
-    let header: Vec<String> =
-        keys.into_iter().flatten().chain(COLUMNS.iter().map(|name| (*name).to_owned())).collect();
-    let mut rows = vec![header];
-    rows.extend(results.iter().map(|(setting, outcome)| row(setting, outcome)));
+    let has_weights = results.iter().any(|(_, outcome)| outcome.effective_groups.is_some());
+    let is_shown = |column: &str| has_weights || column != EFFECTIVE;
+    let names = COLUMNS.into_iter().filter(|name| is_shown(name)).map(str::to_owned);
+    let mut rows = vec![keys.into_iter().flatten().chain(names).collect::<Vec<String>>()];
+    rows.extend(results.iter().map(|(setting, outcome)| row(setting, outcome, is_shown)));
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
     let line = |row: &Vec<String>| {
@@ -39,7 +44,7 @@ pub fn table(results: &[(Setting, Outcome)]) -> String {
     lines.join("\n")
 }
 
-fn row(setting: &Setting, outcome: &Outcome) -> Vec<String> {
+fn row(setting: &Setting, outcome: &Outcome, is_shown: impl Fn(&str) -> bool) -> Vec<String> {
     let times = |ratio: Option<f64>| ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
     let oldest = outcome.staleness.keys().next_back().copied().unwrap_or(0);
     let cells = [
@@ -51,11 +56,14 @@ fn row(setting: &Setting, outcome: &Outcome) -> Vec<String> {
         format!("{:.1} %", 100.0 * outcome.filtered),
         ratio(outcome.length_bias),
         ratio(outcome.accuracy_bias),
+        times(outcome.effective_groups),
         format!("{:.2} (max {oldest})", outcome.mean_staleness()),
         outcome.preemptions.to_string(),
     ];
     // A value may have a `|`, which would end its cell.
-    setting.changes.iter().map(|change| change.value.replace('|', "\\|")).chain(cells).collect()
+    let values = setting.changes.iter().map(|change| change.value.replace('|', "\\|"));
+    let cells = COLUMNS.iter().zip(cells).filter(|(name, _)| is_shown(name)).map(|(_, cell)| cell);
+    values.chain(cells).collect()
 }
 
 fn ratio(ratio: Option<Ratio>) -> String {

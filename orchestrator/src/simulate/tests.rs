@@ -92,6 +92,32 @@ fn groups_that_are_kept_for_a_short_step_leave_no_reference() {
     }
 }
 
+/// A high bound stops most groups, and the step is shorter. The column shows what the weights of the others cost.
+#[test]
+fn a_setting_that_weights_groups_shows_how_many_equal_groups_they_are_worth() {
+    let base = ["rollout.samples_per_prompt=8", "rollout.max_gen_batches=100"];
+    let of = |below: Option<f64>| {
+        let rule = below.map(|below| format!("rollout.stop_unlikely.below={below}"));
+        let set: Vec<&str> = base.into_iter().chain(rule.as_deref()).collect();
+        (setting(&set), run(&set, &TERMS))
+    };
+    let [without, low, high] = [None, Some(0.05), Some(0.6)].map(of);
+    assert_eq!(without.1.effective_groups, None);
+    let [low_share, high_share] = [&low, &high].map(|(_, outcome)| outcome.effective_groups.unwrap());
+    assert!(high_share < 0.9 && high_share < low_share && low_share <= 1.0, "{low_share} {high_share}");
+    assert!(!table(std::slice::from_ref(&without)).contains("effective groups"));
+    let text = table(&[without, high.clone()]);
+    let cell = |line: usize, column: &str| {
+        let cells = |line: usize| text.lines().nth(line).unwrap().split('|').map(str::trim);
+        let at = cells(0).position(|name| name == column).unwrap();
+        cells(line).nth(at).unwrap().to_owned()
+    };
+    assert_eq!(cell(2, "effective groups"), "-");
+    assert_eq!(cell(3, "effective groups"), format!("{high_share:.2}"));
+    assert_eq!(cell(3, "preempted"), "0", "the cells are below their columns");
+    assert!(json(&[high]).unwrap().contains(r#""effective_groups": 0."#));
+}
+
 #[test]
 fn the_first_groups_to_end_are_short() {
     let set = ["rollout.early_stop=first", "rollout.on_stop=discard", "rollout.max_concurrent_prompts=16"];

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rolldock::rollout::{Fill, Launch, RolloutConfig, StopUnlikely, invariants};
+use rolldock::rollout::{Fill, GroupWeights, Launch, RolloutConfig, StopUnlikely, invariants};
 use rolldock_reward::{Gates, GatesConfig, GroupFilter};
 use rolldock_simengine::{AnswerKey, LengthConfig, ServerConfig, Workload, WorkloadConfig};
 
@@ -50,7 +50,7 @@ impl Sums {
 #[derive(Debug, Default)]
 struct Outcome {
     generated: u64,
-    weights: [f64; 2],
+    weights: GroupWeights,
     weighted: Sums,
     plain: Sums,
     /// Over the valid groups of all prompts up to the last one that was accepted, from the draws alone.
@@ -60,14 +60,9 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// The number of equally weighted groups that would give a mean of equal precision.
-    fn effective_groups(&self) -> f64 {
-        self.weights[0] * self.weights[0] / self.weights[1]
-    }
-
-    /// The decoded tokens for each of these groups.
+    /// The decoded tokens for each of the equally weighted groups that would give a mean of equal precision.
     fn tokens_of_effective_group(&self) -> f64 {
-        self.generated as f64 / self.effective_groups()
+        self.generated as f64 / self.weights.effective_groups()
     }
 
     /// Checks that the weighted means are those of all valid groups, except for this share.
@@ -107,13 +102,12 @@ fn run(
             assert_eq!(output.groups.len(), STEP);
             for group in &output.groups {
                 world.check_samples(group);
-                let weight = f64::from(group.importance_weight().unwrap_or(1.0));
+                let weight = group.importance_weight().unwrap_or(1.0);
                 let samples = || {
                     group.samples.iter().map(|sample| (sample.response_ids.len() as u32, sample.acc == 1.0))
                 };
-                outcome.weights[0] += weight;
-                outcome.weights[1] += weight * weight;
-                outcome.weighted.add(weight, samples());
+                outcome.weights.add(weight);
+                outcome.weighted.add(f64::from(weight), samples());
                 outcome.plain.add(1.0, samples());
                 last_row = last_row.max(group.prompt.row);
             }
