@@ -96,11 +96,31 @@ impl Strings {
 
     #[inline(always)]
     pub(super) fn places<S: Simd>(&mut self, block: Block<S>) -> Places {
-        let quotes = block.equal_to(b'"') & !self.escaped(block.equal_to(b'\\'));
-        let inside = parity(quotes) ^ self.inside;
-        self.inside = 0_u64.wrapping_sub(inside >> (BLOCK_BYTES - 1));
+        let quotes = self.quotes(block);
+        let [inside] = self.insides([quotes]);
         let closing = quotes & !inside;
         Places { opening: quotes & inside, closing, between: !inside & !closing }
+    }
+
+    /// The quotes that begin and end strings.
+    #[inline(always)]
+    pub(super) fn quotes<S: Simd>(&mut self, block: Block<S>) -> u64 {
+        block.equal_to(b'"') & !self.escaped(block.equal_to(b'\\'))
+    }
+
+    /// For the quotes of blocks in a row, the bytes from the opening quote of each string to the byte before its
+    /// closing quote.
+    #[inline(always)]
+    pub(super) fn insides<const BLOCKS: usize>(&mut self, quotes: [u64; BLOCKS]) -> [u64; BLOCKS] {
+        let mut insides = quotes;
+        for inside in &mut insides {
+            *inside = parity(*inside);
+        }
+        for inside in &mut insides {
+            *inside ^= self.inside;
+            self.inside = 0_u64.wrapping_sub(*inside >> (BLOCK_BYTES - 1));
+        }
+        insides
     }
 
     /// The bytes that a backslash escapes. An escaped backslash escapes nothing.

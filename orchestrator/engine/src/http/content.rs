@@ -11,8 +11,9 @@
 
 use fearless_simd::Simd;
 
+use super::decimals::leading_f32;
 use super::lanes::{LANES, leading_digits, load};
-use super::number::{leading_f32, leading_u32};
+use super::number::leading_u32;
 use super::skip::flat_object;
 
 const TOKEN_ID: &[u8; 12] = b"{\"token_id\":";

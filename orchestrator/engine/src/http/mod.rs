@@ -2,8 +2,8 @@
 //!
 //! - [`probe`](HttpEngine::add) finds out the dialect and the model of a server, once;
 //! - `request` writes the bodies of requests;
-//! - `scan` and `answer` read the bodies of answers in one pass into flat columns; `number`, `text`, `skip`, `blocks`,
-//!   `content` and `lanes` read the long arrays of an answer in few instructions;
+//! - `scan` and `answer` read the bodies of answers in one pass into flat columns; `number`, `decimals`, `text`,
+//!   `skip`, `blocks`, `content` and `lanes` read the long arrays of an answer in few instructions;
 //! - `events` and `stream` read streamed answers, and report their tokens as they arrive;
 //! - `transport` owns the connections and classifies failures;
 //! - `abort` ends requests by id over separate connections, for cases in which closing a request's connection
@@ -41,6 +41,7 @@ mod choice;
 mod columns;
 mod connection;
 mod content;
+mod decimals;
 mod digits;
 mod events;
 mod facts;

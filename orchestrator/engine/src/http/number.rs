@@ -6,54 +6,22 @@
 //! is not exact. If it is so near to the middle between two `f32` that the exact result could lie on the other side,
 //! the standard library parses the number.
 //!
-//! [`leading_f32`], [`leading_u32`] and [`integers`] parse numbers of unknown length, eight digits at a time. They
-//! leave rare forms, and numbers near the end of a chunk.
+//! [`leading_u32`] and [`integers`] parse integers of unknown length, eight digits at a time. They leave rare forms, and
+//! numbers near the end of a chunk. The module `decimals` does the same for log-probabilities.
 
 use fearless_simd::Simd;
 
-use super::blocks::{BLOCK_BYTES, Block, Follow, below_first};
-use super::digits::{DIGITS, value_of_sixteen};
+use super::blocks::{BLOCK_BYTES, Block, below_first};
 use super::lanes::{LANES, leading_digits, load, value_of_digits};
 
 /// For each number of places, the factor that moves the point to the left by this number. A multiplication takes a
 /// fraction of the time of a division. With at most 37 places, an integer of 64 bits that is not 0 becomes a number in
 /// the range of normal `f32`.
-const RECIPROCALS: [f64; 38] = [
+pub(super) const RECIPROCALS: [f64; 38] = [
     1e-0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12, 1e-13, 1e-14, 1e-15,
     1e-16, 1e-17, 1e-18, 1e-19, 1e-20, 1e-21, 1e-22, 1e-23, 1e-24, 1e-25, 1e-26, 1e-27, 1e-28, 1e-29, 1e-30,
     1e-31, 1e-32, 1e-33, 1e-34, 1e-35, 1e-36, 1e-37,
 ];
-
-/// Number of digits behind the point that [`leading_f32`] reads.
-const FRACTION_DIGITS: usize = DIGITS;
-
-/// For each number of digits behind the point, the bytes that keep the values of these digits.
-const FRACTION_BYTES: [[u8; FRACTION_DIGITS]; FRACTION_DIGITS + 1] = {
-    let mut bytes = [[0; FRACTION_DIGITS]; FRACTION_DIGITS + 1];
-    let mut digits = 1;
-    while digits <= FRACTION_DIGITS {
-        bytes[digits] = bytes[digits - 1];
-        bytes[digits][digits - 1] = 0x0f;
-        digits += 1;
-    }
-    bytes
-};
-
-/// The largest integer before the point in [`leading_f32`], so that it fits a `u64` with the digits behind the point.
-const WHOLE_MAX: u32 = 999;
-
-/// The least mantissa of which [`leading_f32`] drops digits. Its value is 1e-4, and engines write smaller values with
-/// an exponent.
-const MANTISSA_MIN: u64 = 1_000_000_000_000;
-
-/// The exponents that [`leading_f32`] reads, by their length: the bytes that are read, and what they have to be, apart
-/// from the values of the digits. Python writes an exponent with two digits. Other lengths have an impossible value.
-const EXPONENTS: [(u32, u32); 5] = {
-    let mut exponents = [(0, 1); 5];
-    exponents[0] = (0, 0);
-    exponents[4] = (u32::MAX, u32::from_le_bytes(*b"e-00"));
-    exponents
-};
 
 /// Maximum number of decimal digits that always fit a `u64`.
 const DIGITS_MAX: usize = 19;
@@ -66,7 +34,7 @@ const MIDDLE: u64 = 1 << (DROPPED_BITS - 1);
 
 /// A result is used only if its distance from the middle is larger than this, in units of the double's last
 /// place. The conversion of the digits, the factor and the product each change the result by at most one
-/// unit. The digits that [`leading_f32`] drops are less than 1e-16 of a value of at least 1e-4, which is at most
+/// unit. The digits that the module `decimals` drops are less than 1e-16 of a value of at least 1e-4, which is at most
 /// 9008 units.
 const MARGIN: u64 = 1 << 14;
 
@@ -160,10 +128,21 @@ impl Shape {
 #[inline(always)]
 fn scaled(negative: bool, mantissa: u64, places: usize) -> Option<f32> {
     let magnitude = mantissa as f64 * RECIPROCALS.get(places)?;
+    rounded(if negative { -magnitude } else { magnitude })
+}
+
+/// The `f32` that is nearest to an exact value. `magnitude` has an error of at most [`MARGIN`] in comparison with this
+/// value. `None` if the error may change the result.
+#[inline(always)]
+pub(super) fn rounded(magnitude: f64) -> Option<f32> {
+    is_clear_of_middle(magnitude).then_some(magnitude as f32)
+}
+
+/// Whether a double is so far from the middle between two `f32` that its small error does not change its rounding.
+#[inline(always)]
+pub(super) fn is_clear_of_middle(magnitude: f64) -> bool {
     let dropped = magnitude.to_bits() & ((1 << DROPPED_BITS) - 1);
-    let clear_of_middle = dropped.wrapping_sub(MIDDLE - MARGIN) > 2 * MARGIN;
-    let rounded = (magnitude as f32).to_bits() | (u32::from(negative) << 31);
-    clear_of_middle.then_some(f32::from_bits(rounded))
+    dropped.wrapping_sub(MIDDLE - MARGIN) > 2 * MARGIN
 }
 
 /// Returns the integer that begins at `at`, and the index of its end; `None` if [`parse_u32`] has to parse the
@@ -181,122 +160,50 @@ pub(super) fn leading_u32(bytes: &[u8], at: usize) -> Option<(u32, usize)> {
 }
 
 /// Parses integers from the beginning of `bytes`, each with the comma that follows it, as far as they have the form
-/// of [`leading_u32`] and `take` accepts them. Returns the number of bytes that they take.
+/// of [`leading_u32`]. Gives several of them at a time to `take`, which returns how many it accepts. Returns the number
+/// of bytes that the accepted integers take.
 #[inline(always)]
-pub(super) fn integers<S: Simd>(simd: S, bytes: &[u8], mut take: impl FnMut(u32) -> bool) -> usize {
-    let (mut at, mut start) = (0, 0);
-    let (mut after_comma, mut after_leading_zero) = (Follow::new(true), Follow::new(false));
-    while let Some(block) = Block::load(simd, bytes, at) {
-        let (digits, commas) = (block.digits(), block.equal_to(b','));
-        let firsts = after_comma.moved(commas);
-        let after_zero = after_leading_zero.moved(firsts & block.equal_to(b'0'));
-        let broken = !(digits | commas) | (firsts & !digits) | (after_zero & digits);
-        let mut ends = commas & below_first(broken);
-        while ends != 0 {
-            let end = at + ends.trailing_zeros() as usize;
-            ends &= ends - 1;
-            let digits = end - start;
-            let Some(lanes) = load(bytes, start).filter(|_| digits < LANES) else { return start };
-            if !take(value_of_digits(lanes, digits) as u32) {
-                return start;
-            }
+pub(super) fn integers<S: Simd>(simd: S, bytes: &[u8], mut take: impl FnMut(&[u32]) -> usize) -> usize {
+    let mut values = [0; BLOCK_BYTES];
+    let mut at = 0;
+    while let Some(text) = bytes.get(at..).and_then(|rest| rest.first_chunk()) {
+        let ends = ends_of_integers(simd, text);
+        let (mut start, mut count, mut left) = (0, 0, ends);
+        for value in &mut values {
+            let end = left.trailing_zeros() as usize;
+            let Some(lanes) = load(text, start).filter(|_| left != 0) else { break };
+            *value = value_of_digits(lanes, end - start) as u32;
             start = end + 1;
+            left &= left - 1;
+            count += 1;
         }
-        if broken != 0 {
+        let taken = take(values.get(..count).unwrap_or_default());
+        if taken < count {
+            let commas = text.iter().enumerate().filter(|(_, byte)| **byte == b',');
+            let last = commas.take(taken).last();
+            return last.map_or(at, |(comma, _)| at + comma + 1);
+        }
+        if count == 0 {
             break;
         }
-        at += BLOCK_BYTES;
+        at += start;
     }
-    start
+    at
 }
 
-/// Returns the number that begins at `at`, and the index of the comma after it. `None` if [`parse_f32`] has to parse
-/// the number. The caller has to check that there is a comma.
+/// The commas after the integers at the beginning of `text`, as far as these have the form of [`leading_u32`].
 #[inline(always)]
-pub(super) fn leading_f32<S: Simd>(simd: S, bytes: &[u8], at: usize) -> Option<(f32, usize)> {
-    let text = bytes.get(at..)?.first_chunk()?;
-    let block = Block::of(simd, text);
-    // The place of the comma does not depend on the digits, so the processor reads several numbers at a time.
-    let length = block.equal_to(b',').trailing_zeros() as usize;
-    Some((Decimal { simd, text, digits: block.digits(), length }.value()?, at + length))
-}
-
-/// A number with a point, at the beginning of a block.
-#[derive(Clone, Copy)]
-struct Decimal<'a, S: Simd> {
-    simd: S,
-    text: &'a [u8; BLOCK_BYTES],
-    /// The digits of `text`, one bit for each byte.
-    digits: u64,
-    /// The length of the number.
-    length: usize,
-}
-
-/// The part of a number before its point.
-struct Whole {
-    negative: bool,
-    value: u32,
-    /// The place of the point.
-    point: usize,
-}
-
-impl<S: Simd> Decimal<'_, S> {
-    /// The value, if the number has a usual form.
-    #[inline(always)]
-    fn value(self) -> Option<f32> {
-        let negative = self.text[0] == b'-';
-        let start = usize::from(negative);
-        let has_one_digit_before_point = (self.digits >> start) & 0b11 == 0b01;
-        if !has_one_digit_before_point {
-            return self.value_from_ten(negative);
-        }
-        // The compiler knows that the point is at most at 2, so it leaves out the checks of most places.
-        let value = u32::from(self.text[start] - b'0');
-        self.with_fraction(Whole { negative, value, point: start + 1 })
-    }
-
-    /// The value of a number with several digits before the point. Such a log-probability is rare.
-    #[inline(never)]
-    fn value_from_ten(self, negative: bool) -> Option<f32> {
-        let whole = leading_u32(self.text, usize::from(negative));
-        let (value, point) = whole.filter(|(value, _)| *value <= WHOLE_MAX)?;
-        self.with_fraction(Whole { negative, value, point })
-    }
-
-    #[inline(always)]
-    fn with_fraction(self, whole: Whole) -> Option<f32> {
-        let Whole { negative, value, point } = whole;
-        if self.text.get(point) != Some(&b'.') {
-            return None;
-        }
-        let fraction_digits = (!(self.digits >> (point + 1))).trailing_zeros() as usize;
-        let fraction = self.fraction(point + 1, fraction_digits)?;
-        let mantissa = u64::from(value) * 10_u64.pow(FRACTION_DIGITS as u32) + fraction;
-        let places = self.exponent(point + 1 + fraction_digits)?;
-        scaled(negative, mantissa, FRACTION_DIGITS + places)
-            .filter(|_| (fraction_digits <= FRACTION_DIGITS) | (mantissa >= MANTISSA_MIN))
-    }
-
-    /// The first of the `digits` digits from `start` on, as an integer of [`FRACTION_DIGITS`] digits; `None` if there
-    /// is no digit.
-    #[inline(always)]
-    fn fraction(self, start: usize, digits: usize) -> Option<u64> {
-        // A digit that is not there counts as zero, so the places of the others are fixed.
-        let kept = FRACTION_BYTES.get(digits.min(FRACTION_DIGITS)).filter(|_| digits > 0)?;
-        Some(value_of_sixteen(self.simd, self.text.get(start..)?.first_chunk()?, kept))
-    }
-
-    /// The digits of the exponent from `start` to the end of the number, which is nothing or, as Python writes it, `e-`
-    /// and two digits. `None` if there is anything else.
-    #[inline(always)]
-    fn exponent(self, start: usize) -> Option<usize> {
-        let (read, expected) = EXPONENTS.get(self.length.wrapping_sub(start))?;
-        // Without an exponent the bytes count as zeros, so the processor does not have to guess which numbers have one.
-        let bytes = u32::from_le_bytes(*self.text.get(start..)?.first_chunk()?) & read;
-        let [.., tens, ones] = (bytes ^ expected).to_le_bytes();
-        let is_known = ((bytes ^ expected) & 0xffff == 0) & (tens <= 9) & (ones <= 9);
-        is_known.then_some(usize::from(tens) * 10 + usize::from(ones))
-    }
+fn ends_of_integers<S: Simd>(simd: S, text: &[u8; BLOCK_BYTES + LANES]) -> u64 {
+    let Some(block) = Block::load(simd, text, 0) else { return 0 };
+    let (digits, commas) = (block.digits(), block.equal_to(b','));
+    let firsts = (commas << 1) | 1;
+    let after_leading_zero = (firsts & block.equal_to(b'0')) << 1;
+    // The digits that begin a row of eight digits.
+    let twos = digits & (digits >> 1);
+    let fours = twos & (twos >> 2);
+    let eights = fours & (fours >> 4);
+    let broken = !(digits | commas) | (firsts & !digits) | (after_leading_zero & digits) | eights;
+    commas & below_first(broken)
 }
 
 /// Appends the digits from `at` on to `value`. Returns the index of their end. Overflow wraps, so callers

@@ -9,7 +9,8 @@ use fearless_simd::{Level, Simd, dispatch};
 
 use super::{AnswerNode, Choice, Columns, is_poisoned};
 use crate::http::content;
-use crate::http::number::{integers, leading_f32, leading_u32};
+use crate::http::decimals::{decimals, leading_f32};
+use crate::http::number::{integers, leading_u32};
 
 impl Columns {
     /// Reads elements of the array `place` from the beginning of `rest`. Returns the number of bytes that
@@ -30,16 +31,12 @@ impl Columns {
     #[inline(always)]
     fn run_of_prompt<S: Simd>(&mut self, simd: S, rest: &[u8]) -> usize {
         let (prompt_ids, agreed) = (&self.expected.prompt_ids, &mut self.prompt_agreed);
-        ids(
-            simd,
-            rest,
-            #[inline(always)]
-            |token| {
-                let is_same = prompt_ids.get(*agreed) == Some(&token);
-                *agreed += usize::from(is_same);
-                is_same
-            },
-        )
+        ids(simd, rest, |found| {
+            let expected = prompt_ids.get(*agreed..).unwrap_or_default();
+            let same = found.iter().zip(expected).take_while(|(id, expected)| id == expected).count();
+            *agreed += same;
+            same
+        })
     }
 
     /// Appends token ids of the vocabulary, up to the requested number of tokens. Returns the number of bytes that they
@@ -49,27 +46,23 @@ impl Columns {
         let Some(choice) = self.choices.last_mut() else { return 0 };
         let Some(token_ids) = &mut choice.token_ids else { return 0 };
         let (max_tokens, vocab_size) = (self.expected.max_tokens as usize, self.expected.vocab_size);
-        ids(
-            simd,
-            rest,
-            #[inline(always)]
-            |id| {
-                let is_wanted = (token_ids.len() < max_tokens) & (id < vocab_size);
-                if is_wanted {
-                    token_ids.push(id);
-                }
-                is_wanted
-            },
-        )
+        ids(simd, rest, |found| {
+            let room = max_tokens.saturating_sub(token_ids.len());
+            let fitting = &found[..room.min(found.len())];
+            let wanted = leading(fitting, |id| id < vocab_size);
+            token_ids.extend_from_slice(wanted);
+            wanted.len()
+        })
     }
 
     /// Appends the log-probabilities of `token_logprobs`. Returns the number of bytes that they take in `rest`.
     #[inline(always)]
     fn run_of_logprobs<S: Simd>(&mut self, simd: S, rest: &[u8]) -> usize {
         let Some(mut column) = self.logprobs() else { return 0 };
+        let taken = decimals(simd, rest, |logprobs| column.append_all(logprobs));
         elements(
             rest,
-            0,
+            taken,
             #[inline(always)]
             |bytes, at| {
                 number(
@@ -124,6 +117,17 @@ impl LogprobColumn<'_> {
         is_wanted
     }
 
+    /// Appends log-probabilities up to the first one that [`Self::append`] does not append. Returns how many.
+    #[inline(always)]
+    fn append_all(&mut self, logprobs: &[f32]) -> usize {
+        let values = &mut self.choice.logprobs;
+        let room = self.max_tokens.saturating_sub(values.len());
+        let fitting = &logprobs[..room.min(logprobs.len())];
+        let wanted = leading(fitting, |logprob| !is_poisoned(logprob));
+        values.extend_from_slice(wanted);
+        wanted.len()
+    }
+
     /// Appends the log-probability of the token `named`, if this is the sample's token at its position.
     #[inline(always)]
     fn append_named(&mut self, named: u32, logprob: f32) -> bool {
@@ -132,9 +136,19 @@ impl LogprobColumn<'_> {
     }
 }
 
-/// Reads ids as far as `take` accepts them. Returns the number of bytes that they take.
+/// The values before the first one that is not `wanted`.
 #[inline(always)]
-fn ids<S: Simd>(simd: S, bytes: &[u8], mut take: impl FnMut(u32) -> bool) -> usize {
+fn leading<T: Copy>(values: &[T], wanted: impl Fn(T) -> bool) -> &[T] {
+    // Almost always all are wanted, and vector instructions find this out for several at a time.
+    let all = values.iter().fold(true, |all, value| all & wanted(*value));
+    let count = if all { values.len() } else { values.iter().take_while(|value| wanted(**value)).count() };
+    values.get(..count).unwrap_or_default()
+}
+
+/// Reads ids. Gives several of them at a time to `take`, which returns how many it accepts. Returns the number of bytes
+/// that the accepted ids take.
+#[inline(always)]
+fn ids<S: Simd>(simd: S, bytes: &[u8], mut take: impl FnMut(&[u32]) -> usize) -> usize {
     let taken = integers(simd, bytes, &mut take);
     // The other ids are near the end of the chunk.
     elements(
@@ -142,7 +156,8 @@ fn ids<S: Simd>(simd: S, bytes: &[u8], mut take: impl FnMut(u32) -> bool) -> usi
         taken,
         #[inline(always)]
         |bytes, at| number(bytes, at, leading_u32),
-        take,
+        #[inline(always)]
+        |id| take(&[id]) == 1,
     )
 }
 
