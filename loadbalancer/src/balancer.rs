@@ -176,11 +176,14 @@ impl LoadBalancer {
             return Err(BalancerError::Weightless);
         }
         let tokens = state.tokens_of(weight, expected_tokens);
+        let in_a_row = state.in_a_row(shared_tokens);
         if state.waiters.is_empty() {
             state.settle(config);
             let avoid: &[ServerId] = if state.honours(&exclude, weight) { &exclude } else { &[] };
             let home = state.waiters.server_of(group);
-            if let Some(grant) = state.try_grant(config, &Ask { weight, tokens, group, home, avoid }) {
+            if let Some(grant) =
+                state.try_grant(config, &Ask { weight, tokens, group, home, in_a_row, avoid })
+            {
                 return Ok(Begun::Granted(grant));
             }
         }
@@ -194,8 +197,7 @@ impl LoadBalancer {
             return Err(BalancerError::QueueFull { waiting_max });
         }
         let (answer, answered) = oneshot::channel();
-        let prefers_home = shared_tokens.is_none_or(|shared| state.is_worth_keeping(shared));
-        let waiter = Waiter { weight, tokens, group, prefers_home, exclude, answer };
+        let waiter = Waiter { weight, tokens, group, in_a_row, exclude, answer };
         let key = state.waiters.push(priority, waiter);
         Ok(Begun::Waits(answered, key))
     }

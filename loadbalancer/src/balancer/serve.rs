@@ -8,8 +8,8 @@
 //! groups that run nowhere yet. Such a request may be served before the first one, but only within a bound.
 //!
 //! # Invariants
-//! - No request takes a place from the first waiting request that could be served, except the next
-//!   [`AHEAD_PER_SERVER`] requests for each server, for the sake of their groups.
+//! - No request takes a place from the first waiting request that could be served, except requests within the bound of
+//!   [`next_at`](super::waiting::WaitingList::next_at), for the sake of their groups.
 //! - Apart from the permits that it grants, a pass does bounded work. It searches the whole fleet a bounded
 //!   number of times, and considers a bounded number of requests that fit nowhere.
 
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use super::grant::Grant;
 use super::state::State;
-use super::waiting::WaiterKey;
+use super::waiting::{Waiter, WaiterKey};
 use crate::BalancerConfig;
 use crate::policy::Ask;
 use crate::server::{AdminState, ServerId};
@@ -30,11 +30,6 @@ const LOOKS_MAX: usize = 16;
 /// Maximum number of requests that a pass skips because they fit nowhere. A request behind them is considered
 /// when one of them has been served.
 const PASSED_OVER_MAX: usize = 256;
-
-/// Number of requests, for each server of the fleet, that may be served before the first one because their groups run
-/// on a server with room. It is the size of two usual groups: with less, groups are spread over more servers, and with
-/// more, the order of groups is kept less.
-const AHEAD_PER_SERVER: u64 = 32;
 
 /// A demand that fitted nowhere in this pass. A request that demands at least as much does not fit either.
 struct Misfit {
@@ -107,10 +102,10 @@ impl<'a> Pass<'a> {
 
     /// Fills the free places of each server with requests of its own groups, and of groups without a server.
     fn serve_at_home(&mut self) {
-        let ahead_max = AHEAD_PER_SERVER * self.state.servers.len() as u64;
-        for index in 0..self.state.servers.len() {
+        let servers = self.state.servers.len();
+        for index in 0..servers {
             while let Some(candidate) = self.state.candidates.get(index).filter(|server| server.free > 0) {
-                let Some(key) = self.state.waiters.next_at(candidate.server, ahead_max) else { break };
+                let Some(key) = self.state.waiters.next_at(candidate.server, servers) else { break };
                 let at_home = |pass: &mut Self, ask: &Ask<'_>| {
                     pass.state.grant_at(pass.config, index, ask).ok_or(Unplaced::NoRoom)
                 };
@@ -135,13 +130,13 @@ impl<'a> Pass<'a> {
         place: impl FnOnce(&mut Self, &Ask<'_>) -> Result<Grant, Unplaced>,
     ) -> Result<(), Unplaced> {
         let waiter = self.state.waiters.get_mut(&key).ok_or(Unplaced::NoRoom)?;
-        let (weight, tokens, group) = (waiter.weight, waiter.tokens, waiter.group);
+        let Waiter { weight, tokens, group, in_a_row, .. } = *waiter;
         // The list of excluded servers is put back below. It is taken out because the search for a server borrows the
         // whole state.
         let exclude = std::mem::take(&mut waiter.exclude);
         let avoid: &[ServerId] = if self.state.honours(&exclude, weight) { &exclude } else { &[] };
         let home = self.state.waiters.server_of(group);
-        let placed = place(self, &Ask { weight, tokens, group, home, avoid });
+        let placed = place(self, &Ask { weight, tokens, group, home, in_a_row, avoid });
         if let (Err(_), Some(waiter)) = (&placed, self.state.waiters.get_mut(&key)) {
             waiter.exclude = exclude;
         }

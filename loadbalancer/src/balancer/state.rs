@@ -20,9 +20,12 @@ use crate::{BalancerConfig, BalancerError, Priority};
 const MEAN_MEMORY: f64 = 0.99;
 /// Maximum number of names of departed servers that are remembered.
 const DEPARTED_MAX: usize = 1 << 12;
-/// The least number of tokens that the samples of a group share, relative to the mean number of generated tokens of a
-/// sample, for which a waiting request prefers the server of its group. A shorter prompt saves less than what is lost
-/// because samples of like length fill and empty one server's cache at the same time.
+/// The number of samples of a group that one server should get in a row, for each token that they share, multiplied by
+/// the mean number of generated tokens of a sample. Samples of like length fill and empty one server's cache at the same
+/// time. The longer the prompt that they share, the more of them are worth it.
+const IN_A_ROW: f64 = 56.0;
+/// The least number of shared tokens, relative to the mean number of generated tokens of a sample, for which a sample
+/// does not leave the server of its group. A whole group of usual size is then kept together.
 const SHARED_MIN: f64 = 0.25;
 /// Shortest time between two updates of the penalties, however many permits are asked for.
 const SETTLE_GRAIN: Duration = Duration::from_millis(10);
@@ -230,12 +233,20 @@ impl State {
         largest.unwrap_or(0).min(config.capacity_total.unwrap_or(u32::MAX))
     }
 
-    /// Whether it pays to keep the samples of a group on one server if they share this number of tokens.
-    pub(super) fn is_worth_keeping(&self, shared_tokens: u32) -> bool {
-        self.kept_tokens_min().is_some_and(|least| f64::from(shared_tokens) >= least)
+    /// Number of samples of a group that one server should get in a row if they share this number of tokens; all of them
+    /// if the number is not known. 0 if it does not pay, or as long as the length of a sample is not known.
+    pub(super) fn in_a_row(&self, shared_tokens: Option<u32>) -> u32 {
+        let Some(shared) = shared_tokens else { return u32::MAX };
+        if self.means.samples <= 0.0 {
+            return 0;
+        }
+        let samples = (IN_A_ROW * f64::from(shared) / self.means.tokens()).round();
+        // The conversion saturates. One sample shares its prompt with no other.
+        if samples < 2.0 { 0 } else { samples as u32 }
     }
 
-    /// The least number of shared tokens for which it pays; `None` until the length of a sample is known.
+    /// The least number of shared tokens for which a sample stays on its group's server; `None` until the length of a
+    /// sample is known.
     fn kept_tokens_min(&self) -> Option<f64> {
         (self.means.samples > 0.0).then(|| SHARED_MIN * self.means.tokens())
     }
@@ -302,7 +313,7 @@ impl State {
         if ask.weight > self.room(config) {
             return None;
         }
-        self.waiters.settle(ask.group, candidate.server);
+        self.waiters.settle(ask, candidate.server);
         let now = Instant::now();
         let (life, number) = self.change_at(config, index, now, |server| {
             let number = server.grant(ask.weight, ask.tokens, now, config);

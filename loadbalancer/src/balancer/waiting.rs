@@ -3,12 +3,12 @@
 //! A group's server is the server of its last sample. If the policy keeps groups together, a server that gets room
 //! prefers requests of its own groups ([`WaitingList::next_at`]): a prompt that several samples share takes space in a
 //! KV cache once, and is computed once. In a fleet whose servers are all full, places get free one by one. Without this
-//! preference, the samples of each group would be spread over all servers. Requests whose prompt is too short to be worth
-//! it have no preference ([`Waiter::prefers_home`]).
+//! preference, the samples of each group would be spread over all servers. The shorter the prompt, the fewer samples are
+//! kept together ([`Ask::in_a_row`]): after as many, the group has no server until its next sample.
 //!
 //! # Invariants
 //! - Each waiting request that prefers the server of its group is listed under exactly this server, or under none.
-//! - The number of groups whose servers are known is bounded ([`GROUPS_MAX`]).
+//! - The number of groups whose servers are noted is bounded ([`GROUPS_MAX`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Bound;
@@ -16,10 +16,15 @@ use std::ops::Bound;
 use tokio::sync::oneshot;
 
 use super::grant::Grant;
+use crate::policy::Ask;
 use crate::server::ServerId;
 use crate::{BalancerError, Priority};
 
-/// Maximum number of groups whose servers are known. The oldest are forgotten first.
+/// Number of requests, for each server of the fleet, that may be served before the first one because their groups run
+/// on a server with room. It is the size of two usual groups: with less, groups are spread over more servers, and with
+/// more, the order of groups is kept less.
+const AHEAD_PER_SERVER: u64 = 32;
+/// Maximum number of groups whose servers are noted. The oldest are forgotten first.
 const GROUPS_MAX: usize = 1 << 16;
 
 /// The answer to a waiting request: its places, or the reason why it gets no places.
@@ -31,10 +36,20 @@ pub(super) struct Waiter {
     pub(super) weight: u32,
     pub(super) tokens: u32,
     pub(super) group: Option<u64>,
-    /// Whether the group's server should serve this request, if that does not take long.
-    pub(super) prefers_home: bool,
+    /// See [`Ask::in_a_row`]. The group's server should serve this request, if that does not take long. With 0 any server
+    /// should.
+    pub(super) in_a_row: u32,
     pub(super) exclude: Vec<ServerId>,
     pub(super) answer: oneshot::Sender<Decision>,
+}
+
+/// The server of a group.
+#[derive(Debug, Clone, Copy, Default)]
+struct Home {
+    /// Absent after the last sample of a row.
+    server: Option<ServerId>,
+    /// Number of samples that the server has got in a row.
+    samples: u32,
 }
 
 /// The order in which requests are served: by priority, then in order of arrival.
@@ -47,8 +62,8 @@ pub(super) struct WaitingList {
     next_number: u64,
     /// Whether the policy keeps groups together. If not, the fields below stay empty.
     keeps_groups: bool,
-    servers: HashMap<u64, ServerId>,
-    /// The groups of `servers`, the oldest first.
+    homes: HashMap<u64, Home>,
+    /// The groups of `homes`, the oldest first.
     order: VecDeque<u64>,
     /// The waiting requests of each group that prefer its server.
     of_groups: HashMap<u64, BTreeSet<WaiterKey>>,
@@ -107,7 +122,8 @@ impl WaitingList {
     pub(super) fn remove(&mut self, key: &WaiterKey) -> Option<Waiter> {
         let waiter = self.requests.remove(key)?;
         if let Some(group) = self.kept_group(&waiter) {
-            remove_from(&mut self.at_servers, self.servers.get(&group).copied(), key);
+            let server = self.server_of(Some(group));
+            remove_from(&mut self.at_servers, server, key);
             if let Some(keys) = self.of_groups.get_mut(&group) {
                 keys.remove(key);
                 if keys.is_empty() {
@@ -125,26 +141,31 @@ impl WaitingList {
         std::mem::take(&mut self.requests).into_values()
     }
 
-    /// The server of a group. `None` if it is not known, or if the policy does not keep groups together.
+    /// The server of a group. `None` if it has none, or if the policy does not keep groups together.
     pub(super) fn server_of(&self, group: Option<u64>) -> Option<ServerId> {
-        self.servers.get(&group?).copied()
+        self.homes.get(&group?)?.server
     }
 
-    /// Notes that a sample of a group goes to a server.
-    pub(super) fn settle(&mut self, group: Option<u64>, server: ServerId) {
-        let Some(group) = group.filter(|_| self.keeps_groups) else { return };
-        let before = self.servers.insert(group, server);
-        if before == Some(server) {
-            return;
+    /// Notes that the samples of a request go to a server.
+    pub(super) fn settle(&mut self, ask: &Ask<'_>, server: ServerId) {
+        let Some(group) = ask.group.filter(|_| self.keeps_groups) else { return };
+        let known = self.homes.get(&group).copied();
+        let before = known.unwrap_or_default();
+        let earlier = if before.server == Some(server) { before.samples } else { 0 };
+        let samples = earlier.saturating_add(ask.weight);
+        let is_row_full = ask.in_a_row > 0 && samples >= ask.in_a_row;
+        let home = if is_row_full { Home::default() } else { Home { server: Some(server), samples } };
+        self.homes.insert(group, home);
+        if before.server != home.server {
+            self.relist(group, before.server, home.server);
         }
-        self.relist(group, before, Some(server));
-        if before.is_some() {
+        if known.is_some() {
             return;
         }
         self.order.push_back(group);
         if self.order.len() > GROUPS_MAX
             && let Some(oldest) = self.order.pop_front()
-            && let Some(server) = self.servers.remove(&oldest)
+            && let Some(Home { server: Some(server), .. }) = self.homes.remove(&oldest)
         {
             self.relist(oldest, Some(server), None);
         }
@@ -152,26 +173,30 @@ impl WaitingList {
 
     /// Forgets a server that has left the fleet.
     pub(super) fn forget(&mut self, server: ServerId) {
-        self.servers.retain(|_, at| *at != server);
-        let Self { servers, order, .. } = self;
-        order.retain(|group| servers.contains_key(group));
+        self.homes.retain(|_, home| home.server != Some(server));
+        let Self { homes, order, .. } = self;
+        order.retain(|group| homes.contains_key(group));
         if let Some(keys) = self.at_servers.remove(&Some(server)) {
             self.at_servers.entry(None).or_default().extend(keys);
         }
     }
 
     /// The request that a server with room should serve: of the groups of this server, else of the groups that have no
-    /// server yet. `None` if this request is more than `ahead_max` behind the first request of all, or has a lower
-    /// priority.
-    pub(super) fn next_at(&self, server: ServerId, ahead_max: u64) -> Option<WaiterKey> {
+    /// server. `None` if this request has a lower priority than the first request of all, or is too far behind it: for
+    /// each of the `servers` of the fleet, by two rows of its group, and by [`AHEAD_PER_SERVER`] at most.
+    pub(super) fn next_at(&self, server: ServerId, servers: usize) -> Option<WaiterKey> {
         let (priority, first) = self.next(None)?;
+        let is_near = |key: &WaiterKey| {
+            let row = self.requests.get(key).map_or(0, |waiter| u64::from(waiter.in_a_row));
+            key.0 == priority && key.1 - first <= row.saturating_mul(2).min(AHEAD_PER_SERVER) * servers as u64
+        };
         let firsts = [Some(server), None].into_iter().filter_map(|at| self.at_servers.get(&at)?.first());
-        firsts.copied().find(|key| key.0 == priority && key.1 - first <= ahead_max)
+        firsts.copied().find(is_near)
     }
 
     /// The group of a request that prefers the server of its group.
     fn kept_group(&self, waiter: &Waiter) -> Option<u64> {
-        waiter.group.filter(|_| self.keeps_groups && waiter.prefers_home)
+        waiter.group.filter(|_| self.keeps_groups && waiter.in_a_row > 0)
     }
 
     /// Lists the waiting requests of a group under another server.

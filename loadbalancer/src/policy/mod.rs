@@ -96,6 +96,9 @@ pub struct Ask<'a> {
     /// The server of the group's previous sample. `None` if it is not known, or if the policy does not
     /// [keep groups together](RoutingPolicy::keeps_groups).
     pub home: Option<ServerId>,
+    /// Number of samples of the group that one server should get in a row. After as many, the group has no server. With
+    /// 0 the group has no preference, and its server stays that of its previous sample.
+    pub in_a_row: u32,
     /// Servers that may not be chosen.
     pub avoid: &'a [ServerId],
 }

@@ -25,7 +25,7 @@ fn fleet(servers: &[Candidate]) -> Candidates {
 }
 
 fn ask(weight: u32) -> Ask<'static> {
-    Ask { weight, tokens: 0, group: None, home: None, avoid: &[] }
+    Ask { weight, tokens: 0, group: None, home: None, in_a_row: 0, avoid: &[] }
 }
 
 fn policy(policy: Policy) -> Box<dyn RoutingPolicy> {

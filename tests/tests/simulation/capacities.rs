@@ -13,6 +13,8 @@ const SERVERS: usize = 2;
 
 /// The results of a few steps.
 struct Steps {
+    /// Mean time of the steps that took time. A step takes none if the steps before it have held enough groups, and
+    /// the number of such steps is left to chance.
     seconds: f64,
     preemptions: u64,
     /// The permits of each server at the end.
@@ -45,17 +47,20 @@ fn steps(cache_tokens: u32, start: Option<u32>) -> Steps {
         };
         let monitor = world.start_monitor();
         let mut manager = world.manager();
-        let mut steps = Steps { seconds: 0.0, preemptions: 0, capacities: Vec::new() };
-        // A single step may take no time, because the step before it has held enough groups.
+        let mut times = Vec::new();
         for _ in 0..8 {
             let output = manager.generate(&prompts(10_000), 256).await.unwrap();
             output.groups.iter().for_each(|group| world.check_samples(group));
             world.check_between_steps(&manager);
-            steps.seconds += output.metrics.elapsed.as_secs_f64();
+            times.push(output.metrics.elapsed.as_secs_f64());
         }
         drop(monitor);
-        steps.preemptions = world.engine.servers().map(|server| server.stats().preemptions_total).sum();
-        steps.capacities = world.balancer.snapshot().servers.iter().map(|server| server.capacity).collect();
+        times.retain(|seconds| *seconds > 0.0);
+        let steps = Steps {
+            seconds: times.iter().sum::<f64>() / times.len() as f64,
+            preemptions: world.engine.servers().map(|server| server.stats().preemptions_total).sum(),
+            capacities: world.balancer.snapshot().servers.iter().map(|server| server.capacity).collect(),
+        };
         world.scope.close(Duration::from_secs(1)).await;
         steps
     })

@@ -52,18 +52,27 @@ async fn serve_in_turn(
 
 #[tokio::test]
 async fn a_server_that_gets_room_serves_its_own_groups_first() {
-    for shared in [None, Some(250)] {
+    for shared in [None, Some(143)] {
         let (together, _) = served_in_turn(Policy::GroupAffinity, 8, 8, shared).await;
         assert!(
             together.iter().all(|count| [0, 8].contains(count)),
             "one server for each group: {together:?}"
         );
     }
-    for (policy, shared) in [(Policy::LeastLoad, None), (Policy::GroupAffinity, Some(249))] {
+    for (policy, shared) in [(Policy::LeastLoad, None), (Policy::GroupAffinity, Some(20))] {
         let (spread, order) = served_in_turn(policy, 8, 8, shared).await;
         assert_eq!(spread, [4; 8], "the places of two servers get free in turn");
         assert!(order.is_sorted(), "in order of arrival: {order:?}");
     }
+}
+
+#[tokio::test]
+async fn the_longer_the_shared_prompt_the_more_samples_go_to_one_server() {
+    let balancer = fleet(&[1], Policy::GroupAffinity);
+    let in_a_row = |shared| balancer.shared.state.lock().in_a_row(shared);
+    assert_eq!((in_a_row(Some(500)), in_a_row(None)), (0, u32::MAX), "the length of a sample is not known");
+    balancer.acquire(request(1)).await.unwrap().finish(Outcome::Success { tokens: 1_000 });
+    assert_eq!([0, 20, 40, 73, 290, 1_000].map(|shared| in_a_row(Some(shared))), [0, 0, 2, 4, 16, 56]);
 }
 
 #[tokio::test]

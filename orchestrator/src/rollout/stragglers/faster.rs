@@ -3,7 +3,7 @@
 //! A server's time per token depends on the tokens in its KV cache, because every decoding step reads them.
 //! The balancer measures this dependence ([`Pace`]), so the time per token on each server is known before and
 //! after a move. Response lengths have a heavy tail, so a sample with `g` tokens is expected to need `g` more,
-//! within the limit. The move must save a fifth of the time of these tokens ([`GAIN_MIN`]), beyond the time of
+//! within the limit. The move must save a twentieth of the time of these tokens ([`GAIN_MIN`]), beyond the time of
 //! the handover and of the prefill of prompt and tokens ([`HANDOVER_S`], [`PREFILL_SHARE`]). It must save more
 //! if the paces are uncertain: the times per token of equal servers that share a machine differ by chance, and
 //! a sample must not move because of that. The longest samples move first, because a step ends with them.
@@ -31,7 +31,7 @@ const HANDOVER_S: f64 = 0.5;
 /// are ordered only if they really save time.
 const PREFILL_SHARE: f64 = 1.0 / 32.0;
 /// The share of a sample's remaining time that a move must save.
-const GAIN_MIN: f64 = 0.2;
+const GAIN_MIN: f64 = 0.05;
 /// The number of errors of the measured paces that a move must save beyond [`GAIN_MIN`].
 const ERRORS_MIN: f64 = 2.0;
 /// Servers are chosen among those on which a sample saves at least this share of the greatest saving.

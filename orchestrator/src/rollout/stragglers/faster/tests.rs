@@ -18,6 +18,11 @@ fn loaded(server: u32, in_use: u32, usage: f64) -> Place {
     Place { server: ServerId(server), free: 64, in_use, pace, usage, held: usage * 1e5 }
 }
 
+/// The server with this error of its pace.
+fn uncertain(place: Place, error: f64) -> Place {
+    Place { pace: place.pace.map(|pace| Pace { error, ..pace }), ..place }
+}
+
 fn sample(dispatch: u64, from: usize, tokens: f64) -> Sample {
     Sample { key: (DispatchId(dispatch), 0), from, tokens, prompt: 128.0, again: None }
 }
@@ -38,7 +43,12 @@ fn nothing_moves_when_it_gains_nothing() {
     let long = sample(1, 1, 3_000.0);
     for (why, fleet, samples) in [
         ("equal speeds", slow_and(place(0, 8, 0, 40.0)), [long]),
-        ("speeds that differ by an error of measurement", slow_and(place(0, 8, 0, 48.0)), [long]),
+        ("speeds that hardly differ", slow_and(place(0, 8, 0, 41.0)), [long]),
+        (
+            "speeds that differ by an error of measurement",
+            slow_and(uncertain(place(0, 8, 0, 48.0), 0.1)),
+            [long],
+        ),
         ("no room", slow_and(place(0, 0, 2, 180.0)), [long]),
         ("as many samples there", slow_and(place(0, 8, 4, 180.0)), [long]),
         ("a sample that has just begun", slow_and(place(0, 8, 0, 180.0)), [sample(1, 1, 10.0)]),
@@ -56,8 +66,8 @@ fn samples_leave_a_full_server_for_an_equal_one_until_the_gain_is_small() {
     let samples = (0..20).map(|number| sample(number, 0, 4_000.0)).collect();
     let moves = plan(vec![loaded(0, 20, 0.83), loaded(1, 0, 0.0)], samples, TOKENS_MAX);
     // With 3 of them on the other server: 6.7 ms there. Here 0.70 of the cache: 10.2 ms. They stop when less
-    // than a fifth is gained: at 0.33 there and 0.50 here.
-    assert!((5..=9).contains(&moves.len()), "{} moves", moves.len());
+    // than a twentieth is gained: at 0.37 there and 0.46 here.
+    assert!((7..=9).contains(&moves.len()), "{} moves", moves.len());
     assert!(moves.iter().all(|(_, avoid)| *avoid == [ServerId(0)]));
 }
 
@@ -72,8 +82,7 @@ fn a_fast_server_takes_more_samples_than_it_leaves_on_a_slow_one() {
 #[test]
 fn a_sample_moves_only_if_the_gain_is_beyond_the_error_of_the_paces() {
     let moves = |speed: f64, error: f64| {
-        let uncertain = |place: Place| Place { pace: place.pace.map(|pace| Pace { error, ..pace }), ..place };
-        let fleet = vec![uncertain(place(0, 8, 0, speed)), uncertain(place(1, 8, 4, 40.0))];
+        let fleet = vec![uncertain(place(0, 8, 0, speed), error), uncertain(place(1, 8, 4, 40.0), error)];
         plan(fleet, vec![sample(1, 1, 3_000.0)], TOKENS_MAX).len()
     };
     for (speed, error, count) in
@@ -90,7 +99,7 @@ fn a_look_reads_the_samples_only_if_a_server_is_faster() {
         ("faster", place(1, 8, 0, 180.0), true),
         ("faster and full", place(1, 0, 8, 180.0), false),
         ("equal", place(1, 8, 0, 40.0), false),
-        ("faster by too little", place(1, 8, 0, 48.0), false),
+        ("faster by too little", place(1, 8, 0, 42.0), false),
         ("unknown", Place { pace: None, ..place(1, 8, 0, 180.0) }, false),
     ] {
         assert_eq!(has_faster_place(&[slow, other]), expected, "{why}");
@@ -159,8 +168,8 @@ fn a_copy_must_save_the_time_of_the_tokens_that_it_generates_again() {
         let copied = Sample { again: Some(3_000.0), ..sample(1, 1, 3_000.0) };
         plan(fleet, vec![copied], TOKENS_MAX).len()
     };
-    // It must also save a fifth of the time: the other server has to be 2 / 0.8 times as fast.
-    assert_eq!([70.0, 95.0, 105.0].map(copies), [0, 0, 1]);
+    // It must also save a twentieth of the time: the other server has to be 2 / 0.95 times as fast.
+    assert_eq!([70.0, 82.0, 88.0].map(copies), [0, 0, 1]);
 }
 
 /// A copied sample stays, so its place is not free for a sample that a third server has.
