@@ -33,7 +33,7 @@ pub(crate) struct Signals {
     pub(crate) given_up: Signal<Option<DispatchId>>,
     /// The first dispatch number that the step cannot need.
     pub(crate) surplus_from: Signal<u64>,
-    /// The workers that may start no group. This is for displays, and wakes nobody.
+    /// The workers that may start no group. The status shows them; a change of these counts wakes no worker.
     pub(crate) held_workers: HeldWorkers,
 }
 
