@@ -191,14 +191,16 @@ pub(super) fn what_is_cut_off_at_the_end_of_a_step_goes_on_in_the_next(servers: 
     let relays: Vec<Relay> = servers.iter().map(|server| Relay::before(&server.url)).collect();
     let relayed: Vec<String> = relays.iter().map(|relay| relay.url.clone()).collect();
     let stops: Vec<String> = (0..STOPS).map(|id| id.to_string()).collect();
-    // The lengths of responses vary, so some group is unfinished whenever a step ends.
+    // The lengths of responses vary, so some group is unfinished whenever a step ends. Groups that end before the
+    // two that a step takes serve the next steps. The batch of the first step has twelve groups, so eight steps
+    // need more groups than could end before any was cut off.
     let settings = [
         "rollout.on_stop=carry",
         &format!("rollout.max_concurrent_prompts={}", GROUPS + 1),
         &format!("rollout.gen_batch_size={}", 6 * GROUPS),
         &format!("rollout.sampling.stop_token_ids=[{}]", stops.join(",")),
     ];
-    let steps = 3;
+    let steps = 8;
     let run = Run::start(&dir.path().join("run"), steps, &relayed, &settings);
     for step in 1..steps {
         wait_within(GENERATED, "end of a step", || run.steps() >= step);
