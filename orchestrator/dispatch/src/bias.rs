@@ -26,8 +26,8 @@
 //! - Numbers that failed. They count as a random sample of all numbers, which adds to the standard error.
 //!
 //! # Invariants
-//! - If no number was cut off or failed, the standard error is 0. If, in addition, all valid groups were
-//!   accepted, the ratio is exactly 1.
+//! - If all valid groups were accepted, and no number was cut off for good, the ratio is exactly 1. If, in addition, no
+//!   number failed and all weights are 1, the standard error is 0.
 //! - The meter uses neither a clock nor randomness: its state is the fold of [`BiasMeter::sent`],
 //!   [`BiasMeter::learn`] and [`BiasMeter::close`]. The ledger has a record of each of these calls, so the
 //!   figures of a resumed run cover all of its processes.

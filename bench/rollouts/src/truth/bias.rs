@@ -1,4 +1,4 @@
-//! Compares the bias meter with the true bias, in 40 configurations of early stops, launches, lengths and
+//! Compares the bias meter with the true bias, in 44 configurations of early stops, launches, lengths and
 //! failures.
 //!
 //! Every run is a real rollout in virtual time, on an engine that takes 10 ms for a token and runs all

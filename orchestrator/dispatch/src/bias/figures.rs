@@ -9,6 +9,11 @@
 //! `m` is `(C (C - n)/n s2 + f q) / (B + C/n b)^2`, where `s2` is the sample variance of `e` over the audited
 //! groups, `q` is the mean square of `e` over the complete groups, and `f` is the number of groups that
 //! failed.
+//!
+//! A group with a weight `w` above 1 was drawn with the probability `1/w`, independently of all other groups. These draws
+//! add the sum of `(1 - 1/w) e^2` over the complete groups to the numerator of the variance, and `C/n` times this sum over
+//! the audited groups (`x`, `y` and `e` include the weight). This is the variance of the Horvitz-Thompson estimator under
+//! Poisson sampling, estimated from the groups that were drawn.
 
 use std::collections::VecDeque;
 
@@ -19,36 +24,62 @@ const GROUPS_MIN: u64 = 30;
 /// The fewest valid audited groups from which a standard error is estimated.
 const VALID_MIN: u64 = 20;
 
+/// The products of two quantities, summed over groups.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Products {
+    xx: f64,
+    xy: f64,
+    yy: f64,
+}
+
+impl Products {
+    /// Adds the products of a group, times `share`.
+    fn add(&mut self, x: f64, y: f64, share: f64) {
+        self.join(&Self { xx: share * x * x, xy: share * x * y, yy: share * y * y });
+    }
+
+    fn join(&mut self, other: &Self) {
+        let Self { xx, xy, yy } = other;
+        self.xx += xx;
+        self.xy += xy;
+        self.yy += yy;
+    }
+
+    /// The sum of the squares of the residuals `x - mean y`.
+    fn residuals(&self, mean: f64) -> f64 {
+        let squares = self.xx - 2.0 * mean * self.xy + mean * mean * self.yy;
+        // Rounding may leave a negative sum of squares.
+        squares.max(0.0)
+    }
+}
+
 /// Sums of two quantities and of their products, over groups. A group whose quantities are both 0 need not be
 /// added.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Sums {
     x: f64,
     y: f64,
-    xx: f64,
-    xy: f64,
-    yy: f64,
+    products: Products,
+    /// The products of groups with importance weights, each times the share `1 - 1/w` of groups like it that were not
+    /// drawn.
+    not_drawn: Products,
 }
 
 impl Sums {
-    fn add(&mut self, x: f64, y: f64) {
-        self.join(&Self { x, y, xx: x * x, xy: x * y, yy: y * y });
+    /// Adds the quantities of a group, which include its `weight`.
+    fn add(&mut self, x: f64, y: f64, weight: f64) {
+        self.x += x;
+        self.y += y;
+        self.products.add(x, y, 1.0);
+        self.not_drawn.add(x, y, 1.0 - 1.0 / weight);
     }
 
     fn join(&mut self, other: &Self) {
-        let Self { x, y, xx, xy, yy } = other;
+        let Self { x, y, products, not_drawn } = other;
         self.x += x;
         self.y += y;
-        self.xx += xx;
-        self.xy += xy;
-        self.yy += yy;
-    }
-
-    /// The sum of the residuals `x - mean y`, and the sum of their squares.
-    fn residuals(&self, mean: f64) -> (f64, f64) {
-        let squares = self.xx - 2.0 * mean * self.xy + mean * mean * self.yy;
-        // Rounding may leave a negative sum of squares.
-        (self.x - mean * self.y, squares.max(0.0))
+        self.products.join(products);
+        self.not_drawn.join(not_drawn);
     }
 }
 
@@ -83,6 +114,10 @@ pub(super) struct CohortSums {
     /// Cut-off groups that were audited to their end, and the valid groups among them.
     audited: u64,
     audited_valid: u64,
+    /// Groups that were stopped as unlikely to become valid.
+    stopped: u64,
+    /// Complete and audited groups that stand for others by their weights.
+    weighted: u64,
     pub(super) length: Figure,
     pub(super) accuracy: Figure,
     pub(super) accept_rate: Figure,
@@ -99,28 +134,32 @@ impl CohortSums {
         for (place, (decision, weight)) in decisions.iter().zip(weights).enumerate() {
             let Some(decision) = decision else { continue };
             let weight = f64::from(*weight);
+            let counted = sums.complete + sums.audited;
             match decision {
                 Decision::Accepted(group) => {
                     sums.add_valid(group, weight, |figure, x, y| {
-                        figure.accepted.add(x, y);
-                        figure.complete.add(x, y);
+                        figure.accepted.add(x, y, weight);
+                        figure.complete.add(x, y, weight);
                     });
                     sums.complete += 1;
                 }
                 Decision::Missed(group) => {
-                    sums.add_valid(group, weight, |figure, x, y| figure.complete.add(x, y));
+                    sums.add_valid(group, weight, |figure, x, y| figure.complete.add(x, y, weight));
                     sums.complete += 1;
                 }
                 Decision::Filtered if place < end => {
-                    sums.accept_rate.accepted.add(0.0, weight);
-                    sums.accept_rate.complete.add(0.0, weight);
+                    sums.accept_rate.accepted.add(0.0, weight, weight);
+                    sums.accept_rate.complete.add(0.0, weight, weight);
                     sums.complete += 1;
                 }
                 Decision::Failed if place < end => sums.failed += 1,
-                Decision::Filtered | Decision::Failed | Decision::PassedOver | Decision::Stopped => {}
+                Decision::Filtered | Decision::Failed | Decision::PassedOver => {}
+                Decision::Stopped => sums.stopped += 1,
                 Decision::Cut => sums.cut += 1,
                 Decision::Audited(ended) => sums.add_audited(ended.as_ref(), weight),
             }
+            let counts = sums.complete + sums.audited > counted;
+            sums.weighted += u64::from(counts && weight > 1.0);
         }
         sums
     }
@@ -137,10 +176,10 @@ impl CohortSums {
         self.audited += 1;
         match valid {
             Some(group) => {
-                self.add_valid(group, weight, |figure, x, y| figure.audited.add(x, y));
+                self.add_valid(group, weight, |figure, x, y| figure.audited.add(x, y, weight));
                 self.audited_valid += 1;
             }
-            None => self.accept_rate.audited.add(0.0, weight),
+            None => self.accept_rate.audited.add(0.0, weight, weight),
         }
     }
 
@@ -148,13 +187,15 @@ impl CohortSums {
     pub(super) fn total(cohorts: &VecDeque<Self>) -> Self {
         let mut total = Self::default();
         for cohort in cohorts {
-            let Self { step, complete, failed, cut, audited, audited_valid, .. } = cohort;
+            let Self { step, complete, failed, cut, audited, audited_valid, stopped, weighted, .. } = cohort;
             total.step = *step;
             total.complete += complete;
             total.failed += failed;
             total.cut += cut;
             total.audited += audited;
             total.audited_valid += audited_valid;
+            total.stopped += stopped;
+            total.weighted += weighted;
             total.length.join(&cohort.length);
             total.accuracy.join(&cohort.accuracy);
             total.accept_rate.join(&cohort.accept_rate);
@@ -170,7 +211,8 @@ impl CohortSums {
         let is_sampled = self.cut > self.audited;
         let too_few_audited = self.audited < GROUPS_MIN || self.audited_valid < VALID_MIN;
         let too_few_complete = self.failed > 0 && self.complete < GROUPS_MIN;
-        (is_sampled && too_few_audited || too_few_complete).then_some(Unknown::NotYet)
+        let no_group_ran_on = self.stopped > 0 && self.weighted == 0;
+        (is_sampled && too_few_audited || too_few_complete || no_group_ran_on).then_some(Unknown::NotYet)
     }
 
     /// The figure with its standard error; `None` if no group was accepted, or if the mean is 0.
@@ -183,8 +225,11 @@ impl CohortSums {
             return None;
         }
         let dispatched = x / y;
-        let variance =
-            self.variance_of_cut(audited, dispatched) + self.variance_of_failed(complete, dispatched);
+        let not_drawn =
+            complete.not_drawn.residuals(dispatched) + stands_for * audited.not_drawn.residuals(dispatched);
+        let variance = self.variance_of_cut(audited, dispatched)
+            + self.variance_of_failed(complete, dispatched)
+            + not_drawn;
         let mean = accepted.x / accepted.y;
         let standard_error = mean / dispatched * (variance.sqrt() / y) / dispatched;
         Some(Bias { accepted: mean, dispatched, standard_error })
@@ -195,7 +240,7 @@ impl CohortSums {
         if self.audited < 2 || self.cut <= self.audited {
             return 0.0;
         }
-        let (sum, squares) = audited.residuals(mean);
+        let (sum, squares) = (audited.x - mean * audited.y, audited.products.residuals(mean));
         let spread = (squares - sum * sum / drawn).max(0.0) / (drawn - 1.0);
         cut * (cut - drawn) / drawn * spread
     }
@@ -204,7 +249,6 @@ impl CohortSums {
         if self.complete == 0 {
             return 0.0;
         }
-        let (_, squares) = complete.residuals(mean);
-        self.failed as f64 * squares / self.complete as f64
+        self.failed as f64 * complete.products.residuals(mean) / self.complete as f64
     }
 }

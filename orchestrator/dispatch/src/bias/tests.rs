@@ -1,4 +1,5 @@
 use super::*;
+use crate::draw::uniform;
 
 fn group(tokens: u64, right: f64) -> GroupFigures {
     GroupFigures { samples: 2, tokens, right }
@@ -259,4 +260,57 @@ fn groups_that_run_on_stand_for_those_that_are_stopped() {
     assert!((length.accepted - 1700.0 / 10.0).abs() < 1e-9, "{length:?}");
     assert!((length.dispatched - 1800.0 / 12.0).abs() < 1e-9, "{length:?}");
     assert!((accept_rate.dispatched - 6.0 / 10.0).abs() < 1e-9, "{accept_rate:?}");
+}
+
+/// Groups are stopped in many runs that differ only in the groups that ran on. The spread of the measured means is the
+/// standard error.
+#[test]
+fn the_draw_of_the_groups_that_run_on_is_in_the_standard_error() {
+    let (share, runs) = (0.25_f32, 400);
+    let drawn = |run: u64, number: u64| {
+        let mut key = [0; 16];
+        key[..8].copy_from_slice(&number.to_le_bytes());
+        uniform(run, &key) < f64::from(share)
+    };
+    let readings = (0..runs).map(|run| {
+        let mut meter = BiasMeter::default();
+        (0..600).for_each(|number| meter.sent(1, number, 1.0));
+        for number in 0..600 {
+            // Every third group is unlikely, and half of the unlikely groups are valid and long.
+            let figures = group(if number % 3 == 0 { 400 } else { 100 + number % 7 }, 1.0);
+            let decision = match (number % 3 == 0, number % 2 == 0) {
+                (true, _) if !drawn(run, number) => Decision::Stopped,
+                (true, false) => Decision::Filtered,
+                (true, true) | (false, _) => Decision::Accepted(figures),
+            };
+            if number % 3 == 0 && decision != Decision::Stopped {
+                meter.learn(number, BiasEvent::RunsOn(share));
+            }
+            meter.learn(number, BiasEvent::Decided(decision));
+        }
+        meter.close(1);
+        meter.reading(false)
+    });
+    let readings: Vec<BiasReading> = readings.collect();
+    let of = |figure: fn(&BiasReading) -> Option<Bias>| {
+        let biases: Vec<Bias> = readings.iter().filter_map(figure).collect();
+        let mean = |of: &dyn Fn(&Bias) -> f64| biases.iter().map(of).sum::<f64>() / biases.len() as f64;
+        let dispatched = mean(&|bias| bias.dispatched);
+        let spread = mean(&|bias| (bias.dispatched / dispatched - 1.0).powi(2)).sqrt();
+        assert_eq!(biases.len(), runs as usize);
+        (dispatched, spread, mean(&|bias| bias.standard_error))
+    };
+    let (length, spread, standard_error) = of(|reading| reading.length);
+    // 400 groups with about 51.5 tokens a sample, and 100 with 200.
+    assert!((length - 81.2).abs() < 1.0, "{length}");
+    assert!((standard_error / spread - 1.0).abs() < 0.1, "{standard_error} {spread}");
+    let (accept_rate, spread, standard_error) = of(|reading| reading.accept_rate);
+    assert!((accept_rate - 5.0 / 6.0).abs() < 0.01, "{accept_rate}");
+    assert!((standard_error / spread - 1.0).abs() < 0.1, "{standard_error} {spread}");
+}
+
+#[test]
+fn there_is_no_figure_while_no_group_stands_for_those_that_were_stopped() {
+    let cohort = vec![Decision::Accepted(group(100, 1.0)), Decision::Stopped];
+    assert_eq!(after(false, &[cohort]).unknown, Some(Unknown::NotYet));
 }

@@ -1,6 +1,6 @@
 //! The configurations in which the bias meter is tested.
 
-use rolldock::rollout::{EarlyStop, Launch, OnStop};
+use rolldock::rollout::{EarlyStop, Launch, OnStop, StopUnlikely};
 
 /// How a run collects its groups, and the properties of the simulated model.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +23,8 @@ pub struct Case {
     pub failing: f64,
     /// The share of cut-off groups that is audited.
     pub audit: f64,
+    /// Which groups are stopped because they are unlikely to become valid.
+    pub stop_unlikely: Option<StopUnlikely>,
 }
 
 const CASE: Case = Case {
@@ -35,18 +37,20 @@ const CASE: Case = Case {
     wrong_factor: 1.0,
     failing: 0.0,
     audit: 0.3,
+    stop_unlikely: None,
 };
 
 const LIGHT_TAIL: f64 = 0.4;
 const HEAVY_TAIL: f64 = 0.9;
 const FAILING: f64 = 0.03;
+const STOP_UNLIKELY: StopUnlikely = StopUnlikely { below: 0.35, run_on: 0.25 };
 
 /// The case in which a bias of 0.96 must be distinguished from no bias.
 pub fn told() -> Case {
     Case { target: 64, oversampling: 1.75, audit: 0.1, ..CASE }
 }
 
-/// All cases: 24 of `first` with `discard`, whose bias is estimated, and 16 of modes that accept every valid
+/// All cases: 26 of `first` with `discard`, whose bias is estimated, and 18 of modes that accept every valid
 /// group or decide in dispatch order.
 pub fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -83,6 +87,26 @@ pub fn cases() -> Vec<Case> {
             });
         }
     }
+    let stopping = [
+        (EarlyStop::First, OnStop::Discard, Launch::Batch, 2.0, LIGHT_TAIL),
+        (EarlyStop::First, OnStop::Discard, Launch::Batch, 4.0, HEAVY_TAIL),
+        (EarlyStop::Fifo, OnStop::Requeue, Launch::OnDemand, 2.0, HEAVY_TAIL),
+        (EarlyStop::Fifo, OnStop::Discard, Launch::Batch, 2.0, LIGHT_TAIL),
+    ];
+    for (early_stop, on_stop, launch, oversampling, sigma) in stopping {
+        let stop_unlikely = Some(STOP_UNLIKELY);
+        let wrong_factor = 2.0;
+        cases.push(Case {
+            early_stop,
+            on_stop,
+            launch,
+            oversampling,
+            sigma,
+            wrong_factor,
+            stop_unlikely,
+            ..CASE
+        });
+    }
     cases
 }
 
@@ -110,6 +134,7 @@ impl Case {
         let tail = if self.sigma > LIGHT_TAIL { "heavy tail" } else { "light tail" };
         let wrong = if self.wrong_factor > 1.0 { ", wrong answers long" } else { "" };
         let failing = if *failing > 0.0 { ", 3 % fail" } else { "" };
-        format!("{early_stop}, {on_stop}, {launch}, {tail}{wrong}{failing}")
+        let stopping = if self.stop_unlikely.is_some() { ", unlikely groups stop" } else { "" };
+        format!("{early_stop}, {on_stop}, {launch}, {tail}{wrong}{failing}{stopping}")
     }
 }

@@ -1,6 +1,6 @@
 //! One run in virtual time, with the readings of its meter and the true figures.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -211,10 +211,11 @@ fn config_of(case: &Case, seed: u64) -> anyhow::Result<RolloutConfig> {
         launch: case.launch,
         launch_confidence: 0.9,
         stragglers: Stragglers::Stay,
-        request: RequestShape::Group,
+        // Whether a group is unlikely shows only if its samples end one by one.
+        request: if case.stop_unlikely.is_some() { RequestShape::Sample } else { RequestShape::Group },
         bias_audit: case.audit,
         history: None,
-        stop_unlikely: None,
+        stop_unlikely: case.stop_unlikely,
         // In a biased mode the guard would change the mode.
         bias_guard: case.is_unbiased().then_some(BiasGuard { share: 0.01, action: GuardAction::LongRound }),
         ledger_entries_max: 0,
@@ -256,7 +257,9 @@ async fn collect(case: &Case, seed: u64, steps: u64) -> anyhow::Result<Outcome> 
         );
         seen.rows.push(rows.load(Ordering::Relaxed));
         seen.filtered.push(output.metrics.totals.filtered);
-        seen.accepted.extend(output.groups.iter().map(|group| group.prompt.row));
+        seen.accepted.extend(
+            output.groups.iter().map(|group| (group.prompt.row, f64::from(group.inclusion.weight()))),
+        );
         guarded += u64::from(output.metrics.guarded.is_some());
         reading = output.metrics.bias;
         records.push(Step::new(&output));
@@ -269,7 +272,7 @@ async fn collect(case: &Case, seed: u64, steps: u64) -> anyhow::Result<Outcome> 
     scope.close(Duration::from_secs(1)).await;
     let known = reading.length.zip(reading.accuracy).zip(reading.accept_rate).zip(reading.steps);
     let readings = known.map(|(((length, accuracy), accept_rate), steps)| {
-        let truth = seen.truth(case, &model, steps);
+        let truth = seen.truth(case, &model, steps, accept_rate.accepted);
         let of = |place: usize, bias: Bias| Reading {
             ratio: bias.ratio(),
             standard_error: bias.standard_error,
@@ -287,8 +290,8 @@ struct Seen {
     rows: Vec<u64>,
     /// For each step, the number of groups that were filtered in it.
     filtered: Vec<u64>,
-    /// The rows whose groups were accepted, in any step.
-    accepted: BTreeSet<u64>,
+    /// The rows whose groups were accepted, in any step, and the importance weights of these groups.
+    accepted: BTreeMap<u64, f64>,
 }
 
 /// Sums over groups.
@@ -301,12 +304,12 @@ struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, group: &[(u32, bool)]) {
-        self.groups += 1.0;
+    fn add(&mut self, group: &[(u32, bool)], weight: f64) {
+        self.groups += weight;
         for (tokens, right) in group {
-            self.samples += 1.0;
-            self.tokens += f64::from(*tokens);
-            self.right += f64::from(u8::from(*right));
+            self.samples += weight;
+            self.tokens += weight * f64::from(*tokens);
+            self.right += weight * f64::from(u8::from(*right));
         }
     }
 }
@@ -320,7 +323,11 @@ impl Seen {
     }
 
     /// The true bias of these steps in length, accuracy and accept rate.
-    fn truth(&self, case: &Case, model: &Model, (first, last): (u64, u64)) -> [f64; 3] {
+    ///
+    /// Whether a group that was stopped as unlikely would have ended before the cut has no answer. If such groups are
+    /// stopped, the accept rate of the groups that ended before a cut is therefore the run's own, `ended_rate`, and only
+    /// the rate of all groups is compared.
+    fn truth(&self, case: &Case, model: &Model, (first, last): (u64, u64), ended_rate: f64) -> [f64; 3] {
         let prompts = Numbered::new(PROMPT_TOKENS);
         let (mut accepted, mut valid) = (Sums::default(), Sums::default());
         // Groups that ended before a cut, and all groups.
@@ -329,22 +336,23 @@ impl Seen {
             let mut rows = self.rows_of(step);
             if case.early_stop.keeps_dispatch_order() && case.on_stop == OnStop::Discard {
                 // A step that has enough groups ignores the groups after them.
-                rows.end = self.accepted.range(rows.clone()).next_back().map_or(rows.start, |row| row + 1);
+                rows.end =
+                    self.accepted.range(rows.clone()).next_back().map_or(rows.start, |(row, _)| row + 1);
             }
             for row in rows {
                 let group = model.group(&prompts.prompt(row));
                 let right = group.iter().filter(|(_, right)| *right).count();
-                let (is_valid, is_accepted) =
-                    (right > 0 && right < group.len(), self.accepted.contains(&row));
+                let is_valid = right > 0 && right < group.len();
+                let weight = self.accepted.get(&row);
                 all += 1.0;
                 if is_valid {
-                    valid.add(&group);
+                    valid.add(&group, 1.0);
                 }
-                if is_accepted {
-                    accepted.add(&group);
+                if let Some(weight) = weight {
+                    accepted.add(&group, *weight);
                 }
                 let is_filtered = !is_valid && !model.fails(row) && !case.cuts_for_good();
-                ended += f64::from(u8::from(is_accepted || is_filtered));
+                ended += f64::from(u8::from(weight.is_some() || is_filtered));
             }
             if case.cuts_for_good() {
                 // Every group of the step has ended or was cut off within the step.
@@ -352,10 +360,11 @@ impl Seen {
             }
         }
         let ratio = |of: fn(&Sums) -> f64| of(&accepted) / of(&valid);
+        let ended_rate = if case.stop_unlikely.is_some() { ended_rate } else { accepted.groups / ended };
         [
             ratio(|sums| sums.tokens / sums.samples),
             ratio(|sums| sums.right / sums.samples),
-            (accepted.groups / ended) / (valid.groups / all),
+            ended_rate / (valid.groups / all),
         ]
     }
 }
