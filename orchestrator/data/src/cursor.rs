@@ -75,13 +75,6 @@ impl DatasetCursor {
         self.drawn = drawn;
     }
 
-    /// Number of rows until the data is used up; `None` if the epochs are unbounded.
-    pub fn rows_left(&self) -> Option<u64> {
-        let all = u64::from(self.epochs?).saturating_mul(self.rows.spool.rows());
-        let gone = u64::from(self.position.epoch).saturating_mul(self.rows.spool.rows());
-        Some(all.saturating_sub(gone.saturating_add(self.position.offset)))
-    }
-
     /// The row at the current position, whose offset must be below the number of rows.
     fn row(&mut self) -> u32 {
         let Position { epoch, offset } = self.position;

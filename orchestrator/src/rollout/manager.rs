@@ -125,6 +125,19 @@ impl AgentLoopManager {
         self.board.lock().accepted_before(next) >= target
     }
 
+    /// Whether the next step could only be empty: no group of an earlier step waits, no earlier process sent out a
+    /// prompt in the step, and the data has no more prompts. Draws a prompt if none is drawn yet, and keeps it for the next step.
+    pub async fn has_nothing_left(&self, prompts: &PromptFeed) -> Result<bool, RolloutError> {
+        let next = self.next_step();
+        if !self.board.lock().needs_prompt_for(next) {
+            return Ok(false);
+        }
+        let drawn = prompts.draw(1, &self.scope).await?;
+        let mut board = self.board.lock();
+        board.add_prompts(1, drawn);
+        Ok(board.out_of_prompts())
+    }
+
     /// A handle that reads the state of the rollout, for displays.
     pub fn view(&self) -> RolloutView {
         RolloutView {

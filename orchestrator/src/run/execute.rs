@@ -9,7 +9,6 @@ use rolldock_loadbalancer::Monitor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::data_end::nothing_is_left;
 use super::directory::{RECIPE_FILE, StartingDirectory, write_whole};
 use super::figures::RunFigures;
 use super::going_on::{Unfinished, resume_command};
@@ -146,7 +145,6 @@ async fn close(scope: &Scope, of: &str) {
 struct Started {
     manager: AgentLoopManager,
     prompts: PromptFeed,
-    is_data_used: bool,
     serving: Serving,
 }
 
@@ -167,14 +165,10 @@ async fn start(
     }
     let earlier = resumption.as_ref().map(EarlierVersions::of).transpose()?.unwrap_or_default();
     queue.allow_earlier(resumption.as_ref())?;
-    let is_data_used = match &resumption {
-        Some(resumption) => nothing_is_left(run, resumption).await?,
-        None => false,
-    };
     let (manager, prompts) = open_rollout(run, ledger, resumption, steps, services).await?;
     let serving = Serving::open(run, queue, ledger, &manager, earlier, services).await?;
     keep_recipe(run)?;
-    Ok(Started { manager, prompts, is_data_used, serving })
+    Ok(Started { manager, prompts, serving })
 }
 
 /// Writes the recipe into the run's directory, after the names of its secrets.
@@ -195,7 +189,7 @@ async fn collect(
 ) -> anyhow::Result<(Collected, u64, u64)> {
     let interrupted = scope.token().clone();
     let Records { queue, ledger, figures } = records;
-    let Started { manager, prompts, is_data_used, mut serving } = started;
+    let Started { manager, prompts, mut serving } = started;
     let steps = Steps {
         run,
         queue,
@@ -207,7 +201,6 @@ async fn collect(
         manager,
         advantage: run.recipe.reward.advantage.estimator(),
         prompts,
-        is_data_used,
         scope,
     };
     let ledger_after_interrupt =

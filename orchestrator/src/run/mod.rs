@@ -13,7 +13,6 @@
 mod agents;
 mod await_servers;
 mod convert;
-mod data_end;
 mod descriptors;
 mod directory;
 mod environment;

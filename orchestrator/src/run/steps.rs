@@ -37,8 +37,6 @@ pub(super) struct Steps<'a> {
     pub(super) manager: AgentLoopManager,
     pub(super) advantage: Estimator,
     pub(super) prompts: PromptFeed,
-    /// Whether an earlier process has used all data, and no step is left to continue.
-    pub(super) is_data_used: bool,
     /// The scope of the steps only. The engines and the queue have their own scopes, because they have to
     /// outlive the steps.
     pub(super) scope: Scope,
@@ -74,14 +72,6 @@ impl<'a> Steps<'a> {
         let collecting = async {
             let _stop = stop.clone().drop_guard();
             self.validate_missed().await?;
-            if self.is_data_used {
-                let last = self.manager.next_step() - 1;
-                say(&format!(
-                    "the data has ended with step {last}, and nothing is left to generate; a larger data.epochs \
-                     continues the run"
-                ));
-                return Ok((last, false));
-            }
             match recipe.policy.mode {
                 PolicyMode::FullyAsync => self.flows().await,
                 PolicyMode::Off | PolicyMode::Sync | PolicyMode::OneStepOff => self.step_by_step().await,
@@ -105,7 +95,7 @@ impl<'a> Steps<'a> {
         let last = self.run.recipe.run.steps.unwrap_or(u64::MAX);
         loop {
             let step = self.manager.next_step();
-            if step > last {
+            if step > last || self.data_has_ended().await? {
                 return Ok((step - 1, false));
             }
             let ready_at = Instant::now();
@@ -134,6 +124,20 @@ impl<'a> Steps<'a> {
                 return Ok((step, true));
             }
         }
+    }
+
+    /// Whether nothing is left to generate for the next step, which could only be empty, and could wait for a version
+    /// that no trainer announces. A first step is collected all the same, and says that there are no prompts.
+    async fn data_has_ended(&self) -> anyhow::Result<bool> {
+        let last = self.manager.next_step() - 1;
+        let has_ended = last > 0 && self.manager.has_nothing_left(&self.prompts).await?;
+        if has_ended {
+            say(&format!(
+                "the data has ended with step {last}, and nothing is left to generate; a larger data.epochs continues \
+                 the run"
+            ));
+        }
+        Ok(has_ended)
     }
 
     /// Collects a step's groups and puts each into the queue as soon as it is accepted, or all of them at the
@@ -172,7 +176,7 @@ impl<'a> Steps<'a> {
         let last = self.run.recipe.run.steps.unwrap_or(u64::MAX);
         loop {
             let first = self.manager.next_step();
-            if first > last {
+            if first > last || self.data_has_ended().await? {
                 return Ok((first - 1, false));
             }
             let metrics = self.flow(first, last).await?;

@@ -142,9 +142,10 @@ impl Board {
         self.hold().filter(|_| self.running == 0)
     }
 
-    /// How many prompts the manager should draw now.
+    /// How many prompts the manager should draw now. Prompts are drawn during a hold too, so that a flow ends with its
+    /// data, and does not wait for a version first.
     pub(crate) fn draw_wanted(&self) -> usize {
-        if self.stopped || self.source_exhausted || !self.may_dispatch_new() {
+        if self.stopped || self.source_exhausted || !self.wants_new() {
             return 0;
         }
         if self.fresh.len() > DRAW_CHUNK / 2 {

@@ -35,6 +35,8 @@ pub(super) struct BegunStep {
     /// The number of new prompts that were sent out in the step, without prompts whose groups were cancelled.
     /// This number determines how many generation batches count as opened.
     pub(super) sent_new: usize,
+    /// Whether nothing was sent out or accepted in it: its process died between its beginning and the first dispatch.
+    pub(super) is_blank: bool,
 }
 
 impl Board {
@@ -76,10 +78,11 @@ impl Board {
         self.ended_before = (first_open..=resumption.last_step).collect();
         for open in resumption.open_steps {
             self.ended_before.remove(&open.step);
+            let is_blank = open.accepted == 0 && open.totals.dispatched == 0;
             let sent_new = open.sent_new.saturating_sub(open.totals.cancelled);
             let [accepted, sent_new] =
                 [open.accepted, sent_new].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
-            self.begun_before.insert(open.step, BegunStep { accepted, sent_new });
+            self.begun_before.insert(open.step, BegunStep { accepted, sent_new, is_blank });
         }
         first_open - 1
     }

@@ -97,7 +97,7 @@ impl Board {
     fn enter(&mut self, step: u64) {
         self.step = step;
         let begun_before = self.begun_before.remove(&step);
-        let BegunStep { accepted, sent_new } = begun_before.unwrap_or_default();
+        let BegunStep { accepted, sent_new, .. } = begun_before.unwrap_or_default();
         self.accepted_count = accepted;
         self.dispatched_new = sent_new;
         self.batches_opened = sent_new.div_ceil(self.config.gen_batch_size).max(1);
@@ -183,7 +183,8 @@ impl Board {
 
     fn reach_target(&mut self) {
         match self.flow_until {
-            Some(last) if self.step < last => {
+            // A flow ends with the data, and does not begin an empty step.
+            Some(last) if self.step < last && !(self.out_of_prompts() && self.slots.is_empty()) => {
                 self.release_set_aside(0);
                 let record = self.record();
                 self.decided.push_back(Decided::StepEnd(Box::new(record)));

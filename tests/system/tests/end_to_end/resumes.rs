@@ -171,13 +171,33 @@ fn collected(out: &Path) -> (usize, u64, usize) {
         .map_or((0, 0, 0), |(state, _)| (state.steps().len(), state.totals().accepted, state.open().count()))
 }
 
+const ASYNCHRONOUS: [&str; 2] =
+    ["policy.mode=fully_async", "queue.consumer={task=\"train\",take_groups=4,announces=true}"];
+
+/// Eight rows are two steps of four groups. In `fully_async` the steps are a flow.
+#[test]
+fn a_run_whose_data_ends_with_a_full_step_gets_no_empty_one() {
+    for (mode, settings) in [("off", &[][..]), ("fully_async", &ASYNCHRONOUS[..])] {
+        let dir = TempDir::new().unwrap();
+        let out = dir.path().join("run");
+        let run = settings.iter().fold(run_of_rows(8, dir.path()), |run, set| run.set(set));
+        let begun = run.succeeds();
+        let last = "the data has ended with step 2, and nothing is left to generate";
+        assert!(begun.stdout.contains(last) && !begun.stdout.contains("SHORT"), "{mode}: {}", begun.stdout);
+        assert!(begun.stdout.contains("done: 2 steps; 8 groups accepted"), "{mode}: {}", begun.stdout);
+        assert_eq!(collected(&out), (2, 8, 0), "{mode}");
+        let again = resumed(&out).succeeds().stdout;
+        assert!(again.contains(last), "{mode}: {again}");
+        resumed(&out).set("data.epochs=2").succeeds();
+        assert_eq!(collected(&out), (4, 16, 0), "{mode}");
+    }
+}
+
 /// Six rows are one step of four groups and a short one of two. In `fully_async` no trainer announces a version for a
 /// step after the short one.
 #[test]
 fn a_run_whose_data_has_ended_gets_no_further_step_when_it_is_resumed() {
-    let asynchronous =
-        ["policy.mode=fully_async", "queue.consumer={task=\"train\",take_groups=4,announces=true}"];
-    for (mode, settings) in [("off", &[][..]), ("fully_async", &asynchronous[..])] {
+    for (mode, settings) in [("off", &[][..]), ("fully_async", &ASYNCHRONOUS[..])] {
         let dir = TempDir::new().unwrap();
         let out = dir.path().join("run");
         let run = settings.iter().fold(run_of_rows(6, dir.path()), |run, set| run.set(set));

@@ -81,7 +81,7 @@ fn without_pacing_no_group_is_sent_out_that_is_too_old_already() {
     }
     assert_eq!(board.step(), 3);
     assert!(matches!(board.next(), Next::Wait));
-    assert_eq!((board.hold(), board.draw_wanted()), (Some(Hold::Trainer), 0));
+    assert_eq!(board.hold(), Some(Hold::Trainer));
     assert_eq!(board.dispatches().run_totals().stale, 0);
     board.set_policy_version(1);
     assert!(matches!(board.next(), Next::Run(_)));
@@ -99,4 +99,28 @@ fn without_pacing_no_group_is_sent_out_that_is_too_old_already() {
     board.begin_flow(5, 9, 1);
     feed(&mut board, &mut next_row);
     assert!(matches!(board.next(), Next::Run(_)));
+}
+
+/// Nothing may be sent out before the trainer's first version, but the flow finds out that its data has ended, and ends
+/// with its last group instead of waiting in an empty step.
+#[test]
+fn a_flow_ends_with_its_data_and_not_with_the_version_after_it() {
+    let mut config = config(EarlyStop::Fifo, OnStop::Requeue, Launch::Batch);
+    config.staleness = Staleness { is_announced: true, max: 1, ..Staleness::default() };
+    let mut board = Board::new(config);
+    board.begin_flow(1, 9, 1);
+    let drawn = (0..2).map(|row| Drawn { prompt: prompt(row), drawn_to: None, counts: None });
+    board.add_prompts(2, drawn.collect());
+    let running = [board.next(), board.next()];
+    assert_eq!(board.hold(), Some(Hold::Trainer));
+    let wanted = board.draw_wanted();
+    assert!(wanted > 0);
+    board.add_prompts(wanted, Vec::new());
+    for next in running {
+        let Next::Run(dispatch) = next else { panic!("expected a group") };
+        let valid = group(&dispatch, 0);
+        board.end(dispatch.id, dispatch.number, GroupEnd::Valid(valid));
+    }
+    assert!(board.is_stopped() && board.is_finished());
+    assert_eq!((board.step(), board.counts().accepted), (2, 1));
 }
