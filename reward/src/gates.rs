@@ -114,6 +114,13 @@ pub struct GateConfig {
     pub rule: GateRule,
 }
 
+impl GateConfig {
+    /// The name in counters and rejections.
+    pub fn called(&self) -> &str {
+        self.name.as_deref().unwrap_or(self.rule.name())
+    }
+}
+
 /// The gates that yield when a step runs out of prompts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -230,10 +237,10 @@ impl Gates {
     pub fn new(config: &GatesConfig) -> Result<Self, RewardError> {
         let mut gates = Self::default();
         let yielding = &config.keep_if_short.gates;
-        for GateConfig { name, rule } in &config.gates {
+        for gate in &config.gates {
+            let (called, rule) = (gate.called(), &gate.rule);
             rule.check_options()?;
-            let called = name.as_deref().unwrap_or(rule.name());
-            let yields = yielding.iter().any(|gate| gate == called);
+            let yields = yielding.iter().any(|name| name == called);
             gates.push(called, Box::new(rule.clone()), yields)?;
             if let GateRule::MinSamples { samples } = rule {
                 gates.samples_min = gates.samples_min.max(Some(*samples));

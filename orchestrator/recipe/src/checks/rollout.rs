@@ -63,12 +63,14 @@ fn check_stop_unlikely(recipe: &Recipe, checks: &mut Checks<'_>) {
          filter.metric = \"acc\" or \"reward\", or a gate with the rule \"variance\"; found filter.metric = \"none\""
             .to_owned()
     });
-    let keeps_alike = recipe.filter.keep_if_short.iter().any(|gate| gate == "variance");
-    checks.require(!keeps_alike, "rollout.stop_unlikely", || {
-        "groups whose samples are alike are stopped before a short step could keep them: expected \
-         filter.keep_if_short without \"variance\""
-            .to_owned()
-    });
+    if let Some(gate) = recipe.filter.keeps_alike() {
+        checks.require(false, "rollout.stop_unlikely", || {
+            format!(
+                "groups whose samples are alike are stopped before a short step could keep them: expected \
+                 filter.keep_if_short without \"{gate}\""
+            )
+        });
+    }
     let ends_one_by_one = recipe.rollout.request == RequestShape::Sample;
     checks.require(ends_one_by_one, "rollout.stop_unlikely", || {
         "the samples of a request end together: expected rollout.request = \"sample\"".to_owned()

@@ -69,6 +69,15 @@ impl Filter {
         self.metric.is_some() || self.has_variance_rule()
     }
 
+    /// The name of a gate in `keep_if_short` that compares the samples of a group with each other; `None` if there is
+    /// none.
+    pub fn keeps_alike(&self) -> Option<String> {
+        let rules = self.rules().gates;
+        let compares = |gate: &&GateConfig| matches!(gate.rule, GateRule::Variance { .. });
+        let mut comparing = rules.iter().filter(compares).map(GateConfig::called);
+        comparing.find(|name| self.keep_if_short.iter().any(|kept| kept == name)).map(str::to_owned)
+    }
+
     fn has_variance_rule(&self) -> bool {
         self.gates.iter().any(|gate| matches!(gate.rule, GateRule::Variance { .. }))
     }

@@ -84,6 +84,14 @@ fn a_value_that_cannot_work_is_refused_with_its_key() {
             &["rollout.stop_unlikely.below=0.1", "filter.keep_if_short=[\"variance\"]"],
             "rollout.stop_unlikely",
         ),
+        (
+            &[
+                "rollout.stop_unlikely.below=0.1",
+                "filter.gates=[{gate=\"variance\", name=\"alike\", metric=\"acc\"}]",
+                "filter.keep_if_short=[\"alike\"]",
+            ],
+            "rollout.stop_unlikely",
+        ),
         (&["data.history.keep_min=0"], "data.history.keep_min"),
         (&["data.history.keep_min=1.5"], "data.history.keep_min"),
         (&["data.history.sampling=difficulty", "filter.enable=false"], "data.history.sampling"),
