@@ -25,7 +25,7 @@ use rolldock_simengine::ServerConfig;
 use prompt::SeenBlocks;
 use work::{Limit, Work};
 
-/// The numbers of samples, tokens and right answers, for the mean length and accuracy.
+/// Weighted sums of samples, tokens and right answers, for the mean length and accuracy.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Lengths {
     samples: f64,
@@ -36,9 +36,14 @@ pub struct Lengths {
 impl Lengths {
     /// Adds a sample of `tokens` response tokens.
     pub fn add(&mut self, tokens: u32, right: bool) {
-        self.samples += 1.0;
-        self.tokens += f64::from(tokens);
-        self.right += f64::from(u8::from(right));
+        self.add_weighted(tokens, right, 1.0);
+    }
+
+    /// Adds a sample of a group with this importance weight.
+    pub fn add_weighted(&mut self, tokens: u32, right: bool, weight: f64) {
+        self.samples += weight;
+        self.tokens += weight * f64::from(tokens);
+        self.right += weight * f64::from(u8::from(right));
     }
 
     /// Adds the samples of `other`.
@@ -48,7 +53,7 @@ impl Lengths {
         self.right += other.right;
     }
 
-    /// Number of samples.
+    /// The sum of the samples' weights, which is their number if no group has a weight.
     pub fn samples(&self) -> f64 {
         self.samples
     }

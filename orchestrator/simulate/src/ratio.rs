@@ -74,4 +74,14 @@ mod tests {
         assert_eq!(Ratio::new(&pairs[..1], Lengths::mean_length).unwrap().standard_error, None);
         assert_eq!(Ratio::new(&[], Lengths::mean_acc), None);
     }
+
+    #[test]
+    fn a_group_with_a_weight_counts_as_often_as_its_weight_says() {
+        let mut accepted = lengths(&[100]);
+        accepted.add_weighted(200, true, 3.0);
+        let ratio = Ratio::new(&[(accepted, lengths(&[100, 200, 200, 200]))], Lengths::mean_length).unwrap();
+        assert_eq!(ratio.value, 1.0);
+        let ratio = Ratio::new(&[(accepted, lengths(&[100, 200]))], Lengths::mean_acc).unwrap();
+        assert_eq!(ratio.value, 1.5);
+    }
 }

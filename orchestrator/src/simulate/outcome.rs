@@ -120,10 +120,11 @@ impl Accepted {
         self.kept_if_short += u64::from(group.set_aside.is_some());
         let weight = group.importance_weight();
         self.is_weighted |= weight.is_some();
-        self.weights.add(weight.unwrap_or(1.0));
+        let weight = weight.unwrap_or(1.0);
+        self.weights.add(weight);
         let Some(step) = self.steps.last_mut() else { return };
         for sample in &group.samples {
-            step.add(sample.response_ids.len() as u32, sample.acc == 1.0);
+            step.add_weighted(sample.response_ids.len() as u32, sample.acc == 1.0, f64::from(weight));
         }
     }
 
