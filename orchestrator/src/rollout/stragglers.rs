@@ -44,7 +44,8 @@ mod full;
 
 /// The time between two looks at the running requests.
 const LOOK: Duration = Duration::from_millis(500);
-/// How often a request may be moved to a faster server in one dispatch.
+/// How often a request may be moved to a faster server in one dispatch. It may be moved once more each time that it has
+/// left a full server, because it may then have come to a slow one, where it would delay the step.
 const TO_FASTER_MAX: u32 = 2;
 /// How often a request may leave a full server in one dispatch.
 const FROM_FULL_MAX: u32 = 8;
@@ -84,7 +85,7 @@ impl Moves {
 
     fn allow(self, reason: Reason) -> bool {
         match reason {
-            Reason::Faster => self.to_faster < TO_FASTER_MAX,
+            Reason::Faster => self.to_faster < TO_FASTER_MAX + self.from_full,
             Reason::Full => self.from_full < FROM_FULL_MAX,
         }
     }

@@ -342,3 +342,26 @@ fn a_directory_without_records_is_an_error() {
     let error = Replay::read(folder.path()).unwrap_err();
     assert!(format!("{error:#}").contains("report.timelines"), "{error:#}");
 }
+
+/// The last samples leave the slow server for the others, which are nearly full. Those that a full server then preempts
+/// may come back to the slow one, and must be able to leave it again.
+#[test]
+fn one_slow_server_does_not_keep_the_last_samples_of_a_step() {
+    let terms = Terms { steps: 2, training: Duration::ZERO, workload: Workload::Prompts(128) };
+    for seed in 1..=4 {
+        let set = [
+            "fleet.simulated={servers=8, speeds=[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.2]}",
+            "fleet.simulated.engine.kv_blocks=9600",
+            "rollout.max_response_length=8192",
+            "rollout.samples_per_prompt=16",
+            "rollout.train_batch_size=256",
+            "rollout.gen_batch_size=512",
+            "rollout.max_concurrent_prompts=64",
+            "rollout.early_stop=fifo",
+            "rollout.launch=on_demand",
+            &format!("run.seed={seed}"),
+        ];
+        let slow = run(&set, &terms);
+        assert!(slow.preemptions > 0 && slow.over_fifo().unwrap() < 1.36, "seed {seed}: {slow:?}");
+    }
+}

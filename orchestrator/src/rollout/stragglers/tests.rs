@@ -83,6 +83,20 @@ async fn as_many_samples_as_wait_leave_a_full_server_the_last_ones_first() {
     assert_eq!(ordered(&movable, &mut entered), [5], "only this reading is new");
 }
 
+#[test]
+fn a_sample_that_full_servers_sent_away_may_still_leave_a_slow_one() {
+    let allowed = |to_faster, from_full| {
+        let moves = Moves { to_faster, from_full };
+        (moves.allow(Reason::Faster), moves.allow(Reason::Full))
+    };
+    assert_eq!(allowed(1, 0), (true, true));
+    assert_eq!(allowed(TO_FASTER_MAX, 0), (false, true));
+    assert_eq!(allowed(TO_FASTER_MAX, 1), (true, true));
+    assert_eq!(allowed(TO_FASTER_MAX + 1, 1), (false, true));
+    // Each sample moves a bounded number of times.
+    assert_eq!(allowed(TO_FASTER_MAX + FROM_FULL_MAX, FROM_FULL_MAX), (false, false));
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_sample_leaves_a_server_without_need() {
     let often = Moves { from_full: FROM_FULL_MAX, ..Moves::default() };
