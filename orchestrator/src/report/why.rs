@@ -254,9 +254,11 @@ fn announced(status: &Status) -> String {
 
 /// Describes why new groups are not sent out.
 fn held_back(status: &Status) -> Vec<String> {
-    let StepLook { counts, policy_version, .. } = &status.step;
+    let StepLook { counts, policy_version, is_open, data_has_ended, .. } = &status.step;
     let mut lines = Vec::new();
-    match counts.hold.filter(|_| status.step.is_open) {
+    // A reward's outage holds back prompts that are sent out again too.
+    let hold = counts.hold.filter(|hold| *is_open && (!data_has_ended || *hold == Hold::Reward));
+    match hold {
         Some(Hold::Trainer) => lines.push(format!(
             "New groups are held back: they would be too old when the trainer takes them. The servers have version \
              {policy_version}{}.",
@@ -287,7 +289,9 @@ fn held_back(status: &Status) -> Vec<String> {
         let reason = server.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
         lines.push(format!("{} is {}{reason}.", server.name, server.state));
     }
-    if lines.is_empty() && status.step.is_open {
+    if *is_open && *data_has_ended {
+        lines.push("No new group is sent out: the data has no more prompts.".to_owned());
+    } else if *is_open && lines.is_empty() {
         lines.push(match status.step.wants_new {
             true => "Nothing holds new groups back.".to_owned(),
             false => "No new group is sent out: the groups in flight may be enough.".to_owned(),

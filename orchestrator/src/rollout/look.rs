@@ -73,8 +73,12 @@ pub struct StepLook {
     pub step: u64,
     /// Whether groups are still accepted. If not, the run is between two steps.
     pub is_open: bool,
-    /// Whether the step needs new groups. `counts.hold` is the reason why they are held back.
+    /// Whether the step needs new groups, and the data has prompts for them. `counts.hold` is the reason why they are held
+    /// back.
     pub wants_new: bool,
+    /// Whether all prompts of the data have been sent out.
+    #[serde(default)]
+    pub data_has_ended: bool,
     /// The workers that start no group because they have as many groups, or samples in flight, as the recipe allows.
     #[serde(default)]
     pub workers_without_places: usize,
@@ -124,6 +128,7 @@ impl RolloutView {
             step: board.step(),
             is_open: !board.is_stopped(),
             wants_new: board.has_use_for_new(),
+            data_has_ended: board.out_of_prompts(),
             workers_without_places: held.by_places(),
             workers_at_full_fleet: held.by_fleet(),
             early_stop: board.early_stop(),

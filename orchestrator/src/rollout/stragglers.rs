@@ -3,8 +3,9 @@
 //!
 //! The mover looks at the running requests in short intervals, for two reasons to move a sample:
 //! - **Another server is faster** (module `faster`). At the end of a step some servers become empty, while the last
-//!   samples still run on slow or full servers. For this reason samples move only when no new prompt is needed and
-//!   no request waits for a permit, so they take free places.
+//!   samples still run on slow or full servers. The same happens in a flow while new prompts are held back: the trainer
+//!   waits for the flow's oldest groups. For this reason samples move only when no new prompt can be sent out and no
+//!   request waits for a permit, so they take free places.
 //! - **The sample waits on a full server** (module `full`), which has preempted it. This happens at any time.
 //!
 //! A sample that is moved is aborted on its server, keeps its tokens, and continues from prompt and tokens on
@@ -326,7 +327,7 @@ impl Mover {
             let fleet = self.balancer.snapshot();
             self.movable.read_speeds(&fleet.servers);
             self.movable.order_leaving(&fleet);
-            if fleet.waiting == 0 && !self.board.lock().has_use_for_new() {
+            if fleet.waiting == 0 && !self.board.lock().sends_new() {
                 self.movable.order_moves(&fleet.servers, self.max_response_length);
             }
         }

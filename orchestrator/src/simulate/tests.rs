@@ -365,3 +365,25 @@ fn one_slow_server_does_not_keep_the_last_samples_of_a_step() {
         assert!(slow.preemptions > 0 && slow.over_fifo().unwrap() < 1.36, "seed {seed}: {slow:?}");
     }
 }
+
+/// In a flow the trainer waits for the oldest groups, and new ones are held back until it announces its next version. The
+/// samples of a slow server then use the places that are free on the other servers.
+#[test]
+fn one_slow_server_does_not_keep_the_oldest_samples_of_a_flow() {
+    let terms = Terms { steps: 12, training: Duration::from_secs(2), workload: Workload::Prompts(32) };
+    let of = |stragglers: &str| {
+        let set = [
+            "fleet.simulated={servers=4, speeds=[1.0, 1.0, 1.0, 0.1]}",
+            "policy.mode=fully_async",
+            "policy.max_staleness=1",
+            "rollout.early_stop=fifo",
+            "rollout.on_stop=carry",
+            "rollout.launch=on_demand",
+            &format!("rollout.stragglers={stragglers}"),
+        ];
+        run(&set, &terms)
+    };
+    let [stay, moved] = ["stay", "move"].map(of);
+    assert_eq!((stay.stale, moved.stale), (0, 0));
+    assert!(moved.times.step_s < 0.6 * stay.times.step_s, "{moved:?}\n{stay:?}");
+}

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use rolldock::rollout::{EarlyStop, Fill, StepMetrics, Stragglers, invariants};
+use rolldock::dispatch::StepEnd;
+use rolldock::rollout::{EarlyStop, Fill, Launch, StepMetrics, Stragglers, invariants};
 use rolldock_loadbalancer::AdaptiveConfig;
 use rolldock_simengine::{Fault, ServerConfig};
 
@@ -34,6 +35,29 @@ fn stragglers_that_move_end_a_step_sooner_with_the_same_samples() {
     assert!(moved_s < 0.6 * stay_s, "{moved_s} s with moves, {stay_s} s without");
     assert_eq!(moved.tokens.wasted.failed_attempt, 0, "a move loses no token");
     assert_eq!(moved.tokens.accepted, stay.tokens.accepted, "the same responses");
+}
+
+/// The data has fewer prompts than the step needs. The step still needs new groups, but none can be sent out.
+#[test]
+fn stragglers_move_when_the_data_has_no_more_prompts() {
+    let last_step = |stragglers| {
+        in_virtual_time(async {
+            let mut world = World::calm(2, 64);
+            world.config.stragglers = stragglers;
+            world.config.launch = Launch::OnDemand;
+            world.config.max_response_length = 400;
+            world.engine.server("s1").unwrap().inject(Fault::Slow { factor: 20.0 });
+            let monitor = world.start_monitor();
+            let step = world.manager().generate(&prompts(8), 9).await.unwrap().metrics;
+            drop(monitor);
+            world.scope.close(Duration::from_secs(1)).await;
+            step
+        })
+    };
+    let [stay, moved] = [Stragglers::Stay, Stragglers::Move].map(last_step);
+    assert_eq!((stay.end, moved.end), (StepEnd::OutOfPrompts, StepEnd::OutOfPrompts));
+    let (stay_s, moved_s) = (stay.elapsed.as_secs_f64(), moved.elapsed.as_secs_f64());
+    assert!(moved_s < 0.6 * stay_s, "{moved_s} s with moves, {stay_s} s without");
 }
 
 #[test]

@@ -44,6 +44,7 @@ fn status() -> Status {
             step: 12,
             is_open: true,
             wants_new: false,
+            data_has_ended: false,
             workers_without_places: 0,
             workers_at_full_fleet: 0,
             early_stop: EarlyStop::Fifo,
@@ -159,6 +160,10 @@ fn the_reason_that_holds_groups_back_is_named() {
     assert_says(&held, &["No new group is sent out: the groups in flight may be enough."]);
     held.step.wants_new = true;
     assert_says(&held, &["Nothing holds new groups back."]);
+    (held.step.wants_new, held.step.data_has_ended) = (false, true);
+    held.step.counts.hold = Some(Hold::Trainer);
+    assert_says(&held, &["No new group is sent out: the data has no more prompts."]);
+    assert!(!why(&held).contains("New groups are held back"), "no version brings further prompts");
 }
 
 #[test]

@@ -29,9 +29,14 @@ impl Board {
         })
     }
 
-    /// Whether the step or flow needs new groups, now or after a hold.
+    /// Whether the step or flow needs new groups, now or after a hold, and the data has prompts for them.
     pub(crate) fn has_use_for_new(&self) -> bool {
-        !self.stopped && self.wants_new()
+        !self.stopped && !self.out_of_prompts() && self.wants_new()
+    }
+
+    /// Whether new groups are sent out now as soon as there are places for them.
+    pub(crate) fn sends_new(&self) -> bool {
+        self.has_use_for_new() && self.hold().is_none()
     }
 
     /// The first group in dispatch order that has not ended; `None` if every group has ended.

@@ -12,7 +12,9 @@
 //! running request again, so it must save their time too.
 //!
 //! If a server with samples has no pace, the speeds by answers are used instead. They do not tell what a
-//! further sample costs, so a sample then moves only to a server with fewer samples.
+//! further sample costs, so a sample then moves only to a server with fewer samples. An empty server may have ended all
+//! of its samples between two readings of its load, and have no pace either. Its speed by answers is used beside the
+//! paces of the others, because it is below its speed of decoding: an answer also takes time before its first token.
 //!
 //! # Invariants
 //! A plan never gives a server more samples than it has free places, and fills no cache beyond [`FULL`].
@@ -63,12 +65,16 @@ impl Place {
 }
 
 /// The servers that are not dead. If every server with samples has a pace by its engine's own count, these
-/// paces are used. Otherwise the speeds by answers are used, because the two cannot be compared.
+/// paces are used, and the speed by answers for an empty server without a pace. Otherwise the speeds by answers are used,
+/// because the two cannot be compared.
 pub(super) fn places(servers: &[ServerSnapshot]) -> Vec<Place> {
     let lives = |server: &&ServerSnapshot| server.state != ServerState::Dead;
     let has_count = |server: &ServerSnapshot| server.in_use == 0 || server.pace.is_some();
     let all_count = servers.iter().filter(lives).all(has_count);
-    let by_answers = |speed: f64| Pace { empty_s: speed.recip(), full_s: speed.recip(), error: 0.0 };
+    let by_answers = |server: &ServerSnapshot| {
+        let token_s = server.tokens_per_second?.recip();
+        Some(Pace { empty_s: token_s, full_s: token_s, error: 0.0 })
+    };
     let place = |server: &ServerSnapshot| Place {
         server: server.id,
         free: match server.state {
@@ -78,7 +84,7 @@ pub(super) fn places(servers: &[ServerSnapshot]) -> Vec<Place> {
             _ => 0,
         },
         in_use: server.in_use,
-        pace: if all_count { server.pace } else { server.tokens_per_second.map(by_answers) },
+        pace: server.pace.filter(|_| all_count).or_else(|| by_answers(server)),
         usage: server.kv_cache_usage,
         held: 0.0,
     };

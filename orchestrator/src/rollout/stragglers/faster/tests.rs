@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 use rolldock_dispatch::DispatchId;
+use rolldock_loadbalancer::{BalancerConfig, LoadBalancer, ServerSpec};
 
 use super::*;
 
@@ -108,6 +109,28 @@ fn a_look_reads_the_samples_only_if_a_server_is_faster() {
             "{why}: no samples that could gain"
         );
     }
+}
+
+/// Samples that are short beside the time between two readings leave no pace behind.
+#[test]
+fn an_empty_server_without_a_pace_has_its_speed_by_answers() {
+    let spec = |name: &str| ServerSpec::unreached(name, 8);
+    let balancer =
+        LoadBalancer::new(BalancerConfig::default(), vec![spec("slow"), spec("fast"), spec("new")]).unwrap();
+    let mut servers = balancer.snapshot().servers;
+    let pace = Pace { empty_s: 0.05, full_s: 0.1, error: 0.0 };
+    (servers[0].in_use, servers[0].pace) = (4, Some(pace));
+    servers[1].tokens_per_second = Some(100.0);
+    let answered = Pace { empty_s: 0.01, full_s: 0.01, error: 0.0 };
+    let paces =
+        |servers: &[ServerSnapshot]| places(servers).iter().map(|place| place.pace).collect::<Vec<_>>();
+    assert_eq!(paces(&servers), [Some(pace), Some(answered), None]);
+    servers[1].in_use = 1;
+    assert_eq!(
+        paces(&servers),
+        [None, Some(answered), None],
+        "the pace of a server with samples is not known"
+    );
 }
 
 fn fleets() -> impl Strategy<Value = Vec<Place>> {
