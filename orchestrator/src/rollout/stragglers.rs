@@ -5,7 +5,9 @@
 //! - **Another server is faster** (module `faster`). At the end of a step some servers become empty, while the last
 //!   samples still run on slow or full servers. The same happens in a flow while new prompts are held back: the trainer
 //!   waits for the flow's oldest groups. For this reason samples move only when no new prompt can be sent out and no
-//!   request waits for a permit, so they take free places.
+//!   request waits for a permit, so they take free places. The samples of a flow's oldest groups move earlier, when
+//!   the flow will soon wait for [these groups](Board::blocking). They get the next places that become free, before new
+//!   groups.
 //! - **The sample waits on a full server** (module `full`), which has preempted it. This happens at any time.
 //!
 //! A sample that is moved is aborted on its server, keeps its tokens, and continues from prompt and tokens on
@@ -24,7 +26,7 @@
 //! - No token is lost: the tokens that the engine returns at the abort stay with their dispatch. Moves are
 //!   counted, with the tokens whose prefill they repeat.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,6 +50,8 @@ const LOOK: Duration = Duration::from_millis(500);
 /// How often a request may be moved to a faster server in one dispatch. It may be moved once more each time that it has
 /// left a full server, because it may then have come to a slow one, where it would delay the step.
 const TO_FASTER_MAX: u32 = 2;
+/// The number of places that are expected to become free on a full server until the next look.
+const FREE_SOON: u32 = 2;
 /// How often a request may leave a full server in one dispatch.
 const FROM_FULL_MAX: u32 = 8;
 
@@ -259,10 +263,16 @@ impl Movable {
         }
     }
 
-    /// Orders the moves or copies to faster servers that are worth it on this fleet.
-    fn order_moves(&self, servers: &[ServerSnapshot], max_response_length: u32) {
+    /// Orders the moves or copies to faster servers that are worth it on this fleet: those of all samples, or, with
+    /// `only`, those of the samples of these dispatches, which also go to full servers.
+    fn order_moves(
+        &self,
+        servers: &[ServerSnapshot],
+        max_response_length: u32,
+        only: Option<&BTreeSet<DispatchId>>,
+    ) {
         let tokens_max = f64::from(max_response_length);
-        let mut fleet = faster::places(servers);
+        let mut fleet = faster::places(servers, if only.is_some() { FREE_SOON } else { 0 });
         if !faster::has_faster_place(&fleet) {
             return;
         }
@@ -279,7 +289,8 @@ impl Movable {
             let tokens = (segment + f64::from(request.before)).min(tokens_max);
             let prompt = f64::from(request.prompt);
             fleet[from].held += prompt + tokens;
-            if request.may_move(Reason::Faster) {
+            let is_asked = only.is_none_or(|only| only.contains(&key.0));
+            if is_asked && request.may_move(Reason::Faster) {
                 let again = self.copies.then_some(segment);
                 samples.push(Sample { key: *key, from, tokens, prompt, again });
             }
@@ -327,8 +338,15 @@ impl Mover {
             let fleet = self.balancer.snapshot();
             self.movable.read_speeds(&fleet.servers);
             self.movable.order_leaving(&fleet);
-            if fleet.waiting == 0 && !self.board.lock().sends_new() {
-                self.movable.order_moves(&fleet.servers, self.max_response_length);
+            let (sends_new, blocking) = {
+                let board = self.board.lock();
+                (board.sends_new(), board.blocking())
+            };
+            let order = |only| self.movable.order_moves(&fleet.servers, self.max_response_length, only);
+            if fleet.waiting == 0 && !sends_new {
+                order(None);
+            } else if !blocking.is_empty() && !self.movable.copies() {
+                order(Some(&blocking));
             }
         }
     }

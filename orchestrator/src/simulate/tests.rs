@@ -343,26 +343,46 @@ fn a_directory_without_records_is_an_error() {
     assert!(format!("{error:#}").contains("report.timelines"), "{error:#}");
 }
 
+/// A fleet with small KV caches, on which a step takes minutes. One server is slow.
+const ONE_SLOW: [&str; 9] = [
+    "fleet.simulated={servers=8, speeds=[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.2]}",
+    "fleet.simulated.engine.kv_blocks=9600",
+    "rollout.max_response_length=8192",
+    "rollout.samples_per_prompt=16",
+    "rollout.train_batch_size=256",
+    "rollout.gen_batch_size=512",
+    "rollout.max_concurrent_prompts=64",
+    "rollout.early_stop=fifo",
+    "rollout.launch=on_demand",
+];
+
 /// The last samples leave the slow server for the others, which are nearly full. Those that a full server then preempts
 /// may come back to the slow one, and must be able to leave it again.
 #[test]
 fn one_slow_server_does_not_keep_the_last_samples_of_a_step() {
     let terms = Terms { steps: 2, training: Duration::ZERO, workload: Workload::Prompts(128) };
     for seed in 1..=4 {
-        let set = [
-            "fleet.simulated={servers=8, speeds=[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.2]}",
-            "fleet.simulated.engine.kv_blocks=9600",
-            "rollout.max_response_length=8192",
-            "rollout.samples_per_prompt=16",
-            "rollout.train_batch_size=256",
-            "rollout.gen_batch_size=512",
-            "rollout.max_concurrent_prompts=64",
-            "rollout.early_stop=fifo",
-            "rollout.launch=on_demand",
+        let slow = run(&[&ONE_SLOW[..], &[&format!("run.seed={seed}")]].concat(), &terms);
+        assert!(slow.preemptions > 0 && slow.over_fifo().unwrap() < 1.36, "seed {seed}: {slow:?}");
+    }
+}
+
+/// All servers of a flow are full. The samples of its oldest groups leave the slow one before the flow has to wait.
+#[test]
+fn one_slow_server_does_not_slow_a_flow_down() {
+    let terms = Terms { steps: 16, training: Duration::from_secs(40), workload: Workload::Prompts(128) };
+    for seed in 1..=2 {
+        let flow = [
+            "policy.mode=fully_async",
+            "policy.max_staleness=1",
+            "rollout.on_stop=carry",
+            "fleet.simulated.engine.kv_blocks=2400",
+            "rollout.train_batch_size=64",
+            "rollout.max_concurrent_prompts=16",
             &format!("run.seed={seed}"),
         ];
-        let slow = run(&set, &terms);
-        assert!(slow.preemptions > 0 && slow.over_fifo().unwrap() < 1.36, "seed {seed}: {slow:?}");
+        let slow = run(&[&ONE_SLOW[..], &flow].concat(), &terms);
+        assert!(slow.stale == 0 && slow.over_saturation().unwrap() < 1.27, "seed {seed}: {slow:?}");
     }
 }
 

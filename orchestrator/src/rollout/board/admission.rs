@@ -117,16 +117,22 @@ impl Board {
         if self.sends_stale() {
             return Some(Hold::Trainer);
         }
-        let target = self.target as u64;
-        let ahead = self.accepted_count + self.undecided.len() + self.outlook.at_most(self.queued.len());
-        let place = self.step.saturating_sub(1) * target + ahead as u64;
-        if place >= self.config.staleness.admitted(self.policy_version, target) {
+        if self.admits() == 0 {
             return Some(Hold::Trainer);
         }
         // The queue bounds the number of groups that it holds. This check bounds the number of groups that
         // are not in the queue yet.
-        let ahead_max = target.saturating_mul(self.config.staleness.max + 1);
+        let ahead_max = (self.target as u64).saturating_mul(self.config.staleness.max + 1);
         ((self.not_put + self.under_way()) as u64 >= ahead_max).then_some(Hold::Queue)
+    }
+
+    /// The number of further groups of the flow that would be fresh enough when the trainer takes them, if no version is
+    /// announced until then.
+    pub(super) fn admits(&self) -> u64 {
+        let target = self.target as u64;
+        let ahead = self.accepted_count + self.undecided.len() + self.outlook.at_most(self.queued.len());
+        let place = self.step.saturating_sub(1) * target + ahead as u64;
+        self.config.staleness.admitted(self.policy_version, target).saturating_sub(place)
     }
 
     /// Whether a group that is sent out now would be too old from its first token on, and would not be delivered. This

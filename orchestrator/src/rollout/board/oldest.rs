@@ -1,5 +1,6 @@
 //! The oldest group that has not ended. A step or a flow waits for this group.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rolldock_dispatch::DispatchId;
@@ -37,6 +38,23 @@ impl Board {
     /// Whether new groups are sent out now as soon as there are places for them.
     pub(crate) fn sends_new(&self) -> bool {
         self.has_use_for_new() && self.hold().is_none()
+    }
+
+    /// The running groups for which a flow will soon wait: enough valid groups of its step have ended, but these come
+    /// before them in dispatch order. Without the trainer's next version, the flow can send out less than another step.
+    pub(crate) fn blocking(&self) -> BTreeSet<DispatchId> {
+        let keeps_order = self.early_stop().keeps_dispatch_order();
+        if self.flow_until.is_none() || !keeps_order || self.admits() >= self.target as u64 {
+            return BTreeSet::new();
+        }
+        let needed = self.target.saturating_sub(self.accepted_count);
+        let last_needed = needed.checked_sub(1).and_then(|before| self.undecided.iter().nth(before));
+        let Some(last_needed) = last_needed else { return BTreeSet::new() };
+        let before = self.slots.range(..last_needed).filter_map(|(_, slot)| match slot {
+            Slot::Running(dispatch, _) => Some(dispatch.id),
+            _ => None,
+        });
+        before.collect()
     }
 
     /// The first group in dispatch order that has not ended; `None` if every group has ended.

@@ -124,3 +124,29 @@ fn a_flow_ends_with_its_data_and_not_with_the_version_after_it() {
     assert!(board.is_stopped() && board.is_finished());
     assert_eq!((board.step(), board.counts().accepted), (2, 1));
 }
+
+/// Three groups run in a flow with steps of two. When the second and the third are valid, only the first keeps the step
+/// from its end, and the flow could send out one more group before the trainer's next version.
+#[test]
+fn the_oldest_groups_of_a_flow_block_it_when_valid_groups_wait_behind_them() {
+    let mut config = config(EarlyStop::Fifo, OnStop::Carry, Launch::Batch);
+    config.staleness = Staleness { is_announced: true, max: 1, ..Staleness::default() };
+    let mut board = Board::new(config);
+    board.begin_flow(1, 9, 2);
+    feed(&mut board, &mut 0);
+    let mut run = || match board.next() {
+        Next::Run(dispatch) => dispatch,
+        next => panic!("expected a group, found {next:?}"),
+    };
+    let running = [run(), run(), run()];
+    assert!(board.blocking().is_empty(), "no group has ended");
+    for (dispatch, is_enough) in [(&running[1], false), (&running[2], true)] {
+        let valid = group(dispatch, 0);
+        board.end(dispatch.id, dispatch.number, GroupEnd::Valid(valid));
+        let blocking: Vec<rolldock_dispatch::DispatchId> = board.blocking().into_iter().collect();
+        assert_eq!(blocking, if is_enough { vec![running[0].id] } else { Vec::new() });
+    }
+    // With a further version, the flow can send out more than a whole step.
+    board.set_policy_version(1);
+    assert!(board.blocking().is_empty());
+}

@@ -123,7 +123,7 @@ fn an_empty_server_without_a_pace_has_its_speed_by_answers() {
     servers[1].tokens_per_second = Some(100.0);
     let answered = Pace { empty_s: 0.01, full_s: 0.01, error: 0.0 };
     let paces =
-        |servers: &[ServerSnapshot]| places(servers).iter().map(|place| place.pace).collect::<Vec<_>>();
+        |servers: &[ServerSnapshot]| places(servers, 0).iter().map(|place| place.pace).collect::<Vec<_>>();
     assert_eq!(paces(&servers), [Some(pace), Some(answered), None]);
     servers[1].in_use = 1;
     assert_eq!(
