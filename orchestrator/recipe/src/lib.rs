@@ -63,6 +63,8 @@ enum Origin {
     Written,
     /// A run's directory. The run began with the recipe, perhaps under an older version of Rolldock.
     Kept,
+    /// A run's directory, only to be compared with the recipe with which the run goes on.
+    Begun,
     /// A user's file, for a simulation. Its servers are simulated, and its trainer too.
     Simulated,
 }
@@ -133,6 +135,17 @@ impl Recipe {
         Self::load_as(Origin::Kept, path, options)
     }
 
+    /// Reads the recipe that a run keeps in its directory, like [`Recipe::load_kept`], but without checks of its values,
+    /// so that it can be compared with the recipe with which the run goes on. The run may have begun under an older
+    /// version of Rolldock, which accepted values that are refused now.
+    ///
+    /// # Errors
+    /// Returns [`RecipeError::Unreadable`] if `path` cannot be read, and [`RecipeError::Wrong`] if a value is missing or
+    /// has a wrong type.
+    pub fn load_begun(path: &Path) -> Result<Self, RecipeError> {
+        Self::load_as(Origin::Begun, path, &LoadOptions::default())
+    }
+
     /// Reads a recipe for a simulation, like [`Recipe::load`]. A simulated fleet of as many servers replaces
     /// the recipe's servers, unless the recipe has a simulated fleet. The recipe need not say how a trainer
     /// announces versions, or who frees the rows of its queue.
@@ -150,14 +163,17 @@ impl Recipe {
         }
         let mut resolved = layers.resolve::<Self>()?;
         if let Some(recipe) = &mut resolved.value {
-            if origin == Origin::Kept && recipe.policy.mode == PolicyMode::Sync && !recipe.names_announcer() {
+            let is_of_run = matches!(origin, Origin::Kept | Origin::Begun);
+            if is_of_run && recipe.policy.mode == PolicyMode::Sync && !recipe.names_announcer() {
                 recipe.policy.mode = PolicyMode::Off;
             }
             recipe.resolve_defaults_of_mode();
             recipe.find_files(path, &layers);
             recipe.fix_directories();
-            let further = checks::check(recipe, origin, &layers);
-            resolved.add(further);
+            if origin != Origin::Begun {
+                let further = checks::check(recipe, origin, &layers);
+                resolved.add(further);
+            }
         }
         match resolved.value {
             Some(recipe) if resolved.complaints.is_empty() => Ok(recipe),

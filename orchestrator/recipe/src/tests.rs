@@ -1,4 +1,5 @@
 mod any_text;
+mod consumer;
 mod mistakes;
 mod refused;
 mod simulated;
@@ -360,6 +361,24 @@ fn a_kept_recipe_of_an_older_version_keeps_its_meaning() {
     assert_eq!((announced.mode, announced.staleness_max()), (PolicyMode::Sync, 1));
     let error = Recipe::load(&path, &LoadOptions::default()).unwrap_err().to_string();
     assert!(error.contains("`policy.mode`") && error.contains("`run.steps`"), "{error}");
+}
+
+/// An older version accepted the recipe. It can be compared with the one with which the run goes on, which must be
+/// valid. The capacity of a queue that exists cannot be changed, so it is no reason to refuse the run.
+#[test]
+fn a_kept_recipe_that_is_refused_now_can_be_corrected() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("recipe.toml");
+    let consumer =
+        "[queue]\ncapacity_rows = 40\nconsumer = { task = \"train\", take_groups = 5, announces = true }\n";
+    fs::write(&path, MINIMAL.replace("mode = \"off\"", "mode = \"one_step_off\"") + consumer).unwrap();
+    assert_eq!(Recipe::load_begun(&path).unwrap().queue.consumer.unwrap().take_groups, 5);
+    let error = Recipe::load_kept(&path, &LoadOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("`queue.consumer.take_groups`") && !error.contains("capacity"), "{error}");
+    let set = vec!["queue.consumer.take_groups=8".to_owned(), "run.steps=9".to_owned()];
+    Recipe::load_kept(&path, &LoadOptions { set: set.clone(), ..Default::default() }).unwrap();
+    let error = Recipe::load(&path, &LoadOptions { set, ..Default::default() }).unwrap_err().to_string();
+    assert!(error.contains("`queue.capacity_rows`"), "{error}");
 }
 
 #[test]

@@ -120,7 +120,7 @@ fn check_changes(out: &Path, recipe: &Recipe) -> anyhow::Result<()> {
     if !file.exists() {
         return Ok(());
     }
-    let before = Recipe::load_kept(&file, &LoadOptions::default())?;
+    let before = Recipe::load_begun(&file)?;
     let changes = changes(&before, recipe)?;
     let refused: Vec<String> = changes
         .iter()

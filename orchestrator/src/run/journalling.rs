@@ -13,7 +13,7 @@ use super::convert::seconds;
 use super::directory::RECIPE_FILE;
 use crate::data::{DataError, Prompt};
 use crate::process::{QUEUE_FOLDER, unix_seconds};
-use crate::recipe::{LoadOptions, Recipe};
+use crate::recipe::Recipe;
 use crate::rollout::{PromptFeed, Restored};
 use crate::scope::Scope;
 use crate::scope::blocking;
@@ -32,7 +32,7 @@ fn waiting_prompt(out: &Path, waiting: &QueuedPrompt, prompts: &PromptFeed) -> a
         Ok(Some(prompt)) if prompt.uid == *prompt_uid => Ok(prompt),
         Err(DataError::Overlong { uid, tokens, tokens_max, .. }) if uid == *prompt_uid => {
             // The run's directory has the recipe with which the prompt was drawn until the resume succeeds.
-            let drawn_with = Recipe::load_kept(&out.join(RECIPE_FILE), &LoadOptions::default())?;
+            let drawn_with = Recipe::load_begun(&out.join(RECIPE_FILE))?;
             let limit = drawn_with.data.max_prompt_length;
             anyhow::bail!(
                 "the run has to issue prompt_uid={prompt_uid} row={row} again, which has tokens={tokens}; \

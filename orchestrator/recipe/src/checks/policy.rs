@@ -61,38 +61,20 @@ fn check_announcements(recipe: &Recipe, checks: &mut Checks<'_>) {
                  that announces, or policy.mode = \"off\" for a run without a trainer"
                     .to_owned()
             });
-            check_whole_steps(recipe, checks);
         }
         PolicyMode::Off => {
             let is_without = "mode = \"off\" is for runs without a trainer; expected no announcements, or mode = \
                               \"sync\", \"one_step_off\" or \"fully_async\"";
-            let announces = recipe.queue.consumer.as_ref().is_some_and(|consumer| consumer.announces);
             for (is_given, key) in [
                 (policy.listen.is_some(), "policy.listen"),
                 (policy.watch.is_some(), "policy.watch"),
-                (announces, "queue.consumer.announces"),
+                (recipe.own_trainer().is_some(), "queue.consumer.announces"),
             ] {
                 checks.require(!is_given, key, || is_without.to_owned());
             }
         }
         PolicyMode::OneStepOff | PolicyMode::FullyAsync => {}
     }
-}
-
-/// Checks that the embedded consumer of a synchronous run announces after whole steps. The run waits for the
-/// version before it collects more groups. Groups of a step that are taken after an announcement are too old.
-fn check_whole_steps(recipe: &Recipe, checks: &mut Checks<'_>) {
-    let Some(consumer) = recipe.queue.consumer.as_ref().filter(|consumer| consumer.announces) else { return };
-    let steps = usize::try_from(recipe.policy.steps_per_version).unwrap_or(usize::MAX);
-    let groups = recipe.rollout.train_batch_size.saturating_mul(steps);
-    let may_be_less = recipe.policy.staleness_max() > 0 && consumer.take_groups <= groups;
-    checks.require(may_be_less || consumer.take_groups == groups, "queue.consumer.take_groups", || {
-        format!(
-            "in mode = \"sync\" it announces a version after all groups of a version; expected {groups} \
-             (rollout.train_batch_size x policy.steps_per_version), found {}",
-            consumer.take_groups
-        )
-    });
 }
 
 /// Checks that the method has the keys that it needs, and no keys of other methods.

@@ -1,11 +1,11 @@
-//! Checks of `[queue]` and `[queue.consumer]`.
+//! Checks of `[queue]`.
 
 use arrow_schema::Schema;
 use rolldock_queue::{OnFull, TaskSpec};
 
-use super::{BATCH_GROUPS_MAX, Checks, Origin, SECONDS_MAX, counted, within};
+use super::{Checks, Origin, SECONDS_MAX, consumer, within};
 use crate::sections::added_columns;
-use crate::{Consumer, Queue, Recipe, VALIDATION};
+use crate::{Queue, Recipe, VALIDATION};
 
 /// The shortest lease, in seconds. It leaves a client enough time to renew the lease over a network.
 const LEASE_S_MIN: f64 = 0.1;
@@ -29,7 +29,7 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     });
     match &queue.consumer {
         None => check_room_for_all(recipe, checks),
-        Some(consumer) => check_consumer(recipe, consumer, checks),
+        Some(consumer) => consumer::check(recipe, consumer, checks),
     }
 }
 
@@ -93,30 +93,5 @@ fn check_room_for_all(recipe: &Recipe, checks: &mut Checks<'_>) {
              [queue.consumer]",
             queue.capacity_rows
         )
-    });
-}
-
-fn check_consumer(recipe: &Recipe, consumer: &Consumer, checks: &mut Checks<'_>) {
-    let queue = &recipe.queue;
-    checks.require(queue.tasks.names() == [consumer.task.clone()], "queue.consumer.task", || {
-        format!(
-            "the embedded consumer frees rows only if its task is the only one; queue.tasks = {:?}",
-            queue.tasks.names()
-        )
-    });
-    checks.require(
-        consumer.keep_last_steps == 0 || recipe.run.steps.is_some(),
-        "queue.consumer.keep_last_steps",
-        || "the last steps are known only with `run.steps`; expected `run.steps`, or 0".to_owned(),
-    );
-    counted(consumer.take_groups, BATCH_GROUPS_MAX, "queue.consumer.take_groups", checks);
-    within(consumer.train_s, 0.0, SECONDS_MAX, "queue.consumer.train_s", checks);
-    let group_rows = recipe.rollout.samples_per_prompt as usize;
-    let step_rows = group_rows.saturating_mul(recipe.rollout.train_batch_size);
-    let kept_steps = consumer.keep_last_steps.min(recipe.run.steps.unwrap_or(u64::MAX));
-    let kept = step_rows.saturating_mul(usize::try_from(kept_steps).unwrap_or(usize::MAX));
-    let needed = kept.max(group_rows);
-    checks.require(queue.capacity_rows >= needed, "queue.capacity_rows", || {
-        format!("expected at least {needed}: one group, and the steps that queue.consumer keeps")
     });
 }

@@ -7,7 +7,7 @@ use rolldock_dispatch::modes::{Launch, OnStale};
 use rolldock_policy::{PolicyMode, PolicyUpdate};
 use serde::{Deserialize, Serialize};
 
-use crate::Recipe;
+use crate::{Consumer, Recipe};
 
 /// `[policy]`
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
@@ -78,10 +78,14 @@ impl Recipe {
         self.policy.mode != PolicyMode::Off && self.names_announcer()
     }
 
+    /// The embedded consumer, if it announces versions.
+    pub fn own_trainer(&self) -> Option<&Consumer> {
+        self.queue.consumer.as_ref().filter(|consumer| consumer.announces)
+    }
+
     /// Whether the recipe has a source of version announcements.
     pub(crate) fn names_announcer(&self) -> bool {
-        let consumer_announces = self.queue.consumer.as_ref().is_some_and(|consumer| consumer.announces);
-        self.policy.listen.is_some() || self.policy.watch.is_some() || consumer_announces
+        self.policy.listen.is_some() || self.policy.watch.is_some() || self.own_trainer().is_some()
     }
 
     /// When prompts are sent out: `rollout.launch` if it is set, and otherwise the default of the mode. In

@@ -251,15 +251,10 @@ fn boundary_values_and_valid_combinations_are_accepted() {
         &["policy.update.method=command", "policy.update.command=[\"./push.sh\"]"],
         &[
             "policy.mode=fully_async",
-            "queue.consumer={task=\"train\",take_groups=1,train_s=2,announces=true}",
+            "queue.consumer={task=\"train\",take_groups=8,train_s=2,announces=true}",
         ],
         &["policy.mode=sync", "policy.listen=127.0.0.1:0"],
         &["policy.mode=sync", "queue.consumer={task=\"train\",take_groups=8,announces=true}"],
-        &[
-            "policy.mode=sync",
-            "policy.max_staleness=1",
-            "queue.consumer={task=\"train\",take_groups=7,announces=true}",
-        ],
     ] {
         let options =
             LoadOptions { set: sets.iter().map(|set| (*set).to_owned()).collect(), ..Default::default() };
