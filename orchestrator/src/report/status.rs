@@ -83,6 +83,8 @@ pub struct Status {
     pub queue: QueueStatus,
     /// The last version that was announced; `None` if no trainer announces versions.
     pub announced_version: Option<u64>,
+    /// The groups after which the run's own consumer announces a version; `None` if it announces none.
+    pub own_trainer_groups: Option<usize>,
     /// The time limits that end waits.
     pub limits: WaitLimits,
 }

@@ -237,12 +237,23 @@ fn between_steps(status: &Status) -> Vec<String> {
     vec![match wait.phase {
         Phase::Update => format!("The servers have been updating for {age}: {detail}."),
         Phase::Trainer => format!(
-            "The run has waited for the trainer for {age}: {detail}. The servers have version {}{}.",
+            "The run has waited for the trainer for {age}: {detail}. The servers have version {}{}.{}",
             status.step.policy_version,
-            announced(status)
+            announced(status),
+            own_trainer(status)
         ),
         _ => format!("The run has waited for the queue for {age}: {detail}. {}", room(&status.queue)),
     }]
+}
+
+/// Describes the trainer if it is the run's own consumer.
+fn own_trainer(status: &Status) -> String {
+    let Some(groups) = status.own_trainer_groups else { return String::new() };
+    format!(
+        " The trainer is the run's own consumer ([queue.consumer]), which announces a version after each batch of \
+         {groups} groups. {}",
+        room(&status.queue)
+    )
 }
 
 fn announced(status: &Status) -> String {
@@ -261,8 +272,9 @@ fn held_back(status: &Status) -> Vec<String> {
     match hold {
         Some(Hold::Trainer) => lines.push(format!(
             "New groups are held back: they would be too old when the trainer takes them. The servers have version \
-             {policy_version}{}.",
-            announced(status)
+             {policy_version}{}.{}",
+            announced(status),
+            own_trainer(status)
         )),
         Some(Hold::Queue) => {
             lines.push(format!("New groups are held back until the queue has room. {}", room(&status.queue)));

@@ -16,7 +16,7 @@ use super::interrupt::Interrupt;
 use super::journalling::RunJournal;
 use super::meters::Meters;
 use super::policy::{EarlierVersions, RunPolicy};
-use super::queue::RunQueue;
+use super::queue::{RowsAtEnd, RunQueue};
 use super::reporting::{Reporter, Reporting, wait_limits};
 use super::secrets::record_secrets;
 use super::steps::{Collected, Steps};
@@ -66,7 +66,7 @@ pub(super) async fn execute(mut run: Run, progress: &Progress) -> anyhow::Result
     };
     directory.keep();
     let collected = collect(&run, progress, &records, started, steps_scope, &services).await;
-    let (collected, consumed_groups, rows_left) = collected.map_err(unfinished)?;
+    let (collected, consumed_groups, rows) = collected.map_err(unfinished)?;
     let Collected { steps, interrupted, totals, tokens, gates, drawn } = collected;
     let ended_by = ended_by.get().copied();
     let (reward_outages, reward_out) = run.reward.outages();
@@ -82,7 +82,9 @@ pub(super) async fn execute(mut run: Run, progress: &Progress) -> anyhow::Result
         gates,
         drawn,
         consumed_groups: run.recipe.queue.consumer.is_some().then_some(consumed_groups),
-        rows_left,
+        rows_left: rows.left,
+        rows_stale: rows.stale,
+        group_rows: run.group_rows(),
         task: run.recipe.queue.tasks.last_in_line().unwrap_or_default(),
         out: run.out,
     })
@@ -122,14 +124,14 @@ impl Records {
         Ok((Self { queue, ledger, figures }, resumption))
     }
 
-    /// Ends the services, closes the ledger and the queue, and ends the run's other tasks. Returns the number
-    /// of rows in the queue.
-    async fn close(&self, run: &Run, services: &Scope) -> anyhow::Result<u64> {
+    /// Ends the services, closes the ledger and the queue, and ends the run's other tasks. Returns the rows
+    /// at the end.
+    async fn close(&self, run: &Run, services: &Scope) -> anyhow::Result<RowsAtEnd> {
         close(services, "services").await;
         self.ledger.close().await?;
-        let rows_left = self.queue.close().await?;
+        let rows = self.queue.close().await?;
         close(&run.scope, "the run").await;
-        Ok(rows_left)
+        Ok(rows)
     }
 }
 
@@ -178,7 +180,7 @@ fn keep_recipe(run: &Run) -> anyhow::Result<()> {
 }
 
 /// Collects the steps, waits for consumers, and closes everything. Returns the outcome of the steps, the
-/// number of groups that the embedded consumer acked, and the number of rows in the queue.
+/// number of groups that the embedded consumer acked, and the rows at the end.
 async fn collect(
     run: &Run,
     progress: &Progress,
@@ -186,7 +188,7 @@ async fn collect(
     started: Started,
     scope: Scope,
     services: &Scope,
-) -> anyhow::Result<(Collected, u64, u64)> {
+) -> anyhow::Result<(Collected, u64, RowsAtEnd)> {
     let interrupted = scope.token().clone();
     let Records { queue, ledger, figures } = records;
     let Started { manager, prompts, mut serving } = started;
@@ -216,8 +218,8 @@ async fn collect(
     let consumed_groups = serving.until_taken(queue, outcome.is_ok(), &interrupted).await?;
     // The run is over, so no interrupt follows for which this task would wait.
     drop(ledger_after_interrupt);
-    let rows_left = records.close(run, services).await?;
-    Ok((outcome?, consumed_groups, rows_left))
+    let rows = records.close(run, services).await?;
+    Ok((outcome?, consumed_groups, rows))
 }
 
 /// Opens the rollout and its prompts. The prompts begin at the position in the data at which an earlier
@@ -231,7 +233,7 @@ async fn open_rollout(
 ) -> anyhow::Result<(AgentLoopManager, PromptFeed)> {
     let config = convert::rollout_config(&run.recipe, &ledger.run_id, Arc::clone(&run.reward.gates));
     let mut manager = run.manager(config, steps.clone());
-    let keeps_tokens = run.trajectories.is_none() && run.agents.is_none();
+    let keeps_tokens = !run.has_trajectories();
     let mut cursor = run.train.cursor(Arc::clone(&run.codec));
     if let Some(position) = resumption.as_ref().and_then(|resumption| resumption.position) {
         cursor.seek(position)?;
@@ -385,6 +387,7 @@ fn reporter(
         partition: queue.partition(),
         versions,
         samples_per_prompt: rollout.samples_per_prompt,
+        own_trainer_groups: run.recipe.own_trainer().map(|consumer| consumer.take_groups),
         request: rollout.request,
         limits: wait_limits(&run.recipe),
         process: run.metrics.clone(),

@@ -254,6 +254,15 @@ impl Run {
         }
     }
 
+    fn has_trajectories(&self) -> bool {
+        self.trajectories.is_some() || self.agents.is_some()
+    }
+
+    /// The rows of a group; `None` if groups differ, because a trajectory may have several rows.
+    fn group_rows(&self) -> Option<u64> {
+        (!self.has_trajectories()).then_some(u64::from(self.recipe.rollout.samples_per_prompt))
+    }
+
     /// A rollout of this run, for training or for a validation.
     fn manager(&self, config: RolloutConfig, scope: Scope) -> AgentLoopManager {
         let parts = RolloutParts {
@@ -303,8 +312,7 @@ fn policy_plan(recipe: &Recipe) -> String {
     }
     let listen = policy.listen.as_ref().map(|listen| format!("at http://{listen}"));
     let watch = policy.watch.as_ref().map(|watch| format!("in {}", watch.display()));
-    let consumer_announces = recipe.queue.consumer.as_ref().is_some_and(|consumer| consumer.announces);
-    let consumer = consumer_announces.then(|| "by the embedded consumer".to_owned());
+    let consumer = recipe.own_trainer().map(|_| "by the embedded consumer".to_owned());
     let announced: Vec<String> = [listen, watch, consumer].into_iter().flatten().collect();
     format!(
         "{}, at most {} versions behind{}; versions are announced {}; servers are updated by {}, pause {}",

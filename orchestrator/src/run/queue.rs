@@ -272,12 +272,22 @@ impl RunQueue {
         None
     }
 
-    /// Makes everything durable, closes the queue, and returns the number of rows that are left in it.
-    pub(super) async fn close(&self) -> anyhow::Result<u64> {
+    /// Makes everything durable, closes the queue, and returns the rows at the end.
+    pub(super) async fn close(&self) -> anyhow::Result<RowsAtEnd> {
         let queue = self.queue.clone();
         blocking("queue close", move || queue.close()).await?;
-        Ok(self.partition.stats().rows as u64)
+        let stats = self.partition.stats();
+        Ok(RowsAtEnd { left: stats.rows as u64, stale: stats.dispositions.stale })
     }
+}
+
+/// The numbers of training rows at the end of a run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RowsAtEnd {
+    /// The rows in the queue.
+    pub(super) left: u64,
+    /// The rows that the queue has dropped since the run began, because they were too old for a take.
+    pub(super) stale: u64,
 }
 
 /// Whether the machine lacks disk space or file descriptors, which other processes may free.

@@ -78,6 +78,8 @@ pub(super) struct Reporter {
     pub(super) partition: Partition,
     pub(super) versions: Option<PolicyState>,
     pub(super) samples_per_prompt: u32,
+    /// The groups of a batch of the run's own consumer, if it announces versions.
+    pub(super) own_trainer_groups: Option<usize>,
     pub(super) request: RequestShape,
     pub(super) limits: WaitLimits,
     /// The metrics of the process, without those of servers that have left; `None` if other code has
@@ -121,6 +123,7 @@ impl Reporter {
                 tasks: stats.tasks,
             },
             announced_version: self.versions.as_ref().map(PolicyState::announced),
+            own_trainer_groups: self.own_trainer_groups,
             limits: self.limits,
         }
     }

@@ -38,6 +38,10 @@ pub struct Summary {
     pub consumed_groups: Option<u64>,
     /// The number of rows in the queue at the end.
     pub rows_left: u64,
+    /// The rows of accepted groups that the queue has dropped, because they were too old for a take.
+    pub rows_stale: u64,
+    /// The rows of a group; `None` if groups differ.
+    pub group_rows: Option<u64>,
     /// The directory of the run.
     pub out: PathBuf,
     /// The task for which the rows are in the queue.
@@ -62,6 +66,9 @@ impl fmt::Display for Summary {
             totals.stale,
             totals.failed
         )?;
+        if self.rows_stale > 0 {
+            writeln!(f, "{}", self.stale_in_queue())?;
+        }
         writeln!(f, "tokens: {}", token_words(&self.tokens))?;
         for gate in &self.gates {
             let GateCounts { name, seen, rejected, kept, .. } = gate;
@@ -96,3 +103,22 @@ impl fmt::Display for Summary {
         Ok(())
     }
 }
+
+impl Summary {
+    /// Describes accepted groups that no consumer got, because they became too old in the queue.
+    fn stale_in_queue(&self) -> String {
+        let rows = plural(self.rows_stale, "row");
+        let dropped = match self.group_rows {
+            Some(per_group) => {
+                format!("{} ({rows})", plural(self.rows_stale.div_ceil(per_group.max(1)), "accepted group"))
+            }
+            None => format!("{rows} of accepted groups"),
+        };
+        format!(
+            "the queue dropped {dropped} as stale: the policy version rose too far before a consumer took them"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

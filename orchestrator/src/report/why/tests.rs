@@ -73,6 +73,7 @@ fn status() -> Status {
             }],
         },
         announced_version: Some(11),
+        own_trainer_groups: None,
         limits: WaitLimits { sample_s: 3600.0, permit_s: 3600.0, stall_s: 60.0 },
     }
 }
@@ -150,6 +151,9 @@ fn the_reason_that_holds_groups_back_is_named() {
         &held,
         &["they would be too old", "The servers have version 11, and 11 is the last one announced."],
     );
+    held.own_trainer_groups = Some(64);
+    assert_says(&held, &["is the last one announced. The trainer is the run's own consumer"]);
+    held.own_trainer_groups = None;
     held.step.counts.hold = Some(Hold::Reward);
     assert_says(&held, &["until the outage of the reward ends"]);
     held.step.counts.hold = None;
@@ -200,6 +204,11 @@ fn between_two_steps_the_trainer_or_an_update_is_named() {
             "The run has waited for the trainer for 30 s: version=12 for step=13. The servers have version 11",
         ],
     );
+    assert!(!why(&between).contains("own consumer"), "{}", why(&between));
+    between.own_trainer_groups = Some(64);
+    let own = "The trainer is the run's own consumer ([queue.consumer]), which announces a version after each batch of 64 \
+               groups. The queue has 700 rows and a capacity of 768";
+    assert_says(&between, &[own]);
     between.step.oldest_waits[0].phase = Phase::Update;
     assert_says(&between, &["The servers have been updating for 30 s: version=12 for step=13."]);
     between.stage = Stage::Validating;

@@ -314,3 +314,25 @@ async fn a_label_that_an_earlier_run_has_left_is_reported_and_not_believed() {
     run.interrupt();
     assert_eq!(run.wait().code, Some(0));
 }
+
+/// The run generates two steps with version 0. Its own consumer trains on the first one while another process
+/// announces a much later version, so the groups of the second one are too old for the next take.
+#[test]
+fn accepted_groups_that_become_too_old_in_the_queue_are_in_the_summary() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("run");
+    let addresses = Addresses::new();
+    let consumer = format!("queue.consumer={{task=\"train\",take_groups={GROUPS},train_s=4.0}}");
+    let run = addresses.start(&out, &["policy.mode=fully_async", "run.steps=2", &consumer]);
+    wait_for("both steps are accepted", || {
+        LedgerState::read(&out).is_ok_and(|(state, _)| state.totals().accepted == 2 * GROUPS as u64)
+    });
+    addresses.announce(5);
+    let ended = run.wait();
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let said = ended.stdout;
+    let stale = format!("the queue dropped {GROUPS} accepted groups ({} rows) as stale: ", GROUPS * SAMPLES);
+    assert!(said.contains(&stale), "{stale:?} is not in\n{said}");
+    let took = format!("the run's own consumer took {GROUPS} groups; 0 rows are left");
+    assert!(said.contains(&took), "{took:?} is not in\n{said}");
+}
