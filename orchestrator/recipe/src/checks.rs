@@ -4,9 +4,10 @@
 //! parses but is not implemented yet is refused by name instead of ignored.
 //!
 //! # Invariants
-//! A recipe that passes these checks cannot block itself: no request needs more permits than a server has, no
-//! step needs more groups than it may draw, every put that waits for space has a consumer that frees rows, and a
-//! consumer that announces takes the groups of every version that the run waits for, unless a step ends short. Numbers that determine an amount of memory or become a `Duration` are bounded.
+//! A recipe that passes these checks cannot block itself: no request needs more permits than a server has, no step
+//! needs more groups than it may draw, every put that waits for space has a consumer that frees rows, and a consumer
+//! that announces takes the groups of every version that the run waits for. Numbers that determine an amount of memory
+//! or become a `Duration` are bounded.
 
 mod agent;
 mod consumer;

@@ -31,6 +31,7 @@ mod queue;
 mod reporting;
 mod reward;
 mod secrets;
+mod short_versions;
 mod simulated;
 mod steps;
 mod summary;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rolldock_queue::{
     ColumnSpec, Lease, Partition, PartitionSpec, Put, QueueConfig, QueueError, ServiceConfig, Take,
     TransferQueue, holds_queue,
@@ -16,6 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::convert::{Claims, seconds};
+use super::short_versions::{Due, ShortVersions};
 use super::validation_rows::ValidationRows;
 use crate::policy::PolicyState;
 use crate::process::{QUEUE_FOLDER, of_queue, serve_queue, until_taken};
@@ -48,6 +50,10 @@ pub(super) struct RunQueue {
     /// The number of groups that the consumer may take in total, including the groups that it has taken.
     allowed: Arc<watch::Sender<u64>>,
     consumed: Arc<AtomicU64>,
+    /// The versions for which a consumer that announces gets too few groups.
+    short: Arc<Mutex<ShortVersions>>,
+    /// Whether the consumer announces versions.
+    announces: bool,
 }
 
 impl RunQueue {
@@ -94,6 +100,11 @@ impl RunQueue {
             consumer_task: settings.consumer.as_ref().map(|consumer| consumer.task.clone()),
             allowed: Arc::new(watch::Sender::new(0)),
             consumed: Arc::new(AtomicU64::new(0)),
+            short: Arc::new(Mutex::new(ShortVersions::new(
+                recipe.policy.steps_per_version,
+                recipe.rollout.train_batch_size as u64,
+            ))),
+            announces: recipe.own_trainer().is_some(),
         })
     }
 
@@ -119,8 +130,26 @@ impl RunQueue {
         };
         let kept: u64 = (self.kept_from_step..=resumption.last_step).map(of_step).sum();
         let ready = self.partition.ready_groups(task)? as u64;
-        self.allowed.send_modify(|allowed| *allowed += ready.saturating_sub(kept));
+        let earlier = ready.saturating_sub(kept);
+        self.allowed.send_modify(|allowed| *allowed += earlier);
+        // The last step that has ended may have been short.
+        let open = resumption.open_steps.iter().filter(|open| open.step < self.kept_from_step);
+        let ended_groups = earlier.saturating_sub(open.map(|open| open.accepted).sum());
+        let ended = resumption.open_steps.first().map_or(resumption.last_step, |open| open.step - 1);
+        if self.announces && (1..self.kept_from_step).contains(&ended) {
+            self.short.lock().note_earlier(ended, ended_groups);
+        }
         Ok(())
+    }
+
+    /// Notes that `step` has ended with too few groups, all of which are put. A consumer that announces does not wait
+    /// for further groups of that step.
+    pub(super) fn ended_short(&self, step: u64) {
+        if self.announces && step < self.kept_from_step {
+            self.short.lock().note(step, *self.allowed.borrow());
+            // Wakes the consumer.
+            self.allowed.send_modify(|_| ());
+        }
     }
 
     /// Puts a group. Waits for room in the queue and on its disk, up to the time that the recipe sets.
@@ -197,10 +226,11 @@ impl RunQueue {
     /// Takes and acks groups in a trainer's place, until the end of puts or until `end` is cancelled. Returns
     /// the number of groups that it acked.
     ///
-    /// If the consumer trains, it takes whole batches, except for the last one. If it announces versions, it
-    /// acks a batch only when the servers have the version that came from the batch. If the run ends before
-    /// that, its next process takes the batch again, trains on it again and announces the version. If the
-    /// batch were already acked, the next process would wait for a version that is never announced.
+    /// If the consumer trains, it takes whole batches, except for the last one. If it announces versions, a batch is
+    /// also smaller if a step of its version was short, and the consumer acks a batch only when the servers have the
+    /// version that came from the batch. If the run ends before that, its next process takes the batch again, trains on
+    /// it again and announces the version. If the batch were already acked, the next process would wait for a version
+    /// that is never announced.
     pub(super) async fn consume(
         self,
         consumer: Consumer,
@@ -209,11 +239,18 @@ impl RunQueue {
         end: CancellationToken,
     ) -> anyhow::Result<u64> {
         let trains = consumer.trains();
-        while let Some(open) = self.next_batch(&consumer, trains, &end).await {
+        while let Some(groups) = self.next_batch(&consumer, trains, &end).await {
+            if groups == 0 {
+                if !announced(None, versions.as_ref(), &end).await {
+                    break;
+                }
+                self.short.lock().announced(0, self.consumed_groups());
+                continue;
+            }
             let take = Take {
                 max_staleness: claims.max_staleness,
                 stale: claims.stale,
-                ..Take::groups(&consumer.task, open).held_by("the run's own consumer")
+                ..Take::groups(&consumer.task, groups).held_by("the run's own consumer")
             };
             let Some(lease) = or_later(self.partition.take(&take).await)? else {
                 // Some allowed groups never arrive, because the queue has dropped them as stale or has lost
@@ -224,25 +261,20 @@ impl RunQueue {
                 }
                 continue;
             };
-            let mut groups: Vec<&String> = lease.groups().iter().collect();
-            groups.dedup();
-            let taken = groups.len() as u64;
-            if trains {
-                let training = train(&lease, seconds(consumer.train_s), &end);
-                if !training.await? {
-                    break;
-                }
+            let mut names: Vec<&String> = lease.groups().iter().collect();
+            names.dedup();
+            let taken = names.len() as u64;
+            if trains && !train(&lease, seconds(consumer.train_s), &end).await? {
+                break;
             }
-            if let Some(versions) = versions.as_ref().filter(|_| consumer.announces) {
-                let version = versions.announce_next();
-                // If the run is over, the batch is not acked. Dropping its lease returns the rows to the
-                // queue.
-                if end.run_until_cancelled(served(&lease, versions, version)).await.is_none() {
-                    break;
-                }
+            let announcing = versions.as_ref().filter(|_| consumer.announces);
+            // If the run is over, the batch is not acked. Dropping its lease returns the rows to the queue.
+            if !announced(Some(&lease), announcing, &end).await {
+                break;
             }
             lease.ack().await?;
-            self.consumed.fetch_add(taken, Ordering::Relaxed);
+            let acked = self.consumed.fetch_add(taken, Ordering::Relaxed) + taken;
+            self.short.lock().announced(taken, acked);
         }
         Ok(self.consumed_groups())
     }
@@ -252,17 +284,23 @@ impl RunQueue {
         self.consumed.load(Ordering::Relaxed)
     }
 
-    /// Waits until the next batch may be taken, and returns its number of groups. Returns `None` if there
-    /// will be no more batches.
+    /// Waits until the next batch may be taken, and returns its number of groups, which is 0 if only a version is due.
+    /// Returns `None` if there will be no more batches.
     async fn next_batch(&self, consumer: &Consumer, whole: bool, end: &CancellationToken) -> Option<usize> {
         let mut allowed = self.allowed.subscribe();
         while !end.is_cancelled() {
-            let open = *allowed.borrow_and_update() - self.consumed.load(Ordering::Relaxed);
-            let open = usize::try_from(open).unwrap_or(usize::MAX);
+            let (put, acked) = (*allowed.borrow_and_update(), self.consumed_groups());
+            let (open, batch) = (put - acked, consumer.take_groups as u64);
             // The allowed number grows only with puts, so it is final after the last put.
             let ended = self.partition.stats().ended;
-            if open >= consumer.take_groups || open > 0 && (ended || !whole) {
-                return Some(open.min(consumer.take_groups));
+            let due = match self.short.lock().due(acked, put, batch) {
+                Due::Groups(groups) => Some(groups),
+                Due::Empty => Some(0),
+                Due::Later if open > 0 && (ended || !whole) => Some(open.min(batch)),
+                Due::Later => None,
+            };
+            if due.is_some() {
+                return due.map(|groups| usize::try_from(groups).unwrap_or(usize::MAX));
             }
             if ended && !allowed.has_changed().unwrap_or(false) {
                 return None;
@@ -325,11 +363,18 @@ async fn train(lease: &Lease, time: Duration, end: &CancellationToken) -> anyhow
     Ok(true)
 }
 
-/// Waits until the servers have the version. Renews the lease of the batch that produced the version during
-/// the wait.
-async fn served(lease: &Lease, versions: &PolicyState, version: u64) {
-    while tokio::time::timeout(RENEW, versions.until_served(version)).await.is_err() {
-        // If the lease is lost, the consumer trains on the batch again, and the version stays announced.
-        let _ = lease.renew().await;
-    }
+/// Announces the next version, if there are versions to announce, and waits until the servers have it. Renews the
+/// lease of the batch that produced the version meanwhile. Returns `false` if `end` was cancelled before.
+async fn announced(lease: Option<&Lease>, versions: Option<&PolicyState>, end: &CancellationToken) -> bool {
+    let Some(versions) = versions else { return true };
+    let version = versions.announce_next();
+    let served = async {
+        while tokio::time::timeout(RENEW, versions.until_served(version)).await.is_err() {
+            if let Some(lease) = lease {
+                // If the lease is lost, the consumer trains on the batch again, and the version stays announced.
+                let _ = lease.renew().await;
+            }
+        }
+    };
+    end.run_until_cancelled(served).await.is_some()
 }

@@ -117,6 +117,7 @@ impl<'a> Steps<'a> {
                 return Ok((step, true));
             }
             self.judge(&metrics)?;
+            self.tell_of_short(&metrics);
             if metrics.end == StepEnd::OutOfPrompts {
                 return Ok((step, false));
             }
@@ -184,6 +185,7 @@ impl<'a> Steps<'a> {
                 return Ok((metrics.step, true));
             }
             self.judge(&metrics)?;
+            self.tell_of_short(&metrics);
             if !self.validate_after(metrics.step).await? {
                 return Ok((metrics.step, true));
             }
@@ -255,6 +257,13 @@ impl<'a> Steps<'a> {
             anyhow::bail!("all {} groups of step {step} failed; the last one: {reason}", totals.failed);
         }
         Ok(())
+    }
+
+    /// Tells the run's own consumer of a step that has ended with too few groups, so that it does not wait for more.
+    fn tell_of_short(&self, metrics: &StepMetrics) {
+        if metrics.end == StepEnd::OutOfBatches {
+            self.queue.ended_short(metrics.step);
+        }
     }
 
     /// Runs a validation after `step` if it is due. Returns false if it was interrupted.

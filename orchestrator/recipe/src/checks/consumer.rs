@@ -1,12 +1,9 @@
 //! Checks of `[queue.consumer]`.
 //!
-//! A consumer that announces is the run's trainer, and a run relies on the pace of its trainer: one version after
-//! every `policy.steps_per_version` steps. With more versions than that, accepted groups would become too old in
-//! the queue. With fewer versions, the run would wait for one that is never announced.
-//!
-//! # Deliberately absent
-//! A step that ends short (`run.on_short = "short"`) leaves the consumer with too few groups for a batch. No check
-//! can know this before the run.
+//! A consumer that announces is the run's trainer, and a run relies on the pace of its trainer: one version after every
+//! `policy.steps_per_version` steps. With more versions than that, accepted groups would become too old in the queue.
+//! With fewer versions, the run would wait for one that is never announced. A step that ends short has a version too,
+//! which the consumer announces after the groups that there are.
 
 use rolldock_dispatch::modes::OnStale;
 use rolldock_policy::PolicyMode;

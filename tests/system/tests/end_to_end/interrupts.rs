@@ -156,22 +156,29 @@ fn an_interrupted_run_does_not_end_the_puts() {
     assert!(!waiting.heard_of_an_end());
 }
 
-/// A short step does not end a run, also if its steps overlap.
+/// A short step does not end a run, also if its steps overlap. The run waits for the version of each step, so its own
+/// consumer announces one for a short step too. All steps but the last are trained on.
 #[test]
-fn a_run_goes_on_after_a_short_step() {
-    let dir = TempDir::new().unwrap();
-    let sets = [
-        "policy.mode=fully_async",
-        "policy.max_staleness=8",
-        "queue.consumer.take_groups=1",
-        "queue.consumer.announces=true",
-        "rollout.gen_batch_size=4",
-        "rollout.max_gen_batches=1",
-        "run.on_short=short",
-    ];
-    let run = sets.iter().fold(small_run(&dir.path().join("run"), "4"), |run, set| run.set(set)).succeeds();
-    assert!(run.stdout.contains("SHORT: every generation batch is used up"), "{}", run.stdout);
-    assert!(run.stdout.contains("done: 4 steps"), "{}", run.stdout);
+fn a_run_goes_on_after_short_steps() {
+    for mode in ["sync", "one_step_off", "fully_async"] {
+        let dir = TempDir::new().unwrap();
+        let out = dir.path().join("run");
+        let mode = format!("policy.mode={mode}");
+        let sets = [
+            mode.as_str(),
+            "queue.consumer={task=\"train\",take_groups=4,announces=true,keep_last_steps=1}",
+            "rollout.gen_batch_size=4",
+            "rollout.max_gen_batches=1",
+            "run.on_short=short",
+        ];
+        let run = sets.iter().fold(small_run(&out, "6"), |run, set| run.set(set)).succeeds();
+        assert!(run.stdout.contains("SHORT: every generation batch is used up"), "{}", run.stdout);
+        assert!(run.stdout.contains("done: 6 steps"), "{}", run.stdout);
+        let (state, _) = LedgerState::read(&out).unwrap();
+        let accepted: Vec<u64> = state.steps().values().map(|step| step.totals.accepted).collect();
+        let took = format!("the run's own consumer took {} groups; ", accepted[..5].iter().sum::<u64>());
+        assert!(run.stdout.contains(&took), "{took:?} of {accepted:?} is not in\n{}", run.stdout);
+    }
 }
 
 #[test]
