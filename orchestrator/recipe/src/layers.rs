@@ -4,6 +4,7 @@
 //! read by serde. A mistake in a key is shown in the strongest layer that sets the key. serde stops at the
 //! first mistake. So the wrong value is left out and the rest is read again, until all mistakes are known.
 
+mod choices;
 mod servers;
 
 use std::io::Read;
@@ -12,6 +13,8 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 use toml_edit::{Document, Item};
+
+use choices::Given;
 
 use super::messages::{HUGE, in_plain_words, is_huge, quoted_after, with_suggestion};
 use super::{Complaint, LoadOptions, RecipeError};
@@ -129,7 +132,7 @@ impl Layers {
         }
         let mut resolved = Resolved { value: None, complaints: self.wrong.clone(), left_out: Vec::new() };
         while resolved.complaints.len() < COMPLAINTS_MAX {
-            let error = match serde_path_to_error::deserialize(Value::Table(merged.clone())) {
+            let error = match serde_path_to_error::deserialize(Given(Value::Table(merged.clone()))) {
                 Ok(value) => {
                     resolved.value = Some(value);
                     break;

@@ -70,6 +70,52 @@ fn no_message_has_names_of_rust_types() {
 }
 
 #[test]
+fn a_value_in_place_of_a_word_is_told_which_words_there_are() {
+    let fill = "expected `samples` or `groups`";
+    let launch = "expected `batch` or `on_demand`";
+    for (set, found, expected) in [
+        ("rollout.fill=3", "integer `3`", fill),
+        ("rollout.stragglers=true", "boolean `true`", "expected one of `stay`, `move`, `hedge`"),
+        ("fleet.policy=1.5", "floating point `1.5`", "expected one of `least_load`, "),
+        (
+            "policy.mode=false",
+            "boolean `false`",
+            "expected one of `off`, `sync`, `one_step_off`, `fully_async`",
+        ),
+        ("rollout.early_stop=[]", "a list", "expected one of `first`, `fifo`, `off`"),
+        ("run.on_short=2024-01-01", "date", "expected `short` or `error`"),
+        ("queue.durability=2", "integer `2`", "expected one of "),
+        ("data.history.sampling=1", "integer `1`", "expected "),
+        ("data.duplicates=1", "integer `1`", "expected "),
+        ("rollout.launch={}", "a table", launch),
+        ("rollout.launch={on_demand=[]}", "a table", launch),
+        ("rollout.launch={batch=1, on_demand=1}", "a table", launch),
+        ("fleet.policy={group_affinity=1}", "a table", "expected one of `least_load`, "),
+        ("rollout.fill={groups={}}", "a table", fill),
+        ("reward.guard.on_failure=0", "integer `0`", "expected one of `fail_sample`, `score`, `stop`"),
+        ("reward.guard.on_failure=score", "string \"score\"", "expected a table, { score = ... }"),
+        ("reward.guard.on_failure={stop=0}", "a table", "expected one of `fail_sample`, `score`, `stop`"),
+    ] {
+        let error = refused(&[set]);
+        let key = set.split('=').next().unwrap();
+        let words = format!("--set {set}:1:{}: `{key}`: invalid type: {found}, {expected}", key.len() + 4);
+        assert!(error.contains(&words), "{set}: {error}");
+        assert_eq!(error.matches("--set").count(), 1, "{error}");
+        assert!(!error.contains("variant"), "{error}");
+    }
+    let written = complaint(&MINIMAL.replace("mode = \"off\"", "mode = 7"));
+    assert!(
+        written.starts_with("r.toml:3:8: `policy.mode`: invalid type: integer `7`, expected one of"),
+        "{written}"
+    );
+    let scored = ["reward.guard.on_failure={score=0.5}", "reward.scorer=math_dapo", "reward.python=a.py:f"];
+    let set = scored.map(str::to_owned).to_vec();
+    load_text(MINIMAL, &LoadOptions { set, ..Default::default() }).unwrap();
+    // A misspelt word still has a suggestion.
+    assert!(refused(&["rollout.fill=group"]).contains("did you mean `groups`?"));
+}
+
+#[test]
 fn mistakes_of_different_kinds_are_all_named() {
     let error = refused(&[
         "rollout.wrokers=3",
