@@ -305,6 +305,7 @@ fn the_policy_is_read_with_its_defaults_and_without_its_token() {
     let written = "mode = \"fully_async\"\nlisten = \"127.0.0.1:7401\"\ntoken = \"hush-1234\"\n\
                    update = { method = \"reload\", cache_salt = true, timeouts = { pause = 5 } }\n";
     let text = MINIMAL.replace("mode = \"off\"\n", written);
+    let text = text.replace("servers = 2", "servers = 2\ntransport = \"http\"");
     let recipe = load_text(&text, &LoadOptions::default()).unwrap();
     let policy = &recipe.policy;
     assert_eq!((policy.mode, policy.max_staleness, policy.pacing), (PolicyMode::FullyAsync, Some(1), true));

@@ -3,7 +3,7 @@
 use rolldock_policy::{PolicyMode, PolicyUpdate, UpdateMethod};
 
 use super::Checks;
-use crate::{Origin, Recipe};
+use crate::{Origin, Recipe, Transport};
 
 /// Maximum of `max_staleness` and `steps_per_version`. A larger bound is not useful, and its product with the
 /// groups of a step could overflow.
@@ -47,6 +47,7 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
             .to_owned()
     });
     check_method(&policy.update, checks);
+    check_workers(recipe, checks);
     check_timeouts(&policy.update, checks);
 }
 
@@ -105,6 +106,21 @@ fn check_method(update: &PolicyUpdate, checks: &mut Checks<'_>) {
             });
         }
     }
+}
+
+/// Checks that the servers have the workers that the method calls. Simulated servers in this process have none, so no
+/// version would reach them, and the run would wait for the first one forever.
+fn check_workers(recipe: &Recipe, checks: &mut Checks<'_>) {
+    let Some(simulated) = &recipe.fleet.simulated else { return };
+    let method = recipe.policy.update.method;
+    let calls_workers = matches!(method, UpdateMethod::Reload | UpdateMethod::Transfer);
+    let is_called = calls_workers && recipe.is_announced_to() && checks.origin != Origin::Simulated;
+    checks.require(!is_called || simulated.transport == Transport::Http, "policy.update.method", || {
+        format!(
+            "method = \"{method}\" calls the servers' workers, and simulated servers in this process have none; \
+             expected fleet.simulated.transport = \"http\", or method = \"none\""
+        )
+    });
 }
 
 fn check_timeouts(update: &PolicyUpdate, checks: &mut Checks<'_>) {

@@ -2,6 +2,8 @@
 
 use super::{LoadOptions, MINIMAL, complaint, load_text};
 
+const LISTEN: &str = "policy.listen=127.0.0.1:0";
+
 #[test]
 fn values_that_cannot_go_together_are_all_named() {
     let text = MINIMAL.replace("train_batch_size = 8", "train_batch_size = 80\nrequest = \"group\"")
@@ -180,6 +182,8 @@ fn a_value_that_cannot_work_is_refused_with_its_key() {
         (&["policy.update.method=command"], "policy.update.command"),
         (&["policy.update.method=command", "policy.update.command=[\"\"]"], "policy.update.command"),
         (&["policy.update.command=[\"./push.sh\"]"], "policy.update.command"),
+        (&["policy.mode=sync", LISTEN, "policy.update.method=reload"], "policy.update.method"),
+        (&["policy.mode=fully_async", LISTEN, "policy.update.method=transfer"], "policy.update.method"),
         (&["policy.update.method=http"], "policy.update.url"),
         (&["policy.update.method=http", "policy.update.url=trainer:80"], "policy.update.url"),
         (&["policy.update.url=\"http://trainer\""], "policy.update.url"),
@@ -254,6 +258,9 @@ fn boundary_values_and_valid_combinations_are_accepted() {
             "queue.consumer={task=\"train\",take_groups=8,train_s=2,announces=true}",
         ],
         &["policy.mode=sync", "policy.listen=127.0.0.1:0"],
+        &["policy.mode=sync", LISTEN, "policy.update.method=reload", "fleet.simulated.transport=http"],
+        // Without announcements, no method is used.
+        &["policy.update.method=reload"],
         &["policy.mode=sync", "queue.consumer={task=\"train\",take_groups=8,announces=true}"],
     ] {
         let options =

@@ -65,6 +65,8 @@ fn the_trainer_of_a_simulation_needs_no_address() {
     // A recipe with an address can be simulated without a trainer.
     let listening = load(MINIMAL, &["policy.listen=127.0.0.1:7401"]).unwrap();
     assert_eq!(listening.policy.mode, PolicyMode::Off);
+    // The simulated trainer passes no weights.
+    load(MINIMAL, &["policy.mode=sync", "policy.listen=127.0.0.1:0", "policy.update.method=reload"]).unwrap();
     let error = load(MINIMAL, &["policy.mode=fully_async", "policy.max_staleness=0"]).unwrap_err();
     assert!(error.contains("policy.max_staleness"), "{error}");
 }

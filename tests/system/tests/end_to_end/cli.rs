@@ -106,6 +106,8 @@ fn every_recipe_runs_on_a_simulated_fleet_and_small_data() {
         let mut run = SMALL.iter().filter(|set| !set.starts_with("queue")).fold(run, |run, set| run.set(set));
         if is_served(path) {
             run = OUR_DATA.iter().chain(&ANY_PORT).fold(run, |run, set| run.set(set));
+            // Their servers load announced weights, for which simulated servers need workers.
+            run = run.set("fleet.simulated.transport=http");
         }
         // The filter accepts some of the groups of 20 batches.
         run.set("rollout.max_gen_batches=20").set("run.on_short=short").set("queue.capacity_rows=64").start()
