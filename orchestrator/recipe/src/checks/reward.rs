@@ -55,6 +55,7 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
             });
         }
     }
+    check_variance(recipe, checks);
     counted(reward.places, GRADINGS_MAX, "reward.places", checks);
     check_advantage(recipe, checks);
     let Some(overlong) = &reward.overlong else { return };
@@ -64,6 +65,19 @@ pub(super) fn check(recipe: &Recipe, checks: &mut Checks<'_>) {
     let factor = overlong.penalty_factor;
     checks.require(is_finite_in_32_bits(factor) && factor >= 0.0, "reward.overlong.penalty_factor", || {
         format!("expected 0 or more, found {factor}")
+    });
+}
+
+/// Checks that a gate that compares the samples of a group has samples to compare.
+fn check_variance(recipe: &Recipe, checks: &mut Checks<'_>) {
+    let filter = &recipe.filter;
+    // Groups that such a gate rejects can still fill a short step.
+    let rejects_all = filter.enable && filter.compares_samples() && filter.keeps_alike().is_none();
+    let is_single = recipe.rollout.samples_per_prompt == 1;
+    checks.require(!(is_single && rejects_all), "rollout.samples_per_prompt", || {
+        "a single sample never varies, so the filter rejects every group; expected 2 or more, or a filter without the \
+         rule \"variance\" (filter.metric = \"none\", or filter.enable = false)"
+            .to_owned()
     });
 }
 

@@ -3,6 +3,7 @@
 use super::{LoadOptions, MINIMAL, complaint, load_text};
 
 const LISTEN: &str = "policy.listen=127.0.0.1:0";
+const SINGLE: &str = "rollout.samples_per_prompt=1";
 
 #[test]
 fn values_that_cannot_go_together_are_all_named() {
@@ -59,6 +60,8 @@ fn a_value_that_cannot_work_is_refused_with_its_key() {
         (&["fleet.max_loads_per_server=some"], "fleet.max_loads_per_server"),
         (&["fleet.max_tokens_per_server=0"], "fleet.max_tokens_per_server"),
         (&["filter.gates=[{gate=\"min_samples\",samples=999}]"], "filter.gates"),
+        (&["rollout.samples_per_prompt=1"], "rollout.samples_per_prompt"),
+        (&[SINGLE, "filter={metric=\"none\",gates=[{gate=\"variance\"}]}"], "rollout.samples_per_prompt"),
         (&["fleet.max_loads_per_server=auto", "fleet.adaptive.min=0"], "fleet.adaptive.min"),
         (&["fleet.max_loads_per_server=auto", "fleet.adaptive.start=4"], "fleet.adaptive.start"),
         (&["fleet.max_loads_per_server=auto", "fleet.adaptive.decrease=1.0"], "fleet.adaptive.decrease"),
@@ -261,6 +264,9 @@ fn boundary_values_and_valid_combinations_are_accepted() {
         &["policy.mode=sync", LISTEN, "policy.update.method=reload", "fleet.simulated.transport=http"],
         // Without announcements, no method is used.
         &["policy.update.method=reload"],
+        &[SINGLE, "filter.enable=false"],
+        &[SINGLE, "filter.metric=none"],
+        &[SINGLE, "filter.keep_if_short=[\"variance\"]"],
         &["policy.mode=sync", "queue.consumer={task=\"train\",take_groups=8,announces=true}"],
     ] {
         let options =
