@@ -69,7 +69,8 @@ pub struct GroupLook {
 /// A snapshot of the step in progress.
 #[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 pub struct StepLook {
-    /// The number of the step; 0 before the first step.
+    /// The number of the step; 0 before the first step. A resumed run begins with the number of the step before the
+    /// one that it continues with.
     pub step: u64,
     /// Whether groups are still accepted. If not, the run is between two steps.
     pub is_open: bool,

@@ -45,9 +45,14 @@ impl Board {
         self.dispatches.keep_journal(journal);
     }
 
-    /// Restores the state of an earlier process. Returns the number of the step before the first step that
-    /// still lacks groups.
+    /// Restores the state of an earlier process. The board is then at the step before the first step that still lacks
+    /// groups. Returns the number of that step.
     pub(crate) fn restore(&mut self, restored: Restored) -> u64 {
+        self.step = self.restore_all(restored);
+        self.step
+    }
+
+    fn restore_all(&mut self, restored: Restored) -> u64 {
         let Restored { resumption, queued } = restored;
         let kept_in = |bucket: Bucket| -> u64 {
             let kept = queued.iter().filter(|(queued, ..)| bucket_of(&queued.fate) == bucket);

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use rolldock_dispatch::StepEnd;
 use rolldock_ledger::{
     FORMAT, LedgerConfig, LedgerState, LedgerWriter, QueueRecord, Record, RunRecord, read_carried,
 };
@@ -44,6 +45,7 @@ fn the_tokens_of_held_groups_are_held_after_a_restart() {
         first.end(cut.id, cut.number, GroupEnd::Carried(carried(cut, 0)));
     }
     first.end_step().unwrap();
+    first.note_step_end(1, StepEnd::Reached);
     let before = first.dispatches().tokens().run();
     assert_eq!((before.accepted, before.held), (1, 2), "{before:?}");
     assert_eq!(before.carried, started[3..].len() as u64);
@@ -51,7 +53,8 @@ fn the_tokens_of_held_groups_are_held_after_a_restart() {
 
     let put = QueueRecord::new(started[0].id, 0, 1, started[0].prompt.uid);
     let mut second = board();
-    second.restore(restored(dir.path(), &[put]));
+    assert_eq!(second.restore(restored(dir.path(), &[put])), 1);
+    assert_eq!((second.step(), second.is_stopped()), (1, true), "step 1 is over, and step 2 has not begun");
     let tokens = second.dispatches().tokens().run();
     assert_eq!((tokens.held, tokens.carried, tokens.wasted.total()), (2, before.carried, 0));
     second.begin_step(2, 1);
