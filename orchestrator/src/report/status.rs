@@ -85,6 +85,10 @@ pub struct Status {
     pub announced_version: Option<u64>,
     /// The groups after which the run's own consumer announces a version; `None` if it announces none.
     pub own_trainer_groups: Option<usize>,
+    /// Why no server has the announced version, while the servers are not being updated; `None` if no update to it has
+    /// failed.
+    #[serde(default)]
+    pub update_failure: Option<String>,
     /// The time limits that end waits.
     pub limits: WaitLimits,
 }

@@ -235,7 +235,12 @@ fn between_steps(status: &Status) -> Vec<String> {
     let detail = wait.detail.as_deref().unwrap_or("no detail");
     let age = seconds(wait.age_s);
     vec![match wait.phase {
-        Phase::Update => format!("The servers have been updating for {age}: {detail}."),
+        Phase::Update => match failed_update(status) {
+            Some(failed) => {
+                format!("The run has waited for an update of the servers for {age}: {detail}. {failed}")
+            }
+            None => format!("The servers have been updating for {age}: {detail}."),
+        },
         Phase::Trainer => format!(
             "The run has waited for the trainer for {age}: {detail}. The servers have version {}{}.{}",
             status.step.policy_version,
@@ -263,10 +268,16 @@ fn announced(status: &Status) -> String {
     }
 }
 
+/// Describes the failed update of the servers that will be tried again; `None` if there is none.
+fn failed_update(status: &Status) -> Option<String> {
+    let (reason, version) = (status.update_failure.as_ref()?, status.announced_version?);
+    Some(format!("No server has version {version}: {reason}. The update will be tried again."))
+}
+
 /// Describes why new groups are not sent out.
 fn held_back(status: &Status) -> Vec<String> {
     let StepLook { counts, policy_version, is_open, data_has_ended, .. } = &status.step;
-    let mut lines = Vec::new();
+    let mut lines: Vec<String> = failed_update(status).filter(|_| *is_open).into_iter().collect();
     // A reward's outage holds back prompts that are sent out again too.
     let hold = counts.hold.filter(|hold| *is_open && (!data_has_ended || *hold == Hold::Reward));
     match hold {

@@ -107,6 +107,7 @@ impl Reporter {
     fn status(&self) -> Status {
         let (fleet, stats) = (self.balancer.snapshot(), self.partition.stats());
         let (stage, step_age) = self.meters.stage();
+        let versions = self.versions.as_ref().map(PolicyState::versions);
         Status {
             run_id: self.run_id.clone(),
             stage,
@@ -122,7 +123,8 @@ impl Reporter {
                 leases: stats.leases,
                 tasks: stats.tasks,
             },
-            announced_version: self.versions.as_ref().map(PolicyState::announced),
+            announced_version: versions.as_ref().map(|versions| versions.announced),
+            update_failure: versions.and_then(|versions| versions.failure).map(|reason| reason.to_string()),
             own_trainer_groups: self.own_trainer_groups,
             limits: self.limits,
         }

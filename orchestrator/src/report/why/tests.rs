@@ -74,6 +74,7 @@ fn status() -> Status {
         },
         announced_version: Some(11),
         own_trainer_groups: None,
+        update_failure: None,
         limits: WaitLimits { sample_s: 3600.0, permit_s: 3600.0, stall_s: 60.0 },
     }
 }
@@ -211,6 +212,17 @@ fn between_two_steps_the_trainer_or_an_update_is_named() {
     assert_says(&between, &[own]);
     between.step.oldest_waits[0].phase = Phase::Update;
     assert_says(&between, &["The servers have been updating for 30 s: version=12 for step=13."]);
+    between.update_failure = Some("server=sim-0 does not offer calls of its workers".to_owned());
+    between.announced_version = Some(12);
+    let failed = "No server has version 12: server=sim-0 does not offer calls of its workers. The update will be tried";
+    assert_says(
+        &between,
+        &["The run has waited for an update of the servers for 30 s: version=12 for step=13.", failed],
+    );
+    assert_eq!(why(&between).matches(failed).count(), 1);
+    let mut flow = status();
+    (flow.update_failure, flow.announced_version) = (between.update_failure.clone(), Some(12));
+    assert_says(&flow, &["Step 12 has run for 91 s", failed]);
     between.stage = Stage::Validating;
     assert_says(&between, &["A validation runs after step 12"]);
     between.stage = Stage::Serving;
