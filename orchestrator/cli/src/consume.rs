@@ -5,7 +5,7 @@ use std::time::Duration;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Float32Type;
 use arrow_array::{Array, RecordBatch};
-use rolldock_process::{queue_folder, said, say};
+use rolldock_process::{plural, queue_folder, said, say};
 use rolldock_queue::{Lease, Queue, QueueConfig, QueueError, Take, TransferQueue};
 use rolldock_scope::blocking;
 use tokio::time::Instant;
@@ -66,7 +66,10 @@ async fn consume(queue: &dyn Queue, args: &ConsumeArgs) -> anyhow::Result<()> {
     }
     let word = if args.leave { "seen and left" } else { "consumed" };
     let remaining = queue.status(&args.partition).await?.rows;
-    say(&format!("{batches} batches, {rows} rows {word}; {remaining} rows are left"));
+    let are = if remaining == 1 { "is" } else { "are" };
+    let (batches, rows) = (plural(batches, "batch"), plural(rows as u64, "row"));
+    let remaining = plural(remaining as u64, "row");
+    say(&format!("{batches}, {rows} {word}; {remaining} {are} left"));
     let lost_rows = lost.rows();
     anyhow::ensure!(lost_rows == 0, "{lost_rows} rows are lost, because their payload is damaged");
     Ok(())
@@ -127,7 +130,8 @@ fn describe(number: u64, lease: &Lease) -> String {
     let batches = lease.batches();
     let mut groups: Vec<&String> = lease.groups().iter().collect();
     groups.dedup();
-    let mut words = vec![format!("batch {number}: {} groups, {} rows", groups.len(), lease.rows().len())];
+    let (groups, rows) = (plural(groups.len() as u64, "group"), plural(lease.rows().len() as u64, "row"));
+    let mut words = vec![format!("batch {number}: {groups}, {rows}")];
     words.extend(tokens(batches).map(|tokens| format!("{tokens} response tokens")));
     words.extend(mean(batches, "reward").map(|reward| format!("mean reward {reward:.3}")));
     words.extend(mean(batches, "acc").map(|acc| format!("mean accuracy {acc:.3}")));

@@ -112,12 +112,11 @@ fn described(recipe: &Recipe, terms: &Terms) -> String {
         _ => format!(", {} s of training", terms.training.as_secs_f64()),
     };
     format!(
-        "{} steps of {} groups x {} samples on {} simulated servers, mean response length {} tokens, policy \
-         {}{training}",
-        terms.steps,
-        rollout.train_batch_size,
-        rollout.samples_per_prompt,
-        simulated.servers,
+        "{} of {} x {} on {}, mean response length {} tokens, policy {}{training}",
+        plural(terms.steps, "step"),
+        plural(rollout.train_batch_size as u64, "group"),
+        plural(rollout.samples_per_prompt.into(), "sample"),
+        plural(simulated.servers as u64, "simulated server"),
         simulated.mean_response_length,
         recipe.policy.mode,
     )

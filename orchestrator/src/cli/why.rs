@@ -104,15 +104,17 @@ impl Found {
                 "The run has ended before its first step. `rolldock run --resume {dir}` begins it."
             );
         };
-        let accepted = format!("{} of {} groups accepted", step.totals.accepted, step.target);
+        let groups = plural(step.target, "group");
+        let accepted = format!("{} of {groups} accepted", step.totals.accepted);
         let again = format!("`rolldock run --resume {dir}` continues the run.");
         let more_epochs =
             format!("`rolldock run --resume {dir} --set data.epochs=N` continues it with more epochs.");
         let in_flight = self.state.open().count();
         if step.end.is_none() {
+            let dispatches = plural(in_flight as u64, "dispatch");
             return format!(
-                "The run's process is gone: it ended within step {number}, with {accepted} and {in_flight} dispatches \
-                 in flight. Nothing is waited for. {again}"
+                "The run's process is gone: it ended within step {number}, with {accepted} and {dispatches} in \
+                 flight. Nothing is waited for. {again}"
             );
         }
         let ended = match step.end {

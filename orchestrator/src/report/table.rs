@@ -5,7 +5,7 @@ use std::time::Duration;
 use rolldock_dispatch::StepEnd;
 
 use crate::dispatch::bias::{Bias, BiasReading};
-use crate::process::{grouped, new_table, share, token_words};
+use crate::process::{grouped, new_table, plural, share, token_words};
 use crate::rollout::StepMetrics;
 
 /// The maximum number of servers that are listed one by one. A larger fleet is summarised.
@@ -62,11 +62,11 @@ fn time(metrics: &StepMetrics) -> String {
 
 fn groups(metrics: &StepMetrics) -> String {
     format!(
-        "{} accepted of {} wanted, {} dispatched, {} generation batches",
+        "{} accepted of {} wanted, {} dispatched, {}",
         metrics.totals.accepted,
         metrics.counts.target,
         metrics.totals.dispatched,
-        metrics.counts.batches_opened
+        plural(metrics.counts.batches_opened as u64, "generation batch")
     )
 }
 

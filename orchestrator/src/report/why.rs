@@ -30,6 +30,11 @@ fn seconds(seconds: f64) -> String {
     if seconds < 10.0 { format!("{seconds:.1} s") } else { format!("{seconds:.0} s") }
 }
 
+/// The number with the words for one thing or for several.
+fn counted(number: usize, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
+}
+
 fn rate(tokens_per_second: f64) -> String {
     if tokens_per_second < 10.0 {
         format!("{tokens_per_second:.1} tokens/s")
@@ -54,9 +59,9 @@ fn headline(status: &Status) -> String {
             let missing = counts.target.saturating_sub(counts.valid);
             let age = seconds(status.step_age_s);
             format!(
-                "Step {step} has run for {age}: {} of {} groups accepted, {} more valid, {missing} missing.",
+                "Step {step} has run for {age}: {} of {} accepted, {} more valid, {missing} missing.",
                 counts.accepted,
-                counts.target,
+                plural(counts.target as u64, "group"),
                 counts.valid.saturating_sub(counts.accepted)
             )
         }
@@ -74,8 +79,8 @@ fn of_group(group: &GroupLook, status: &Status) -> Vec<String> {
         ),
     ];
     let Some(age) = group.age_s else {
-        let running = status.step.counts.running;
-        lines.push(format!("  Its prompt waits to be sent out again; {running} groups run."));
+        let running = counted(status.step.counts.running, "group runs", "groups run");
+        lines.push(format!("  Its prompt waits to be sent out again; {running}."));
         return lines;
     };
     let (age, samples) = (seconds(age), status.samples_per_prompt);
@@ -83,12 +88,13 @@ fn of_group(group: &GroupLook, status: &Status) -> Vec<String> {
         RequestShape::Sample => {
             let waiting = group.waits.iter().filter(|wait| wait.sample.is_some()).count();
             let finished = u64::from(samples).saturating_sub(waiting as u64);
-            format!(
-                "  It has run for {age}. {finished} of its {samples} samples have finished. It waits for:"
-            )
+            let have = if finished == 1 { "has" } else { "have" };
+            let samples = plural(samples.into(), "sample");
+            format!("  It has run for {age}. {finished} of its {samples} {have} finished. It waits for:")
         }
         RequestShape::Group => {
-            format!("  It has run for {age}. Its {samples} samples are one request. It waits for:")
+            let samples = counted(samples as usize, "sample is", "samples are");
+            format!("  It has run for {age}. Its {samples} one request. It waits for:")
         }
     });
     lines.extend(group.waits.iter().take(SAMPLES_LISTED_MAX).map(wait_line));
@@ -103,15 +109,14 @@ fn of_group(group: &GroupLook, status: &Status) -> Vec<String> {
 
 fn ends_when(group: &GroupLook, step: &StepLook) -> String {
     let missing = step.counts.target.saturating_sub(step.counts.accepted);
-    let behind = match group.behind {
-        0 => String::new(),
-        1 => "; 1 valid group waits for the oldest one".to_owned(),
-        behind => format!("; {behind} valid groups wait for the oldest one"),
-    };
+    let waiting = counted(group.behind, "valid group waits", "valid groups wait");
+    let behind = if group.behind == 0 { String::new() } else { format!("; {waiting} for the oldest one") };
     match step.early_stop {
         EarlyStop::Fifo => {
-            format!("when {missing} more groups are accepted, in dispatch order{behind}")
+            let groups = counted(missing, "more group is", "more groups are");
+            format!("when {groups} accepted, in dispatch order{behind}")
         }
+        EarlyStop::First if missing == 1 => "when 1 more group is valid, whichever it is".to_owned(),
         EarlyStop::First => format!("when {missing} more groups are valid, whichever they are"),
         EarlyStop::Off => format!("when every group that was sent out has ended{behind}"),
     }
@@ -207,9 +212,10 @@ fn what_ends(group: &GroupLook, status: &Status) -> Vec<String> {
     }
     if has(Phase::Start) {
         let working = status.step.waiting.get(&Phase::Environment).copied().unwrap_or_default();
+        let working = counted(working, "agent or environment works", "agents or environments work");
         return vec![format!(
-            "What ends this: a place or a worker that becomes free; {working} agents or environments work now. A sample \
-             that is not finished after timeouts.sample={} s fails.",
+            "What ends this: a place or a worker that becomes free; {working} now. A sample that \
+             is not finished after timeouts.sample={} s fails.",
             limits.sample_s
         )];
     }
@@ -301,9 +307,9 @@ fn held_back(status: &Status) -> Vec<String> {
             (in_use + u64::from(server.in_use), capacity + u64::from(server.capacity))
         });
         lines.push(format!(
-            "{} requests wait for a permit: {in_use} of {capacity} are taken on {} active servers of {}.",
-            status.waiting_for_permits,
-            active.count(),
+            "{} for a permit: {in_use} of {capacity} are taken on {} of {}.",
+            counted(status.waiting_for_permits, "request waits", "requests wait"),
+            plural(active.count() as u64, "active server"),
             status.servers.len()
         ));
     }
@@ -352,8 +358,8 @@ fn room(queue: &QueueStatus) -> String {
     };
     let tasks: Vec<String> = queue.tasks.iter().map(lag).collect();
     format!(
-        "The queue has {} rows and a capacity of {}; {}.",
-        queue.rows,
+        "The queue has {} and a capacity of {}; {}.",
+        plural(queue.rows as u64, "row"),
         queue.capacity_rows,
         tasks.join(", ")
     )

@@ -245,10 +245,10 @@ async fn open_rollout(
     let restored = match resumption {
         Some(resumption) => {
             say(&format!(
-                "the run continues: {} groups accepted in {}, {} prompts to be issued again",
-                resumption.run_totals.accepted,
+                "the run continues: {} accepted in {}, {} to be issued again",
+                plural(resumption.run_totals.accepted, "group"),
                 plural(resumption.last_step, "step"),
-                resumption.queued.len()
+                plural(resumption.queued.len() as u64, "prompt")
             ));
             Some(RunJournal::restore(&run.out, resumption, &prompts, keeps_tokens, services).await?)
         }

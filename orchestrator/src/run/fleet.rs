@@ -18,7 +18,7 @@ use crate::data::{PromptSource, TextCodec};
 use crate::engine::http::{Encode, HttpEngine, ServerFacts};
 use crate::engine::simulated::SimulatedEngine;
 use crate::engine::{Engine, EngineError, ErrorClass};
-use crate::process::unix_seconds;
+use crate::process::{plural, unix_seconds};
 use crate::recipe::{Recipe, Simulated, Transport};
 use crate::scope::Scope;
 
@@ -155,8 +155,8 @@ impl Fleet {
             members: None,
             absent: Vec::new(),
             description: format!(
-                "{} simulated servers in this process, {}, {} real seconds per simulated second",
-                simulated.servers,
+                "{} in this process, {}, {} real seconds per simulated second",
+                plural(simulated.servers as u64, "simulated server"),
                 convert::described_permits(recipe),
                 simulated.time_scale
             ),

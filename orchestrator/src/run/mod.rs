@@ -176,11 +176,11 @@ impl Run {
         });
         lines.push(format!("fleet: {}", self.fleet.description));
         lines.push(format!(
-            "plan: {steps} of {} groups x {} samples, from generation batches of {} prompts, at most {} a step; \
+            "plan: {steps} of {} x {}, from generation batches of {}, at most {} a step; \
              early stop {}, on stop {}, launch {}",
-            rollout.train_batch_size,
-            rollout.samples_per_prompt,
-            rollout.gen_batch_size,
+            plural(rollout.train_batch_size as u64, "group"),
+            plural(rollout.samples_per_prompt.into(), "sample"),
+            plural(rollout.gen_batch_size as u64, "prompt"),
             rollout.max_gen_batches,
             rollout.early_stop,
             rollout.on_stop,

@@ -19,7 +19,7 @@ use super::queue::RunQueue;
 use super::{Run, convert};
 use crate::data::{Dataset, DrawCounts};
 use crate::policy::PolicyMode;
-use crate::process::say;
+use crate::process::{plural, say};
 use crate::recipe::{OnShort, Validation};
 use crate::report::{Progress, Stage, step_table, validation_line};
 use crate::rollout::{AgentLoopManager, PromptFeed, RolloutControl, StepMetrics};
@@ -246,10 +246,10 @@ impl<'a> Steps<'a> {
         let StepMetrics { step, counts, totals, .. } = metrics;
         if metrics.end == StepEnd::OutOfBatches && self.run.recipe.run.on_short == OnShort::Error {
             anyhow::bail!(
-                "step {step} ended with {} of {} groups after {} generation batches (run.on_short = \"error\")",
+                "step {step} ended with {} of {} after {} (run.on_short = \"error\")",
                 counts.accepted,
-                counts.target,
-                counts.batches_opened
+                plural(counts.target as u64, "group"),
+                plural(counts.batches_opened as u64, "generation batch")
             );
         }
         if metrics.end != StepEnd::OutOfPrompts && totals.failed > 0 && totals.failed == totals.dispatched {

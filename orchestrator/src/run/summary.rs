@@ -54,9 +54,9 @@ impl fmt::Display for Summary {
         let word = if self.interrupted { "interrupted after" } else { "done:" };
         writeln!(
             f,
-            "{word} {}; {} groups accepted of {} dispatched ({} filtered, {} requeued, {} carried, {} held, {} cancelled, {} stale, {} failed)",
+            "{word} {}; {} accepted of {} dispatched ({} filtered, {} requeued, {} carried, {} held, {} cancelled, {} stale, {} failed)",
             plural(self.steps, "step"),
-            totals.accepted,
+            plural(totals.accepted, "group"),
             totals.dispatched,
             totals.filtered,
             totals.requeued,
@@ -74,7 +74,8 @@ impl fmt::Display for Summary {
             let GateCounts { name, seen, rejected, kept, .. } = gate;
             writeln!(
                 f,
-                "gate {name}: {seen} groups seen, {rejected} rejected, {kept} of them kept for a short step"
+                "gate {name}: {} seen, {rejected} rejected, {kept} of them kept for a short step",
+                plural(*seen, "group")
             )?;
         }
         if self.reward_outages > 0 {
@@ -91,7 +92,7 @@ impl fmt::Display for Summary {
             )?;
         }
         if let Some(groups) = self.consumed_groups {
-            write!(f, "the run's own consumer took {groups} groups; ")?;
+            write!(f, "the run's own consumer took {}; ", plural(groups, "group"))?;
         }
         write!(f, "{} rows are left in {}", self.rows_left, self.out.display())?;
         if self.rows_left > 0 {

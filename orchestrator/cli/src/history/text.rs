@@ -230,8 +230,8 @@ fn step_lines(number: u64, step: &StepState, history: &History) -> Vec<String> {
     };
     let mut lines = vec![
         format!(
-            "step {number}: {} groups accepted of {} wanted{short}; {}",
-            totals.accepted,
+            "step {number}: {} accepted of {} wanted{short}; {}",
+            plural(totals.accepted, "group"),
             step.target,
             ending(step.end)
         ),

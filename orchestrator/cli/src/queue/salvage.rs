@@ -1,9 +1,10 @@
 //! `rolldock queue salvage`
 
 use rolldock_process::{queue_folder, say};
-use rolldock_queue::{Salvage, SnapshotCounts};
+use rolldock_queue::Salvage;
 use rolldock_scope::blocking;
 
+use super::tools::described;
 use crate::args::SalvageArgs;
 use crate::file::Unfinished;
 
@@ -11,7 +12,7 @@ pub(super) async fn salvage(args: SalvageArgs) -> anyhow::Result<()> {
     let folder = queue_folder(&args.source);
     let salvage = blocking("queue salvage", move || Salvage::read(&folder)).await??;
     let file = Unfinished::create(&args.file)?;
-    let SnapshotCounts { partitions, rows, payload_bytes, .. } = salvage.snapshot(file.writer()?).await?;
+    let counts = salvage.snapshot(file.writer()?).await?;
     file.finish()?;
     for loss in &salvage.losses {
         say(&format!("lost: {loss}"));
@@ -20,6 +21,6 @@ pub(super) async fn salvage(args: SalvageArgs) -> anyhow::Result<()> {
         say("nothing is lost");
     }
     let file = args.file.display();
-    say(&format!("{partitions} partitions, {rows} rows, {payload_bytes} bytes of payload in {file}"));
+    say(&format!("{} in {file}", described(&counts)));
     Ok(())
 }

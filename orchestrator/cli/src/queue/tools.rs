@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use rolldock_process::{queue_folder, say};
+use rolldock_process::{plural, queue_folder, say};
 use rolldock_queue::{
     Queue, QueueConfig, QueueError, QueueInspection, RemoteQueue, SnapshotCounts, TransferQueue, VerifyReport,
 };
@@ -57,12 +57,15 @@ pub(super) async fn restore(args: RestoreArgs) -> anyhow::Result<()> {
         Some(server) => server.restore(source).await?,
         None => restore_dir(args.target.as_ref(), source).await?,
     };
-    let SnapshotCounts { partitions, rows, payload_bytes, .. } = counts;
-    say(&format!(
-        "{partitions} partitions, {rows} rows, {payload_bytes} bytes of payload in {}",
-        args.target
-    ));
+    say(&format!("{} in {}", described(&counts), args.target));
     Ok(())
+}
+
+/// The counts of a snapshot, for people.
+pub(super) fn described(counts: &SnapshotCounts) -> String {
+    let SnapshotCounts { partitions, rows, payload_bytes, .. } = *counts;
+    let (partitions, rows) = (plural(partitions, "partition"), plural(rows, "row"));
+    format!("{partitions}, {rows}, {} of payload", plural(payload_bytes, "byte"))
 }
 
 async fn restore_dir(target: &Path, source: std::io::BufReader<File>) -> anyhow::Result<SnapshotCounts> {
@@ -95,8 +98,12 @@ pub(super) async fn verify(args: SourceArgs) -> anyhow::Result<()> {
             "the last write is incomplete: {unfinished_bytes} bytes, none of which was acknowledged"
         ));
     }
-    say(&format!("{partitions} partitions, {rows} rows; {chunks} chunks of {bytes} bytes were read"));
-    anyhow::ensure!(problems.is_empty(), "{} holds {} problems", args.source, problems.len());
+    let (partitions, rows) = (plural(partitions as u64, "partition"), plural(rows as u64, "row"));
+    let were = if chunks == 1 { "was" } else { "were" };
+    let (chunks, bytes) = (plural(chunks as u64, "chunk"), plural(bytes, "byte"));
+    say(&format!("{partitions}, {rows}; {chunks} of {bytes} {were} read"));
+    let found = plural(problems.len() as u64, "problem");
+    anyhow::ensure!(problems.is_empty(), "{} holds {found}", args.source);
     Ok(())
 }
 
@@ -130,7 +137,8 @@ async fn clear_in(queue: &dyn Queue, changer: Changer<'_>, args: &ClearArgs) -> 
     let found = partitions.iter().find(|partition| partition.name == *name);
     let found = found.ok_or_else(|| QueueError::UnknownPartition { name: name.clone() })?;
     if args.dry_run {
-        say(&format!("partition {name} has {} rows in {} groups", found.rows, found.groups));
+        let (rows, groups) = (plural(found.rows as u64, "row"), plural(found.groups as u64, "group"));
+        say(&format!("partition {name} has {rows} in {groups}"));
         return Ok(());
     }
     let freed = match changer {

@@ -21,9 +21,13 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
-/// Formats a number of things with their name: "1 step" or "2 steps".
+/// Formats a number of things with their name: "1 step", "2 steps" or "2 batches".
 pub fn plural(number: u64, name: &str) -> String {
-    let ending = if number == 1 { "" } else { "s" };
+    let ending = match number {
+        1 => "",
+        _ if name.ends_with("ch") => "es",
+        _ => "s",
+    };
     format!("{number} {name}{ending}")
 }
 
@@ -34,6 +38,7 @@ mod tests {
     #[test]
     fn only_one_thing_is_singular() {
         assert_eq!([0, 1, 2].map(|number| plural(number, "step")), ["0 steps", "1 step", "2 steps"]);
+        assert_eq!([1, 2].map(|number| plural(number, "batch")), ["1 batch", "2 batches"]);
     }
 
     #[test]

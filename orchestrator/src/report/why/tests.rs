@@ -230,6 +230,35 @@ fn between_two_steps_the_trainer_or_an_update_is_named() {
 }
 
 #[test]
+fn one_thing_is_singular() {
+    let mut one = status();
+    one.samples_per_prompt = 3;
+    one.waiting_for_permits = 1;
+    one.servers.truncate(1);
+    (one.step.counts.target, one.step.counts.accepted, one.step.counts.valid) = (1, 0, 0);
+    one.step.oldest.as_mut().unwrap().behind = 1;
+    assert_says(
+        &one,
+        &[
+            "Step 12 has run for 91 s: 0 of 1 group accepted",
+            "It ends when 1 more group is accepted, in dispatch order; 1 valid group waits for the oldest one.",
+            "1 of its 3 samples has finished.",
+            "1 request waits for a permit: 64 of 64 are taken on 1 active server of 1.",
+        ],
+    );
+    one.step.early_stop = EarlyStop::First;
+    one.request = RequestShape::Group;
+    one.samples_per_prompt = 1;
+    assert_says(&one, &["when 1 more group is valid, whichever it is.", "Its 1 sample is one request."]);
+    one.step.oldest.as_mut().unwrap().age_s = None;
+    one.step.counts.running = 1;
+    assert_says(&one, &["waits to be sent out again; 1 group runs."]);
+    one.stage = Stage::Serving;
+    one.queue.rows = 1;
+    assert_says(&one, &["The queue has 1 row and a capacity of 768;"]);
+}
+
+#[test]
 fn a_status_survives_its_json() {
     let status = status();
     let json = serde_json::to_string(&status).unwrap();

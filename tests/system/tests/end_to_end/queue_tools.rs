@@ -58,9 +58,9 @@ async fn a_snapshot_of_a_directory_is_restored_verified_and_cleared() {
     assert_eq!(names(work.path()), ["queue.snapshot"]);
 
     let restored = queue("restore").arg(&file).arg(&copy).succeeds().stdout;
-    assert!(restored.starts_with("1 partitions, 24 rows"), "{restored}");
+    assert!(restored.starts_with("1 partition, 24 rows"), "{restored}");
     let verified = queue("verify").arg(&copy).succeeds().stdout;
-    assert!(verified.contains("1 partitions, 24 rows; 1 chunks"), "{verified}");
+    assert!(verified.contains("1 partition, 24 rows; 1 chunk of"), "{verified}");
     let rows = queue("export").arg(&copy).arg("--format").arg("jsonl").succeeds().stdout;
     assert_eq!(ids(&rows), (0..24).collect::<Vec<_>>());
     let twice = queue("restore").arg(&file).arg(&copy).fails(1).stderr;
@@ -95,7 +95,7 @@ async fn damage_is_found_and_nothing_is_restored_from_it() {
     fs::write(&segment, &payload).unwrap();
     let found = queue("verify").arg(run.path()).fails(1);
     assert!(found.stdout.contains("partition=train chunk=0: rows=4 cannot be read"), "{}", found.stdout);
-    assert!(found.stderr.contains("1 problems"), "{}", found.stderr);
+    assert!(found.stderr.contains("1 problem"), "{}", found.stderr);
     queue("snapshot").arg(run.path()).arg(&file).fails(1);
     assert_eq!(fs::read(&file).unwrap(), bytes, "what was there stays");
     assert_eq!(names(work.path()), ["queue.snapshot"]);
@@ -125,7 +125,7 @@ async fn a_damaged_chunk_costs_its_rows_and_no_more() {
 
     let file = work.path().join("rest.snapshot");
     let salvaged = queue("salvage").arg(run.path()).arg(&file).succeeds().stdout;
-    for words in ["lost: partition=train chunk=0: rows=4 cannot be read", "1 partitions, 20 rows"] {
+    for words in ["lost: partition=train chunk=0: rows=4 cannot be read", "1 partition, 20 rows"] {
         assert!(salvaged.contains(words), "{words} in {salvaged}");
     }
     let copy = work.path().join("copy");
@@ -158,7 +158,7 @@ async fn a_damaged_journal_is_salvaged_before_and_behind_the_damage() {
     assert!(found.contains("`rolldock queue salvage` reads what is left"), "{found}");
     let (file, copy) = (work.path().join("rest.snapshot"), work.path().join("copy"));
     let salvaged = queue("salvage").arg(run.path()).arg(&file).succeeds().stdout;
-    for words in ["lost: file=", "cannot be read, with the puts and acks in them", "1 partitions, 20 rows"] {
+    for words in ["lost: file=", "cannot be read, with the puts and acks in them", "1 partition, 20 rows"] {
         assert!(salvaged.contains(words), "{words} in {salvaged}");
     }
     queue("restore").arg(&file).arg(&copy).succeeds();

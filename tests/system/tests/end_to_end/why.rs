@@ -49,7 +49,7 @@ fn why_names_the_slow_server_that_holds_a_step_and_tells_of_the_end() {
     assert!(asked.iter().all(|line| line.contains("an answer of sim-2, for ")), "{said}");
     for words in [
         "Step 1 has run for ",
-        " more groups are accepted, in dispatch order",
+        " accepted, in dispatch order",
         "The oldest group that has not ended is that of dispatch ",
         "sim-2 is active, with ",
         "`rolldock fleet remove sim-2`",
