@@ -10,6 +10,7 @@ use rolldock_cli::args::SimulateArgs;
 use rolldock_simulate::sweep::{Change, combinations, label, stands_for, whole_key};
 
 use crate::cli::shipped;
+use crate::process::plural;
 use crate::recipe::{LoadOptions, Recipe};
 use crate::run::RECIPE_FILE;
 use crate::simulate::Setting;
@@ -46,6 +47,8 @@ fn setting(args: &SimulateArgs, file: &Path, changes: Vec<Change>) -> anyhow::Re
     let is_swept = changes.iter().any(|change| sets(&written(change), "fleet.simulated.speeds"));
     if !args.speeds.is_empty() && !is_swept {
         let servers = recipe.fleet.simulated.as_ref().map_or(0, |simulated| simulated.servers);
+        let are_swept = changes.iter().any(|change| sets(&written(change), "fleet.simulated.servers"));
+        check_number(args.speeds.len(), servers, are_swept)?;
         let speeds: Vec<f64> = args.speeds.iter().copied().cycle().take(servers).collect();
         set.push(format!("fleet.simulated.speeds={speeds:?}"));
         recipe = load(&set)?;
@@ -57,6 +60,15 @@ fn setting(args: &SimulateArgs, file: &Path, changes: Vec<Change>) -> anyhow::Re
         return Err(UsageError(format!("{}: {wrong}", file.display())).into());
     }
     Ok(Setting { changes, recipe })
+}
+
+/// Checks that there are not more speeds than servers. Each of several numbers of servers takes the first speeds.
+fn check_number(speeds: usize, servers: usize, are_swept: bool) -> Result<(), UsageError> {
+    if are_swept || speeds <= servers {
+        return Ok(());
+    }
+    let at_most = format!("expected at most one speed for each of {}", plural(servers as u64, "server"));
+    Err(UsageError(format!("--speeds: {at_most}, found {speeds}")))
 }
 
 /// The change as the user wrote it.

@@ -42,6 +42,16 @@ fn swept_speeds_and_servers_are_stronger_than_options() {
 }
 
 #[test]
+fn more_speeds_than_servers_are_refused() {
+    let error = settings_of(&["--servers", "2", "--speeds", "1,0.5,0.2"]).unwrap_err();
+    assert_eq!(error, "--speeds: expected at most one speed for each of 2 servers, found 3");
+    let error = settings_of(&["--servers", "1", "--speeds", "1,0.5", "--sweep", "run.seed=1,2"]).unwrap_err();
+    assert!(error.contains("for each of 1 server, found 2"), "{error}");
+    let of_all = [1.0, 0.5, 0.2];
+    assert_eq!(speeds(&["--servers", "3", "--speeds", "1,0.5,0.2"])[0].1, of_all);
+}
+
+#[test]
 fn a_number_of_steps_in_a_table_is_refused_too() {
     for option in ["--set", "--sweep"] {
         for change in ["run.steps=3", "run={steps=3}", "run = { seed = 1, steps = 3 }", "run.\"steps\"=3"] {
