@@ -1,6 +1,6 @@
 //! Finds the files that a recipe names, and records the tried paths of files that do not exist.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The paths that were tried for files that do not exist, by the path in the recipe. They depend on the
@@ -46,7 +46,11 @@ impl LookedFor {
             return whole(path);
         }
         candidates.push(path.to_owned());
-        candidates.dedup();
+        // A value of `--set` has the current directory as its first folder too, and a recipe may be in it.
+        let mut seen = BTreeSet::new();
+        candidates.retain(|candidate| {
+            seen.insert(std::path::absolute(candidate).unwrap_or_else(|_| candidate.clone()))
+        });
         self.0.insert(path.to_owned(), candidates);
         path.to_owned()
     }

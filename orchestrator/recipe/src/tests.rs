@@ -395,6 +395,10 @@ fn files_that_are_not_found_are_remembered_with_their_places() {
     let recipe = Recipe::load(&path, &LoadOptions::default()).unwrap();
     let expected = vec![inner.join("t.jsonl"), folder.path().join("t.jsonl"), PathBuf::from("t.jsonl")];
     assert_eq!(places(&recipe), Some(expected));
+    // Each place is named once. The current directory is the first and the last one for a value of `--set`.
+    let set = vec!["data.train=other.jsonl".to_owned()];
+    let recipe = Recipe::load(&path, &LoadOptions { set, ..Default::default() }).unwrap();
+    assert_eq!(places(&recipe), Some(vec![PathBuf::from("other.jsonl"), folder.path().join("other.jsonl")]));
     fs::write(folder.path().join("t.jsonl"), "").unwrap();
     assert_eq!(places(&Recipe::load(&path, &LoadOptions::default()).unwrap()), None);
 }
