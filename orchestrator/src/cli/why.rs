@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use reqwest::Client;
-use rolldock_cli::UsageError;
 use rolldock_cli::args::WhyArgs;
 use rolldock_dispatch::StepEnd;
 use rolldock_ledger::{LedgerError, LedgerState, is_being_written};
@@ -84,10 +83,9 @@ impl Found {
         let is_under_way = match is_being_written(dir) {
             Err(LedgerError::NoLedger { .. }) => {
                 let dir = dir.display();
-                let words = format!(
+                anyhow::bail!(
                     "{dir} holds no run; expected a directory with a ledger.log, or the URL of a run"
                 );
-                return Err(UsageError(words).into());
             }
             found => found?,
         };
