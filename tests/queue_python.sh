@@ -13,14 +13,22 @@ if [ -z "$rolldock" ]; then
     cargo build --workspace --quiet --bin rolldock
     rolldock=${CARGO_TARGET_DIR:-target}/debug/rolldock
 fi
-log=$(mktemp)
-"$rolldock" queue serve --listen 127.0.0.1:0 --token secret >"$log" &
+work=$(mktemp -d)
+log=$work/server.log
+"$rolldock" queue serve --listen 127.0.0.1:0 --dir "$work/queue" --token secret >"$log" &
 server=$!
-trap 'kill $server 2>/dev/null || true; rm -f "$log"' EXIT
-for _ in $(seq 600); do
-    grep -q "serving a queue at" "$log" && break
-    sleep 0.1
-done
+trap 'kill $server 2>/dev/null || true; rm -rf "$work"' EXIT
+# `until_said LOG WORDS` waits for WORDS in LOG, for at most a minute.
+until_said() {
+    for _ in $(seq 600); do
+        grep -q "$2" "$1" && return
+        sleep 0.1
+    done
+    echo "no \"$2\" in:"
+    cat "$1"
+    exit 1
+}
+until_said "$log" "serving a queue at"
 url=$(sed -n 's/^serving a queue at \([^,]*\),.*/\1/p' "$log")
 
 "$python/bin/python" queue/examples/produce.py "$url" secret
@@ -34,6 +42,17 @@ if "$python/bin/python" queue/examples/consume.py "$url" wrong; then
     exit 1
 fi
 "$python/bin/python" queue/examples/client.py "$url" secret
+kill $server
+wait $server
+
+# A consumer waits for a queue that will be served again. All rows are consumed.
+"$python/bin/python" queue/examples/consume.py "$url" secret >"$work/consumer.log" 2>&1 &
+consumer=$!
+until_said "$work/consumer.log" "; waiting for the queue"
+"$rolldock" queue serve --listen "${url#http://}" --dir "$work/queue" --token secret >"$log" &
+server=$!
+wait $consumer || { cat "$work/consumer.log"; exit 1; }
+grep -q "^0 rows$" "$work/consumer.log"
 kill $server
 wait $server
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Trains 30 steps with recipes/dapo_qwen3_8b.toml and examples/trainer.py, in sync and in fully_async, and checks the
-# batches. Only sizes, paths, endpoints, model, tokenizer and the scorer differ from the recipe; the filter stays on.
+# batches. Only sizes, paths, endpoints, model, tokenizer and the scorer differ from the recipe; the filter stays on. On
+# simulated servers, the run in sync is interrupted and resumed, and its trainer waits for it.
 # usage: tests/trainer.sh                two simulated servers
 #        tests/trainer.sh --vllm [PORT]  two real vLLM servers with a tiny random model, at PORT (18111) and PORT + 1
 set -euo pipefail
@@ -97,12 +98,24 @@ for mode in sync fully_async; do
   queue=$(sed -n 's/^serving the queue at //p' "$work/$mode.log")
   policy=$(sed -n 's/^policy versions are announced at \(.*\)\/v1\/policy\/announce$/\1/p' "$work/$mode.log")
   trainer=(--queue "$queue" --policy "$policy" --groups 4 --state "$work/$mode.json")
-  if ! "$python/bin/python" tests/trainer.py "$steps" 4 4 "$staleness" "${trainer[@]}" >"$work/trainer.log" 2>&1; then
+  start "$work/trainer.log" "$python/bin/python" tests/trainer.py "$steps" 4 4 "$staleness" "${trainer[@]}"
+  training=${started[-1]}
+  if [[ $mode == sync && ${1:-} != --vllm ]]; then
+    until_said "$work/trainer.log" " rows of version " 2 300
+    kill -INT "$running"
+    wait "$running" || { cat "$work/$mode.log"; exit 1; }
+    until_said "$work/trainer.log" "; waiting for the run" 1 60
+    mv "$work/$mode.log" "$work/$mode-1.log"
+    start "$work/$mode.log" "$rolldock" run --resume "$work/$mode" --no-progress \
+      --set "queue.listen=${queue#http://}" --set "policy.listen=${policy#http://}"
+    running=${started[-1]}
+  fi
+  if ! wait "$training"; then
     cat "$work/$mode.log" "$work/trainer.log"
     exit 1
   fi
   tail -n 1 "$work/trainer.log"
   wait "$running" || { cat "$work/$mode.log"; exit 1; }
   grep "^done: $steps steps; " "$work/$mode.log"
-  grep -q "^validation after step 0: " "$work/$mode.log" || { echo "no validation before training"; exit 1; }
+  grep -hq "^validation after step 0: " "$work/$mode"*.log || { echo "no validation before training"; exit 1; }
 done
