@@ -170,6 +170,8 @@ struct Writer {
     compacted_bytes: u64,
     /// Whether changes that add data to the queue are refused.
     is_full: bool,
+    /// Whether a dead newest segment stays until a put needs its space, because the journal could not be synced.
+    keeps_dead: bool,
 }
 
 impl Writer {
@@ -216,11 +218,15 @@ impl Writer {
             frame_bytes: 0,
             compacted_bytes: length,
             is_full: false,
+            keeps_dead: false,
         })
     }
 
     fn run(mut self, entries: &Receiver<Entry>) {
         while let Ok(first) = self.next(entries) {
+            if first.is_none() && self.leaving.is_empty() {
+                self.free_dead();
+            }
             let mut batch: Vec<Entry> = first.into_iter().collect();
             batch.extend(entries.try_iter().take(BATCH_MAX - batch.len()));
             self.commit(batch);
@@ -247,7 +253,7 @@ impl Writer {
     /// arrive.
     fn next(&self, entries: &Receiver<Entry>) -> Result<Option<Entry>, RecvError> {
         // While chunks wait to be moved, the thread does not wait for entries.
-        let limit = if self.leaving.is_empty() { self.noted.due_in() } else { Some(Duration::ZERO) };
+        let limit = if self.leaving.is_empty() { self.idle_limit() } else { Some(Duration::ZERO) };
         let Some(limit) = limit else { return entries.recv().map(Some) };
         match entries.recv_timeout(limit) {
             Ok(entry) => Ok(Some(entry)),

@@ -29,4 +29,13 @@ pub trait Appender: Send {
     fn make_room(&mut self) -> bool {
         false
     }
+
+    /// Whether the newest segment has no live row and takes enough space to be worth freeing before the next put.
+    fn is_newest_dead(&self) -> bool {
+        false
+    }
+
+    /// Called when [`is_newest_dead`](Self::is_newest_dead) is true, no put is under way, and the records that freed the
+    /// rows are durable. Frees the newest segment.
+    fn free_newest(&mut self) {}
 }

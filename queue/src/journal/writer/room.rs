@@ -3,6 +3,11 @@
 //! Before a batch is written, the writer makes sure that the journal's [reserve](super::super::reserve) is
 //! whole. If the reserve is not whole, changes that add data to the queue are refused, and other changes use
 //! the reserve.
+//!
+//! The space of consumed rows in the newest segment comes back with the next put, or when the queue is quiet. Other
+//! writers on the same disk, such as the ledger of a run, may hold back the next put until they have this space.
+
+use std::time::Duration;
 
 use super::{Appended, Entry, Writer};
 use crate::error::QueueError;
@@ -13,6 +18,9 @@ const FRAME_BYTES_MIN: u64 = 256 << 10;
 /// The journal is rewritten to make room when it has grown by at least this many bytes since the last
 /// rewrite, and by at least a quarter.
 const GROWN_BYTES_MIN: u64 = 256 << 10;
+/// A dead newest segment is freed when no entry has arrived for this time. A queue that is in use thus does not make and
+/// delete files, and its puts do not wait for it.
+const QUIET: Duration = Duration::from_millis(500);
 
 fn is_full(error: &QueueError) -> bool {
     matches!(error, QueueError::DiskFull { .. })
@@ -83,6 +91,39 @@ impl Writer {
         let grown_bytes = self.length.saturating_sub(self.compacted_bytes);
         let is_worth_it = grown_bytes > GROWN_BYTES_MIN.max(self.compacted_bytes / 4);
         is_closed | (is_worth_it && self.failed.is_none() && self.rewrite().is_ok())
+    }
+
+    /// How long the thread waits for an entry before it does other work; `None` if there is no other work.
+    pub(super) fn idle_limit(&self) -> Option<Duration> {
+        self.noted.due_in().or_else(|| self.has_dead().then_some(QUIET))
+    }
+
+    /// Frees the newest segment if all of its rows are dead and no entry has arrived for [`QUIET`]. On a full disk this
+    /// is the space that other writers wait for, and without it no put may come that would free it.
+    ///
+    /// The records that freed the rows are synced first. Otherwise the death of the machine could undo them, and the
+    /// journal would name rows whose payload is gone.
+    pub(super) fn free_dead(&mut self) {
+        if self.noted.due_in().is_some() || !self.has_dead() {
+            return;
+        }
+        if self.synced != self.extent() {
+            if let Err(error) = self.sync() {
+                tracing::warn!(%error, "the space of consumed rows is freed only when a put needs it");
+                self.keeps_dead = true;
+                return;
+            }
+            self.synced = self.extent();
+            self.noted.say(self.extent(), self.synced);
+        }
+        if let Some(appender) = &mut self.appender {
+            appender.free_newest();
+        }
+    }
+
+    fn has_dead(&self) -> bool {
+        let appender = self.appender.as_ref().filter(|_| !self.keeps_dead && self.failed.is_none());
+        appender.is_some_and(|appender| appender.is_newest_dead())
     }
 
     /// Determines from the outcome of the added entries whether the disk is full, and logs each change.

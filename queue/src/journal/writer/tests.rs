@@ -166,3 +166,57 @@ fn chunks_that_stay_on_a_full_disk_give_one_warning() {
     assert_eq!(of_chunks.len(), 1, "{said:?}");
     assert!(of_chunks[0].contains("chunks=9"), "{said:?}");
 }
+
+/// A store whose newest segment is dead until it is freed.
+struct Dead(Arc<AtomicUsize>);
+
+impl Appender for Dead {
+    fn append(&mut self, _chunk: ChunkId, _rows: &Encoded) -> Result<Note, QueueError> {
+        Err(QueueError::Stopping)
+    }
+
+    fn settle(&mut self, _chunk: ChunkId) {}
+
+    fn sync(&mut self) -> Result<(), QueueError> {
+        Ok(())
+    }
+
+    fn take_sparse(&mut self) -> Vec<ChunkId> {
+        Vec::new()
+    }
+
+    fn is_newest_dead(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
+    fn free_newest(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_segment_is_freed_in_a_quiet_journal_after_the_records_are_durable() {
+    let dir = tempfile::tempdir().unwrap();
+    let (freed, live) = (Arc::new(AtomicUsize::new(0)), Box::new(|_: &mut Sink<'_>, _| Ok(())));
+    let appender = Some(Box::new(Dead(Arc::clone(&freed))) as Box<dyn Appender>);
+    let (begun, relocate) = (Begun::default(), Box::new(|_| None));
+    let opening = Opening { dir: dir.path(), begun, appender, journal_bytes: 1 << 30, live, relocate };
+    let reserve = Reserve::new(dir.path().join("journal.new"), of_file_system());
+    let mut writer = Writer::begin(reserve, opening).unwrap();
+    let facts: Facts = Box::new(|_, body: &mut Body| body.push(&"an ack"));
+    let (payload, durability) = (Payload::new(), Durability::Os);
+    writer.commit(vec![Entry { adds: false, payload, facts, durability, done: Box::new(|_| {}) }]);
+    writer.free_dead();
+    assert_eq!(freed.load(Ordering::Relaxed), 0, "a record has just been written");
+    assert_ne!(writer.synced, writer.extent());
+
+    tokio::time::sleep(writer.noted.due_in().unwrap()).await;
+    writer.noted.write_if_due();
+    assert!(writer.idle_limit().is_some(), "the thread wakes without an entry");
+    writer.free_dead();
+    assert_eq!(freed.load(Ordering::Relaxed), 1);
+    assert_eq!(writer.synced, writer.extent());
+    tokio::time::sleep(writer.noted.due_in().unwrap()).await;
+    writer.noted.write_if_due();
+    assert_eq!(writer.idle_limit(), None);
+}

@@ -1,10 +1,13 @@
-//! The segments that are mostly dead, and the chunks that have to leave them.
+//! The segments that are mostly dead, and the chunks that have to leave them; and the newest segment, once it is dead.
 
 use super::{DiskStore, Index, Segment};
 use crate::store::ChunkId;
 
 /// A closed segment is worth emptying if this number times its live bytes is less than its size.
 const SPARSE: u64 = 2;
+/// The newest segment is deleted before the next put if it has at least this many bytes. A smaller one stays until it is
+/// closed, so that a queue of small rows does not make a file for every few of them.
+const DELETED_BYTES_MIN: u64 = 64 << 10;
 
 impl Segment {
     fn is_sparse(&self) -> bool {
@@ -55,5 +58,13 @@ impl DiskStore {
         let index = self.index.lock();
         let live_bytes = index.segments.get(&segment).map_or(0, |open| open.live_bytes);
         live_bytes * SPARSE < bytes
+    }
+
+    /// Whether the open segment, which has `bytes`, is worth deleting: no record refers to its chunks any more, and none
+    /// will. The journal's writer alone adds chunks to it, and calls this between two batches.
+    pub(super) fn is_dead(&self, segment: u64, bytes: u64) -> bool {
+        let index = self.index.lock();
+        let open = index.segments.get(&segment);
+        bytes >= DELETED_BYTES_MIN && open.is_some_and(|open| open.chunks.is_empty() && open.expected == 0)
     }
 }

@@ -94,6 +94,11 @@ impl SegmentWriter {
         {
             self.failed = Some(QueueError::unsynced(segment_path(&self.store.dir, self.segment))(error));
         }
+        self.begin_next();
+    }
+
+    /// Hands the newest segment over to the store, which deletes it if it is empty. The next chunk begins another one.
+    fn begin_next(&mut self) {
         self.store.seal(self.segment, self.length);
         self.segment += 1;
         self.length = 0;
@@ -137,5 +142,15 @@ impl Appender for SegmentWriter {
             self.roll();
         }
         is_mostly_dead
+    }
+
+    fn is_newest_dead(&self) -> bool {
+        self.file.is_some() && self.store.is_dead(self.segment, self.length)
+    }
+
+    /// The segment is not synced: nothing will read it.
+    fn free_newest(&mut self) {
+        self.file = None;
+        self.begin_next();
     }
 }
