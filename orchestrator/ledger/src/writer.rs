@@ -145,8 +145,8 @@ struct Gathered {
     wanted: u64,
     is_closed: bool,
     has_failed: bool,
-    /// Whether the thread waits until the disk has room.
-    is_disk_full: bool,
+    /// The error of the write that the thread repeats until the disk has room.
+    full_disk: Option<LedgerError>,
     /// Whether the thread no longer waits for room on a full disk.
     is_hurried: bool,
 }
@@ -258,6 +258,11 @@ impl LedgerWriter {
     pub fn stop_waiting(&self) {
         self.inner.shared.gathered.lock().is_hurried = true;
         self.inner.shared.work.notify_one();
+    }
+
+    /// The error of the write that is repeated now, until its disk has room. `None` if the writer does not wait.
+    pub fn full_disk(&self) -> Option<LedgerError> {
+        self.inner.shared.gathered.lock().full_disk.clone()
     }
 
     /// The error that stopped the writer, if there is one.
@@ -396,7 +401,7 @@ impl Shared {
 impl Gathered {
     fn has_room(&self, bytes: usize) -> bool {
         let fits = self.items.len() < RECORDS_MAX && self.tokens_bytes + bytes <= TOKENS_BYTES_MAX;
-        self.items.is_empty() || fits || self.is_closed || self.has_failed || self.is_disk_full
+        self.items.is_empty() || fits || self.is_closed || self.has_failed || self.full_disk.is_some()
     }
 
     /// Whether the thread may wait for more records: no caller waits, and not many records have gathered.

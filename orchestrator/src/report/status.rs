@@ -81,6 +81,9 @@ pub struct Status {
     pub waiting_for_permits: usize,
     /// The rows that wait for the trainer.
     pub queue: QueueStatus,
+    /// The error of the write that the ledger repeats now, because the disk of its file is full; `None` if it does not
+    /// wait.
+    pub full_disk: Option<String>,
     /// The last version that was announced; `None` if no trainer announces versions.
     pub announced_version: Option<u64>,
     /// The groups after which the run's own consumer announces a version; `None` if it announces none.

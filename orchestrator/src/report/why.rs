@@ -14,6 +14,12 @@ const SLOW: f64 = 2.0;
 /// Explains the state of the run. The text has several lines.
 pub fn why(status: &Status) -> String {
     let mut lines = vec![headline(status)];
+    lines.extend(status.full_disk.as_ref().map(|full| {
+        format!(
+            "The ledger waits until its disk has room: {full}. If the queue is on this disk, consuming its rows frees \
+             space. Without room, the run ends after timeouts.queue_put."
+        )
+    }));
     match (status.stage, status.step.is_open, &status.step.oldest) {
         (Stage::Serving, ..) => lines.push(left_in_queue(&status.queue)),
         (_, true, Some(oldest)) => lines.extend(of_group(oldest, status)),
@@ -253,6 +259,8 @@ fn between_steps(status: &Status) -> Vec<String> {
             announced(status),
             own_trainer(status)
         ),
+        // The first lines say what it waits for.
+        _ if status.full_disk.is_some() => return Vec::new(),
         _ => format!("The run has waited for the queue for {age}: {detail}. {}", room(&status.queue)),
     }]
 }

@@ -385,6 +385,7 @@ fn reporter(
         balancer: run.fleet.balancer.clone(),
         queue: queue.whole(),
         partition: queue.partition(),
+        ledger: ledger.writer.clone(),
         versions,
         samples_per_prompt: rollout.samples_per_prompt,
         own_trainer_groups: run.recipe.own_trainer().map(|consumer| consumer.take_groups),

@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use metrics::gauge;
+use rolldock_ledger::LedgerWriter;
 use rolldock_listener::{Client, ConnectionLimits, Connections, HalfClosed, RenderMetrics};
 use rolldock_loadbalancer::LoadBalancer;
 use rolldock_loadbalancer::snapshot::ServerSnapshot;
@@ -76,6 +77,7 @@ pub(super) struct Reporter {
     pub(super) balancer: LoadBalancer,
     pub(super) queue: TransferQueue,
     pub(super) partition: Partition,
+    pub(super) ledger: LedgerWriter,
     pub(super) versions: Option<PolicyState>,
     pub(super) samples_per_prompt: u32,
     /// The groups of a batch of the run's own consumer, if it announces versions.
@@ -123,6 +125,7 @@ impl Reporter {
                 leases: stats.leases,
                 tasks: stats.tasks,
             },
+            full_disk: self.ledger.full_disk().map(|full| full.to_string()),
             announced_version: versions.as_ref().map(|versions| versions.announced),
             update_failure: versions.and_then(|versions| versions.failure).map(|reason| reason.to_string()),
             own_trainer_groups: self.own_trainer_groups,

@@ -21,8 +21,8 @@ impl Shared {
     ) -> Result<(), LedgerError> {
         let began = Instant::now();
         let written = sink.commit(items, |full| began.elapsed() < wait && self.wait_for_room(full));
-        let was_full = std::mem::take(&mut self.gathered.lock().is_disk_full);
-        if was_full && written.is_ok() {
+        let full = self.gathered.lock().full_disk.take();
+        if full.is_some() && written.is_ok() {
             tracing::info!("the disk of the ledger has room again");
         }
         written
@@ -33,7 +33,7 @@ impl Shared {
     fn wait_for_room(&self, full: &LedgerError) -> bool {
         let next_try = Instant::now() + PAUSE;
         let mut gathered = self.gathered.lock();
-        if !std::mem::replace(&mut gathered.is_disk_full, true) {
+        if gathered.full_disk.replace(full.clone()).is_none() {
             tracing::warn!(error = %full, "the ledger waits until its disk has room");
             self.room.notify_all();
         }

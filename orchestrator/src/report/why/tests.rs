@@ -72,6 +72,7 @@ fn status() -> Status {
                 acked_rows: 0,
             }],
         },
+        full_disk: None,
         announced_version: Some(11),
         own_trainer_groups: None,
         update_failure: None,
@@ -169,6 +170,23 @@ fn the_reason_that_holds_groups_back_is_named() {
     held.step.counts.hold = Some(Hold::Trainer);
     assert_says(&held, &["No new group is sent out: the data has no more prompts."]);
     assert!(!why(&held).contains("New groups are held back"), "no version brings further prompts");
+}
+
+#[test]
+fn a_full_disk_of_the_ledger_is_named_instead_of_room_in_the_queue() {
+    let mut full = status();
+    full.full_disk = Some("the disk of file=run/tokens-11.bin is full (write failed: no space)".to_owned());
+    assert_says(
+        &full,
+        &["The ledger waits until its disk has room: the disk of file=run/tokens-11.bin is full"],
+    );
+    full.step.is_open = false;
+    full.step.oldest_waits = vec![wait(Phase::Queue, 3.4, None, None)];
+    assert_says(&full, &["until its disk has room: the disk of file=run/tokens-11.bin is full"]);
+    let text = why(&full);
+    assert!(!text.contains("still has to ack") && !text.contains("waited for the queue"), "{text}");
+    full.full_disk = None;
+    assert_says(&full, &["The run has waited for the queue for 3.4 s: no detail. The queue has 700 rows"]);
 }
 
 #[test]

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use rolldock_ledger::LedgerState;
 use tempfile::TempDir;
 
-use crate::support::{Rolldock, Running, small_run, wait_for};
+use crate::metrics::address;
+use crate::support::{Rolldock, Running, root, small_run, wait_for};
 
 fn skip() {
     eprintln!("skipped: this user may not mount a small file system");
@@ -73,6 +74,69 @@ fn a_run_waits_until_the_disk_of_its_ledger_has_room() {
     let ended = run.wait();
     assert!(ended.stderr.contains("is full (write failed: No space left on device"), "{}", ended.stderr);
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
+}
+
+/// A run whose kept tokens fill a disk about as fast as its rows do.
+const LARGE: &str = r#"
+[model]
+name = "simulated"
+tokenizer = "builtin"
+[data]
+train = "ROOT/data/arithmetic/train.jsonl"
+[fleet.simulated]
+servers = 4
+time_scale = 0.02
+max_num_seqs = 64
+mean_response_length = 200
+[rollout]
+workers = 4
+max_concurrent_prompts = 8
+samples_per_prompt = 8
+train_batch_size = 16
+gen_batch_size = 32
+max_gen_batches = 8
+max_response_length = 1024
+[reward]
+scorer = "math_dapo"
+[queue]
+capacity_rows = 65536
+durability = "os"
+listen = "127.0.0.1:0"
+[policy]
+mode = "off"
+[run]
+steps = 100000
+"#;
+
+/// The ledger and the queue of the run are on the small disk. The run puts no group while its ledger waits.
+#[test]
+fn consuming_the_rows_of_a_run_gives_its_ledger_room_and_why_names_the_full_disk() {
+    let dir = TempDir::new().unwrap();
+    let (disk, recipe) = (dir.path().join("disk"), dir.path().join("large.toml"));
+    fs::write(&recipe, LARGE.replace("ROOT", root().to_str().unwrap())).unwrap();
+    let run = Rolldock::new(&["run", "--out"]).arg(disk.join("run")).arg(&recipe);
+    let Some(run) = run.start_on_small_disk(&disk, "mount -o remount,size=9m \"$0\"") else {
+        skip();
+        return;
+    };
+    let (queue, status) = (run.url_after("serving the queue at "), address(&run));
+    let says = |words: &str| run.stderr_so_far().contains(words);
+    let (waits, room) = ("the ledger waits until its disk has room", "the disk of the ledger has room again");
+    wait_for("full disk", || says(waits) || says("a group waits until it can be put"));
+    if !says(waits) {
+        eprintln!("skipped: a put has met the full disk before the ledger, and frees space by itself");
+        run.kill();
+        return;
+    }
+    let said = Rolldock::new(&["why"]).arg(&status).succeeds().stdout;
+    for words in ["The ledger waits until its disk has room: the disk of file=", " is full (write failed: "] {
+        assert!(said.contains(words), "{words:?} is not in\n{said}");
+    }
+    assert!(!said.contains("room for its rows"), "{said}");
+    let consuming = Rolldock::new(&["consume", "--groups", "8", "--wait", "10"]).arg(&queue).start();
+    wait_for("room", || says(room));
+    consuming.kill();
+    run.kill();
 }
 
 #[test]
