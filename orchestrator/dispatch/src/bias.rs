@@ -9,9 +9,9 @@
 //! accepted. The figure of the accept rate compares the groups that ended before a cut with all groups. Only
 //! this figure counts filtered groups, because responses of valid and of filtered groups differ in length.
 //!
-//! If prompts are [chosen by difficulty](crate::history), or if only a share of the
-//! [unlikely groups](crate::modes::StopUnlikely) runs on, each group has its [importance weight](crate::inclusion) in all
-//! of these means, so these means estimate the means over the data's own groups. Without such a choice all weights are 1.
+//! If prompts are [chosen by difficulty](crate::history), or if only a share of the [unlikely
+//! groups](crate::modes::StopUnlikely) runs on, each group has its [importance weight](crate::inclusion) in all of
+//! these means, so these means estimate the means over the data's own groups. Without such a choice all weights are 1.
 //!
 //! # What is known, and what is estimated
 //! A cohort counts when all of its numbers are decided, and cohorts count in order. The meter therefore makes
@@ -70,8 +70,8 @@ pub enum Decision {
     Missed(GroupFigures),
     /// The group is complete, and a gate rejected it.
     Filtered,
-    /// The group was stopped because it was unlikely to become valid. The groups like it that [run on](BiasEvent::RunsOn)
-    /// stand for it.
+    /// The group was stopped because it was unlikely to become valid. The groups like it that [run
+    /// on](BiasEvent::RunsOn) stand for it.
     Stopped,
     /// The step had enough groups before this one in dispatch order.
     PassedOver,

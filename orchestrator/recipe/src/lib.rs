@@ -135,13 +135,13 @@ impl Recipe {
         Self::load_as(Origin::Kept, path, options)
     }
 
-    /// Reads the recipe that a run keeps in its directory, like [`Recipe::load_kept`], but without checks of its values,
-    /// so that it can be compared with the recipe with which the run goes on. The run may have begun under an older
-    /// version of Rolldock, which accepted values that are refused now.
+    /// Reads the recipe that a run keeps in its directory, like [`Recipe::load_kept`], but without checks of its
+    /// values, so that it can be compared with the recipe with which the run goes on. The run may have begun under an
+    /// older version of Rolldock, which accepted values that are refused now.
     ///
     /// # Errors
-    /// Returns [`RecipeError::Unreadable`] if `path` cannot be read, and [`RecipeError::Wrong`] if a value is missing or
-    /// has a wrong type.
+    /// Returns [`RecipeError::Unreadable`] if `path` cannot be read, and [`RecipeError::Wrong`] if a value is missing
+    /// or has a wrong type.
     pub fn load_begun(path: &Path) -> Result<Self, RecipeError> {
         Self::load_as(Origin::Begun, path, &LoadOptions::default())
     }

@@ -11,8 +11,8 @@
 //!
 //! # Invariants
 //! A bound is never above the time of a schedule: waiting, computing again, and the ends of batches are not counted. A
-//! property test runs schedules on its own model. The FIFO bound of a step holds for a schedule that begins with nothing. If
-//! work of a step is of use in the next one, only the saturation bound holds for both together.
+//! property test runs schedules on its own model. The FIFO bound of a step holds for a schedule that begins with
+//! nothing. If work of a step is of use in the next one, only the saturation bound holds for both together.
 
 mod claims;
 mod prompt;

@@ -245,8 +245,8 @@ impl Board {
         self.source_exhausted && self.fresh.is_empty()
     }
 
-    /// Whether the step can only begin with a prompt that is not drawn yet: no prompt or group is left from earlier steps,
-    /// and no earlier process sent out a prompt in the step.
+    /// Whether the step can only begin with a prompt that is not drawn yet: no prompt or group is left from earlier
+    /// steps, and no earlier process sent out a prompt in the step.
     pub(crate) fn needs_prompt_for(&self, step: u64) -> bool {
         let is_blank = self.begun_before.get(&step).is_none_or(|begun| begun.is_blank);
         is_blank && self.slots.is_empty() && self.fresh.is_empty()

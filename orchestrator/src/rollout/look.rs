@@ -74,8 +74,8 @@ pub struct StepLook {
     pub step: u64,
     /// Whether groups are still accepted. If not, the run is between two steps.
     pub is_open: bool,
-    /// Whether the step needs new groups, and the data has prompts for them. `counts.hold` is the reason why they are held
-    /// back.
+    /// Whether the step needs new groups, and the data has prompts for them. `counts.hold` is the reason why they are
+    /// held back.
     pub wants_new: bool,
     /// Whether all prompts of the data have been sent out.
     #[serde(default)]

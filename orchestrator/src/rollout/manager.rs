@@ -126,7 +126,8 @@ impl AgentLoopManager {
     }
 
     /// Whether the next step could only be empty: no group of an earlier step waits, no earlier process sent out a
-    /// prompt in the step, and the data has no more prompts. Draws a prompt if none is drawn yet, and keeps it for the next step.
+    /// prompt in the step, and the data has no more prompts. Draws a prompt if none is drawn yet, and keeps it for the
+    /// next step.
     pub async fn has_nothing_left(&self, prompts: &PromptFeed) -> Result<bool, RolloutError> {
         let next = self.next_step();
         if !self.board.lock().needs_prompt_for(next) {

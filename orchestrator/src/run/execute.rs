@@ -209,8 +209,8 @@ async fn collect(
         services.spawn("ledger after an interrupt", ledger.stop_waiting_after(interrupted.clone()));
     let outcome = steps.collect().await;
     serving.meters.enter(Stage::Serving);
-    // The next process of an interrupted run puts the rest of the step. A consumer that hears of an end would train on a
-    // part of the step, or go away, and so would a worker that has the tasks of agents.
+    // The next process of an interrupted run puts the rest of the step. A consumer that hears of an end would train on
+    // a part of the step, or go away, and so would a worker that has the tasks of agents.
     if outcome.as_ref().is_ok_and(|collected| !collected.interrupted) {
         queue.end_of_puts();
         run.agents.iter().for_each(|agents| agents.end_of_tasks());

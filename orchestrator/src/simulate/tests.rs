@@ -386,8 +386,8 @@ fn one_slow_server_does_not_slow_a_flow_down() {
     }
 }
 
-/// In a flow the trainer waits for the oldest groups, and new ones are held back until it announces its next version. The
-/// samples of a slow server then use the places that are free on the other servers.
+/// In a flow the trainer waits for the oldest groups, and new ones are held back until it announces its next version.
+/// The samples of a slow server then use the places that are free on the other servers.
 #[test]
 fn one_slow_server_does_not_keep_the_oldest_samples_of_a_flow() {
     let terms = Terms { steps: 12, training: Duration::from_secs(2), workload: Workload::Prompts(32) };

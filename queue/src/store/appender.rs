@@ -35,7 +35,7 @@ pub trait Appender: Send {
         false
     }
 
-    /// Called when [`is_newest_dead`](Self::is_newest_dead) is true, no put is under way, and the records that freed the
-    /// rows are durable. Frees the newest segment.
+    /// Called when [`is_newest_dead`](Self::is_newest_dead) is true, no put is under way, and the records that freed
+    /// the rows are durable. Frees the newest segment.
     fn free_newest(&mut self) {}
 }

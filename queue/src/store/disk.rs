@@ -1,10 +1,10 @@
 //! Chunks in segment files. Each chunk is an Arrow IPC stream; the journal's writer appends it, and any
 //! thread may read it.
 //!
-//! A closed segment is deleted when all of its chunks are freed, and the newest one too if no put follows. When most of a closed segment is dead, the
-//! journal's writer moves the remaining chunks to the newest segment. A few live rows therefore do not keep
-//! the whole file. Large chunks are mapped, not copied: readers hold pages of the file, which the kernel may
-//! drop and read again. Files are never overwritten, and only the rest of a failed write is cut off, so a
+//! A closed segment is deleted when all of its chunks are freed, and the newest one too if no put follows. When most of
+//! a closed segment is dead, the journal's writer moves the remaining chunks to the newest segment. A few live rows
+//! therefore do not keep the whole file. Large chunks are mapped, not copied: readers hold pages of the file, which the
+//! kernel may drop and read again. Files are never overwritten, and only the rest of a failed write is cut off, so a
 //! complete chunk stays complete.
 //!
 //! A segment is deleted only if a record has named a chunk in it and later records have freed all of its

@@ -1,5 +1,5 @@
-//! Tests of samples that move from a slow or full server to another, or are copied there: when this saves time, and when
-//! no sample is moved or copied.
+//! Tests of samples that move from a slow or full server to another, or are copied there: when this saves time, and
+//! when no sample is moved or copied.
 
 use std::time::Duration;
 

@@ -10,10 +10,10 @@
 //! groups, `q` is the mean square of `e` over the complete groups, and `f` is the number of groups that
 //! failed.
 //!
-//! A group with a weight `w` above 1 was drawn with the probability `1/w`, independently of all other groups. These draws
-//! add the sum of `(1 - 1/w) e^2` over the complete groups to the numerator of the variance, and `C/n` times this sum over
-//! the audited groups (`x`, `y` and `e` include the weight). This is the variance of the Horvitz-Thompson estimator under
-//! Poisson sampling, estimated from the groups that were drawn.
+//! A group with a weight `w` above 1 was drawn with the probability `1/w`, independently of all other groups. These
+//! draws add the sum of `(1 - 1/w) e^2` over the complete groups to the numerator of the variance, and `C/n` times this
+//! sum over the audited groups (`x`, `y` and `e` include the weight). This is the variance of the Horvitz-Thompson
+//! estimator under Poisson sampling, estimated from the groups that were drawn.
 
 use std::collections::VecDeque;
 

@@ -234,8 +234,8 @@ fn groups_count_with_their_importance_weights() {
     assert!((accept_rate.dispatched - 8.0 / 11.0).abs() < 1e-9, "{accept_rate:?}");
 }
 
-/// Of four unlikely groups one runs on and stands for all four. The figures equal those of a run that stops no group, if
-/// the stopped groups have the same figures.
+/// Of four unlikely groups one runs on and stands for all four. The figures equal those of a run that stops no group,
+/// if the stopped groups have the same figures.
 #[test]
 fn groups_that_run_on_stand_for_those_that_are_stopped() {
     let mut meter = BiasMeter::default();
@@ -256,7 +256,8 @@ fn groups_that_run_on_stand_for_those_that_are_stopped() {
     meter.close(1);
     let BiasReading { length, accept_rate, .. } = meter.reading(false);
     let (length, accept_rate) = (length.unwrap(), accept_rate.unwrap());
-    // Four groups with 400 tokens and two with 100 are valid, and one with 100 was not accepted. Each group has two samples.
+    // Four groups with 400 tokens and two with 100 are valid, and one with 100 was not accepted. Each group has two
+    // samples.
     assert!((length.accepted - 1700.0 / 10.0).abs() < 1e-9, "{length:?}");
     assert!((length.dispatched - 1800.0 / 12.0).abs() < 1e-9, "{length:?}");
     assert!((accept_rate.dispatched - 6.0 / 10.0).abs() < 1e-9, "{accept_rate:?}");

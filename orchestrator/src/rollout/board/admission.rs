@@ -126,8 +126,8 @@ impl Board {
         ((self.not_put + self.under_way()) as u64 >= ahead_max).then_some(Hold::Queue)
     }
 
-    /// The number of further groups of the flow that would be fresh enough when the trainer takes them, if no version is
-    /// announced until then.
+    /// The number of further groups of the flow that would be fresh enough when the trainer takes them, if no version
+    /// is announced until then.
     pub(super) fn admits(&self) -> u64 {
         let target = self.target as u64;
         let ahead = self.accepted_count + self.undecided.len() + self.outlook.at_most(self.queued.len());

@@ -64,9 +64,9 @@ impl Place {
     }
 }
 
-/// The servers that are not dead. If every server with samples has a pace by its engine's own count, these
-/// paces are used, and the speed by answers for an empty server without a pace. Otherwise the speeds by answers are used,
-/// because the two cannot be compared. A server that takes samples has at least `free_min` free places.
+/// The servers that are not dead. If every server with samples has a pace by its engine's own count, these paces are
+/// used, and the speed by answers for an empty server without a pace. Otherwise the speeds by answers are used, because
+/// the two cannot be compared. A server that takes samples has at least `free_min` free places.
 pub(super) fn places(servers: &[ServerSnapshot], free_min: u32) -> Vec<Place> {
     let lives = |server: &&ServerSnapshot| server.state != ServerState::Dead;
     let has_count = |server: &ServerSnapshot| server.in_use == 0 || server.pace.is_some();

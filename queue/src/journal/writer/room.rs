@@ -18,8 +18,8 @@ const FRAME_BYTES_MIN: u64 = 256 << 10;
 /// The journal is rewritten to make room when it has grown by at least this many bytes since the last
 /// rewrite, and by at least a quarter.
 const GROWN_BYTES_MIN: u64 = 256 << 10;
-/// A dead newest segment is freed when no entry has arrived for this time. A queue that is in use thus does not make and
-/// delete files, and its puts do not wait for it.
+/// A dead newest segment is freed when no entry has arrived for this time. A queue that is in use thus does not make
+/// and delete files, and its puts do not wait for it.
 const QUIET: Duration = Duration::from_millis(500);
 
 fn is_full(error: &QueueError) -> bool {

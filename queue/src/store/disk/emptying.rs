@@ -5,8 +5,8 @@ use crate::store::ChunkId;
 
 /// A closed segment is worth emptying if this number times its live bytes is less than its size.
 const SPARSE: u64 = 2;
-/// The newest segment is deleted before the next put if it has at least this many bytes. A smaller one stays until it is
-/// closed, so that a queue of small rows does not make a file for every few of them.
+/// The newest segment is deleted before the next put if it has at least this many bytes. A smaller one stays until it
+/// is closed, so that a queue of small rows does not make a file for every few of them.
 const DELETED_BYTES_MIN: u64 = 64 << 10;
 
 impl Segment {
@@ -60,8 +60,8 @@ impl DiskStore {
         live_bytes * SPARSE < bytes
     }
 
-    /// Whether the open segment, which has `bytes`, is worth deleting: no record refers to its chunks any more, and none
-    /// will. The journal's writer alone adds chunks to it, and calls this between two batches.
+    /// Whether the open segment, which has `bytes`, is worth deleting: no record refers to its chunks any more, and
+    /// none will. The journal's writer alone adds chunks to it, and calls this between two batches.
     pub(super) fn is_dead(&self, segment: u64, bytes: u64) -> bool {
         let index = self.index.lock();
         let open = index.segments.get(&segment);

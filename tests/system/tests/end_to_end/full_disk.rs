@@ -1,5 +1,5 @@
-//! Runs and commands on a full disk. The disk is a small tmpfs. If the system does not allow such a mount, the tests print
-//! a note and are skipped.
+//! Runs and commands on a full disk. The disk is a small tmpfs. If the system does not allow such a mount, the tests
+//! print a note and are skipped.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;

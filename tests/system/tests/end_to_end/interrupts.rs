@@ -1,5 +1,5 @@
-//! Tests of what an interrupt finds under way: a validation, a full queue, and consumers. Also of a reader of batches that
-//! has gone, and of a step that ends short.
+//! Tests of what an interrupt finds under way: a validation, a full queue, and consumers. Also of a reader of batches
+//! that has gone, and of a step that ends short.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -325,8 +325,8 @@ impl Seen {
     /// The true bias of these steps in length, accuracy and accept rate.
     ///
     /// Whether a group that was stopped as unlikely would have ended before the cut has no answer. If such groups are
-    /// stopped, the accept rate of the groups that ended before a cut is therefore the run's own, `ended_rate`, and only
-    /// the rate of all groups is compared.
+    /// stopped, the accept rate of the groups that ended before a cut is therefore the run's own, `ended_rate`, and
+    /// only the rate of all groups is compared.
     fn truth(&self, case: &Case, model: &Model, (first, last): (u64, u64), ended_rate: f64) -> [f64; 3] {
         let prompts = Numbered::new(PROMPT_TOKENS);
         let (mut accepted, mut valid) = (Sums::default(), Sums::default());
