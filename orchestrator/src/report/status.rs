@@ -84,6 +84,10 @@ pub struct Status {
     /// The error of the write that the ledger repeats now, because the disk of its file is full; `None` if it does not
     /// wait.
     pub full_disk: Option<String>,
+    /// The error of the put that is repeated now, because the queue's machine lacks disk space or file descriptors;
+    /// `None` if no put waits for them.
+    #[serde(default)]
+    pub put_lacks: Option<String>,
     /// The last version that was announced; `None` if no trainer announces versions.
     pub announced_version: Option<u64>,
     /// The groups after which the run's own consumer announces a version; `None` if it announces none.

@@ -20,6 +20,12 @@ pub fn why(status: &Status) -> String {
              space. Without room, the run ends after timeouts.queue_put."
         )
     }));
+    lines.extend(status.put_lacks.as_ref().map(|lack| {
+        format!(
+            "A group waits until it can be put into the queue: {lack}. The run tries it again until timeouts.queue_put is \
+             over."
+        )
+    }));
     match (status.stage, status.step.is_open, &status.step.oldest) {
         (Stage::Serving, ..) => lines.push(left_in_queue(&status.queue)),
         (_, true, Some(oldest)) => lines.extend(of_group(oldest, status)),
@@ -260,7 +266,7 @@ fn between_steps(status: &Status) -> Vec<String> {
             own_trainer(status)
         ),
         // The first lines say what it waits for.
-        _ if status.full_disk.is_some() => return Vec::new(),
+        _ if status.full_disk.is_some() || status.put_lacks.is_some() => return Vec::new(),
         _ => format!("The run has waited for the queue for {age}: {detail}. {}", room(&status.queue)),
     }]
 }

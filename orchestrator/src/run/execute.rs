@@ -386,6 +386,7 @@ fn reporter(
         queue: queue.whole(),
         partition: queue.partition(),
         ledger: ledger.writer.clone(),
+        lack: queue.lack(),
         versions,
         samples_per_prompt: rollout.samples_per_prompt,
         own_trainer_groups: run.recipe.own_trainer().map(|consumer| consumer.take_groups),

@@ -54,7 +54,12 @@ pub(super) struct RunQueue {
     short: Arc<Mutex<ShortVersions>>,
     /// Whether the consumer announces versions.
     announces: bool,
+    lack: Lack,
 }
+
+/// The error of a put that is repeated now, because the machine lacks disk space or file descriptors; `None` if no put
+/// waits for them.
+pub(super) type Lack = Arc<Mutex<Option<String>>>;
 
 impl RunQueue {
     /// Opens the queue of a run. `begun` is the id of the run, if its ledger has one. In this case the queue
@@ -105,6 +110,7 @@ impl RunQueue {
                 recipe.rollout.train_batch_size as u64,
             ))),
             announces: recipe.own_trainer().is_some(),
+            lack: Lack::default(),
         })
     }
 
@@ -116,6 +122,11 @@ impl RunQueue {
     /// The partition with the training rows.
     pub(super) fn partition(&self) -> Partition {
         self.partition.clone()
+    }
+
+    /// What the puts lack now.
+    pub(super) fn lack(&self) -> Lack {
+        Arc::clone(&self.lack)
     }
 
     /// Allows the consumer to take the groups that earlier processes of the run have put and that are not
@@ -177,9 +188,13 @@ impl RunQueue {
                     if !std::mem::replace(&mut is_waiting, true) {
                         tracing::warn!(dispatch = %group.dispatch, %error, "a group waits until it can be put");
                     }
+                    *self.lack.lock() = Some(error.to_string());
                     tokio::time::sleep(LACK_PAUSE).await;
                 }
-                outcome => break drop(outcome?),
+                outcome => {
+                    *self.lack.lock() = None;
+                    break drop(outcome?);
+                }
             }
         }
         if group.step < self.kept_from_step {

@@ -25,6 +25,7 @@ use tokio::net::TcpListener;
 
 use super::directory::write_whole;
 use super::meters::Meters;
+use super::queue::Lack;
 use crate::policy::PolicyState;
 use crate::process::{page, say};
 use crate::recipe::Recipe;
@@ -78,6 +79,7 @@ pub(super) struct Reporter {
     pub(super) queue: TransferQueue,
     pub(super) partition: Partition,
     pub(super) ledger: LedgerWriter,
+    pub(super) lack: Lack,
     pub(super) versions: Option<PolicyState>,
     pub(super) samples_per_prompt: u32,
     /// The groups of a batch of the run's own consumer, if it announces versions.
@@ -126,6 +128,7 @@ impl Reporter {
                 tasks: stats.tasks,
             },
             full_disk: self.ledger.full_disk().map(|full| full.to_string()),
+            put_lacks: self.lack.lock().clone(),
             announced_version: versions.as_ref().map(|versions| versions.announced),
             update_failure: versions.and_then(|versions| versions.failure).map(|reason| reason.to_string()),
             own_trainer_groups: self.own_trainer_groups,

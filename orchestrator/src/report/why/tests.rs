@@ -73,6 +73,7 @@ fn status() -> Status {
             }],
         },
         full_disk: None,
+        put_lacks: None,
         announced_version: Some(11),
         own_trainer_groups: None,
         update_failure: None,
@@ -173,7 +174,7 @@ fn the_reason_that_holds_groups_back_is_named() {
 }
 
 #[test]
-fn a_full_disk_of_the_ledger_is_named_instead_of_room_in_the_queue() {
+fn a_full_disk_is_named_instead_of_room_in_the_queue() {
     let mut full = status();
     full.full_disk = Some("the disk of file=run/tokens-11.bin is full (write failed: no space)".to_owned());
     assert_says(
@@ -186,6 +187,11 @@ fn a_full_disk_of_the_ledger_is_named_instead_of_room_in_the_queue() {
     let text = why(&full);
     assert!(!text.contains("still has to ack") && !text.contains("waited for the queue"), "{text}");
     full.full_disk = None;
+    full.put_lacks = Some("the disk of file=run/queue/segment-3.arrow is full".to_owned());
+    let lack = "A group waits until it can be put into the queue: the disk of file=run/queue/segment-3.arrow is full.";
+    assert_says(&full, &[lack]);
+    assert!(!why(&full).contains("waited for the queue"), "{}", why(&full));
+    full.put_lacks = None;
     assert_says(&full, &["The run has waited for the queue for 3.4 s: no detail. The queue has 700 rows"]);
 }
 
