@@ -18,6 +18,8 @@ use tokio::time::Instant;
 
 /// The environment variable that tells the child the directory of its queue.
 const DIR: &str = "ROLLDOCK_TEST_FREED_DIR";
+/// The longest time until a segment is deleted, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// The tokens of a row. A put of two rows has 128 KiB.
 const TOKENS: i32 = 16 << 10;
 
@@ -47,7 +49,7 @@ fn segments(dir: &Path) -> Vec<PathBuf> {
 }
 
 async fn until_no_segment(dir: &Path) {
-    let limit = Instant::now() + Duration::from_secs(20);
+    let limit = Instant::now() + PATIENCE;
     while !segments(dir).is_empty() {
         assert!(Instant::now() < limit, "the segment of consumed rows stays: {:?}", segments(dir));
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -90,8 +92,8 @@ async fn consuming_everything_frees_the_newest_segment_without_a_put() {
     assert_eq!(segments(dir.path()).len(), 1, "one group in the segment is live");
     let with_live = copy("live");
     live.ack().await.unwrap();
+    // The segment is still there, unless the machine is so busy that the copy is half a second late.
     let before = copy("before");
-    assert_eq!(segments(&before).len(), 1);
     until_no_segment(dir.path()).await;
     let after = copy("after");
     assert!(queue.verify().await.unwrap().is_sound());
@@ -182,7 +184,7 @@ fn noted(dir: &Path) -> BTreeSet<String> {
 
 /// Waits until a child has deleted a segment.
 fn until_deleted(dir: &Path) {
-    let limit = Instant::now() + Duration::from_secs(20);
+    let limit = Instant::now() + PATIENCE;
     for is_there in [true, false] {
         while segments(dir).is_empty() == is_there {
             assert!(Instant::now() < limit, "no segment was made and deleted");
