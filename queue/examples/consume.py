@@ -13,8 +13,6 @@ import pyarrow as pa
 
 partition = sys.argv[1] + "/v1/partitions/train"
 headers = {"authorization": "Bearer " + sys.argv[2]} if len(sys.argv) > 2 else {}
-
-
 PATIENCE_S = 600  # How long to wait for a queue that has ended and will be served again.
 
 
