@@ -70,6 +70,16 @@ impl Board {
         }
     }
 
+    /// Whether the step or flow needs new groups, now or after a hold, and the data has prompts for them.
+    pub(crate) fn has_use_for_new(&self) -> bool {
+        !self.stopped && !self.out_of_prompts() && self.wants_new()
+    }
+
+    /// Whether new groups are sent out now as soon as there are places for them.
+    pub(crate) fn sends_new(&self) -> bool {
+        self.has_use_for_new() && self.hold().is_none()
+    }
+
     /// Whether the step's generation batches allow one more new prompt.
     fn batches_allow(&self) -> bool {
         if self.config.launch == Launch::OnDemand {

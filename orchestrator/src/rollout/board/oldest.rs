@@ -1,4 +1,4 @@
-//! The oldest group that has not ended. A step or a flow waits for this group.
+//! The oldest groups that have not ended. A step or a flow waits for them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,16 +28,6 @@ impl Board {
             Slot::Running(dispatch, _) => Some((dispatch.id, Arc::clone(&dispatch.prompt))),
             _ => None,
         })
-    }
-
-    /// Whether the step or flow needs new groups, now or after a hold, and the data has prompts for them.
-    pub(crate) fn has_use_for_new(&self) -> bool {
-        !self.stopped && !self.out_of_prompts() && self.wants_new()
-    }
-
-    /// Whether new groups are sent out now as soon as there are places for them.
-    pub(crate) fn sends_new(&self) -> bool {
-        self.has_use_for_new() && self.hold().is_none()
     }
 
     /// The running groups for which a flow will soon wait: enough valid groups of its step have ended, but these come
