@@ -48,6 +48,8 @@ const SHOWS_SIZE: f64 = 0.02;
 pub(super) struct Place {
     pub(super) server: ServerId,
     pub(super) free: u32,
+    /// Whether the server is full, so that its free places are only expected.
+    pub(super) is_full: bool,
     pub(super) in_use: u32,
     /// The time per token; `None` if it is not known.
     pub(super) pace: Option<Pace>,
@@ -75,14 +77,14 @@ pub(super) fn places(servers: &[ServerSnapshot], free_min: u32) -> Vec<Place> {
         let token_s = server.tokens_per_second?.recip();
         Some(Pace { empty_s: token_s, full_s: token_s, error: 0.0 })
     };
+    let free = |server: &ServerSnapshot| match server.state {
+        ServerState::Active => server.capacity.saturating_sub(server.in_use.saturating_add(server.foreign)),
+        _ => 0,
+    };
     let place = |server: &ServerSnapshot| Place {
         server: server.id,
-        free: match server.state {
-            ServerState::Active => {
-                server.capacity.saturating_sub(server.in_use.saturating_add(server.foreign)).max(free_min)
-            }
-            _ => 0,
-        },
+        free: if server.state == ServerState::Active { free(server).max(free_min) } else { 0 },
+        is_full: free(server) == 0,
         in_use: server.in_use,
         pace: server.pace.filter(|_| all_count).or_else(|| by_answers(server)),
         usage: server.kv_cache_usage,
@@ -144,7 +146,9 @@ impl Planned {
         let (left, fast_s, slow_s) = (sample.left(self.tokens_max), fast.at(usage), slow.at(from.usage));
         let stays_s = left * slow_s;
         let again = sample.again.unwrap_or(0.0);
-        let cost_s = HANDOVER_S + ((sample.held() - again) * PREFILL_SHARE + again) * fast_s;
+        // On a full server the sample waits until another one ends. All are taken to need as many tokens as this one.
+        let wait_s = if to.is_full { left * fast_s / f64::from(to.in_use.max(1)) } else { 0.0 };
+        let cost_s = HANDOVER_S + wait_s + ((sample.held() - again) * PREFILL_SHARE + again) * fast_s;
         // The error of the ratio of the two times.
         let error = fast_s / slow_s * slow.error.hypot(fast.error);
         let least_s = (GAIN_MIN + ERRORS_MIN * error) * stays_s;

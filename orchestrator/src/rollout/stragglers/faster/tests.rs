@@ -9,14 +9,14 @@ const TOKENS_MAX: f64 = 8_192.0;
 /// A server whose speed does not depend on the use of its cache.
 fn place(server: u32, free: u32, in_use: u32, speed: f64) -> Place {
     let pace = Some(Pace { empty_s: speed.recip(), full_s: speed.recip(), error: 0.0 });
-    Place { server: ServerId(server), free, in_use, pace, usage: 0.0, held: 0.0 }
+    Place { server: ServerId(server), free, is_full: false, in_use, pace, usage: 0.0, held: 0.0 }
 }
 
 /// A server with a cache of 100,000 tokens that takes 6 ms per token with an empty cache, and 12 ms with a
 /// full one.
 fn loaded(server: u32, in_use: u32, usage: f64) -> Place {
     let pace = Some(Pace { empty_s: 0.006, full_s: 0.012, error: 0.0 });
-    Place { server: ServerId(server), free: 64, in_use, pace, usage, held: usage * 1e5 }
+    Place { server: ServerId(server), free: 64, is_full: false, in_use, pace, usage, held: usage * 1e5 }
 }
 
 /// The server with this error of its pace.
@@ -93,6 +93,19 @@ fn a_sample_moves_only_if_the_gain_is_beyond_the_error_of_the_paces() {
     }
 }
 
+/// On a full server with few samples it takes longer until one of them ends.
+#[test]
+fn a_sample_moves_to_a_full_server_if_the_wait_for_a_place_is_short() {
+    let moves = |in_use| {
+        let full = Place { is_full: true, in_use, ..loaded(0, 0, 0.5) };
+        let slow =
+            Place { pace: Some(Pace { empty_s: 0.01, full_s: 0.02, error: 0.0 }), ..loaded(1, 4, 0.5) };
+        plan(vec![full, slow], vec![sample(1, 1, 3_000.0)], TOKENS_MAX).len()
+    };
+    // Here the sample needs 45 s more, and 27 s there.
+    assert_eq!([1, 4, 40].map(moves), [0, 1, 1]);
+}
+
 #[test]
 fn a_look_reads_the_samples_only_if_a_server_is_faster() {
     let slow = place(0, 8, 4, 40.0);
@@ -141,6 +154,7 @@ fn fleets() -> impl Strategy<Value = Vec<Place>> {
         let place = |(number, (free, in_use, pace, usage, held))| Place {
             server: ServerId(number),
             free,
+            is_full: false,
             in_use,
             pace,
             usage,
