@@ -73,19 +73,17 @@ pub fn cases() -> Vec<Case> {
         (EarlyStop::First, OnStop::Requeue, Launch::OnDemand, 2.0, LIGHT_TAIL),
         (EarlyStop::First, OnStop::Carry, Launch::OnDemand, 2.0, HEAVY_TAIL),
     ];
-    for (early_stop, on_stop, launch, oversampling, sigma) in unbiased {
-        for failing in [0.0, FAILING] {
-            cases.push(Case {
-                early_stop,
-                on_stop,
-                launch,
-                oversampling,
-                sigma,
-                wrong_factor: 2.0,
-                failing,
-                ..CASE
-            });
-        }
+    let of_mode = |(early_stop, on_stop, launch, oversampling, sigma)| Case {
+        early_stop,
+        on_stop,
+        launch,
+        oversampling,
+        sigma,
+        wrong_factor: 2.0,
+        ..CASE
+    };
+    for mode in unbiased {
+        cases.extend([0.0, FAILING].map(|failing| Case { failing, ..of_mode(mode) }));
     }
     let stopping = [
         (EarlyStop::First, OnStop::Discard, Launch::Batch, 2.0, LIGHT_TAIL),
@@ -93,20 +91,7 @@ pub fn cases() -> Vec<Case> {
         (EarlyStop::Fifo, OnStop::Requeue, Launch::OnDemand, 2.0, HEAVY_TAIL),
         (EarlyStop::Fifo, OnStop::Discard, Launch::Batch, 2.0, LIGHT_TAIL),
     ];
-    for (early_stop, on_stop, launch, oversampling, sigma) in stopping {
-        let stop_unlikely = Some(STOP_UNLIKELY);
-        let wrong_factor = 2.0;
-        cases.push(Case {
-            early_stop,
-            on_stop,
-            launch,
-            oversampling,
-            sigma,
-            wrong_factor,
-            stop_unlikely,
-            ..CASE
-        });
-    }
+    cases.extend(stopping.map(|mode| Case { stop_unlikely: Some(STOP_UNLIKELY), ..of_mode(mode) }));
     cases
 }
 
