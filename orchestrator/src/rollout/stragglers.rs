@@ -3,11 +3,11 @@
 //!
 //! The mover looks at the running requests in short intervals, for two reasons to move a sample:
 //! - **Another server is faster** (module `faster`). At the end of a step some servers become empty, while the last
-//!   samples still run on slow or full servers. In a flow this also happens while the board holds new prompts back,
-//!   and the trainer waits for the flow's oldest groups. For this reason samples move only when no new prompt can be sent out and no
-//!   request waits for a permit, so they take free places. The samples of a flow's oldest groups move earlier, when
-//!   the flow will soon wait for [these groups](Board::blocking). They get the next places that become free, before new
-//!   groups.
+//!   samples still run on slow or full servers. In a flow this also happens while the board holds new prompts back, and
+//!   the trainer waits for the flow's oldest groups. For this reason samples move only when no new prompt can be sent
+//!   out and no request waits for a permit, so they take free places. The samples of a flow's oldest groups move
+//!   earlier, when the flow will soon wait for [these groups](Board::blocking). They get the next places that become
+//!   free, before new groups.
 //! - **The sample waits on a full server** (module `full`), which has preempted it. This happens at any time.
 //!
 //! A sample that is moved is aborted on its server, keeps its tokens, and continues from prompt and tokens on
