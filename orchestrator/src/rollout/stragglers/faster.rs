@@ -77,18 +77,18 @@ pub(super) fn places(servers: &[ServerSnapshot], free_min: u32) -> Vec<Place> {
         let token_s = server.tokens_per_second?.recip();
         Some(Pace { empty_s: token_s, full_s: token_s, error: 0.0 })
     };
-    let free = |server: &ServerSnapshot| match server.state {
-        ServerState::Active => server.capacity.saturating_sub(server.in_use.saturating_add(server.foreign)),
-        _ => 0,
-    };
-    let place = |server: &ServerSnapshot| Place {
-        server: server.id,
-        free: if server.state == ServerState::Active { free(server).max(free_min) } else { 0 },
-        is_full: free(server) == 0,
-        in_use: server.in_use,
-        pace: server.pace.filter(|_| all_count).or_else(|| by_answers(server)),
-        usage: server.kv_cache_usage,
-        held: 0.0,
+    let place = |server: &ServerSnapshot| {
+        let takes = server.state == ServerState::Active;
+        let free = server.capacity.saturating_sub(server.in_use.saturating_add(server.foreign));
+        Place {
+            server: server.id,
+            free: if takes { free.max(free_min) } else { 0 },
+            is_full: free == 0,
+            in_use: server.in_use,
+            pace: server.pace.filter(|_| all_count).or_else(|| by_answers(server)),
+            usage: server.kv_cache_usage,
+            held: 0.0,
+        }
     };
     servers.iter().filter(lives).map(place).collect()
 }
